@@ -1,0 +1,1 @@
+"""Graph-level partitioning of Keras models over devices."""

@@ -1,0 +1,66 @@
+"""What we say when we say no: one exception per exit code, each with the offender, the numbers and a way out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class PartitionError(Exception):
+    """An error the user can act on. The command line prints it and exits with `exit_code`.
+
+    Args:
+        message: One line that names the offender.
+        where: The place in the user's world: `file.py:12 (build_model)`, a layer, a device.
+        notes: Lines with the numbers, units included.
+        help: One command or change that would work.
+    """
+
+    exit_code = 2
+
+    def __init__(
+        self, message: str, *, where: str | None = None, notes: Sequence[str] = (), help: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.notes = tuple(notes)
+        self.help = help
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        if self.where:
+            lines.append(f"  --> {self.where}")
+        lines += [f"   |  {note}" for note in self.notes]
+        if self.help:
+            lines.append(f"   help: {self.help}")
+        return "\n".join(lines)
+
+
+class UsageError(PartitionError):
+    """An option or argument is wrong (exit code 2)."""
+
+    exit_code = 2
+
+
+class ModelError(PartitionError):
+    """The model was not found, or could not be traced (exit code 3)."""
+
+    exit_code = 3
+
+
+class InfeasibleError(PartitionError):
+    """No placement satisfies the requirements (exit code 4)."""
+
+    exit_code = 4
+
+
+class TimeLimitError(PartitionError):
+    """The time limit was reached before any plan was found (exit code 5)."""
+
+    exit_code = 5
+
+
+class VerificationError(PartitionError):
+    """The emitted model does not do what the plan or the unplaced model says (exit code 6)."""
+
+    exit_code = 6

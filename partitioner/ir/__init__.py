@@ -1,0 +1,1 @@
+"""The frozen types that flow from pass to pass. No TensorFlow, no solver, no behaviour beyond checking."""

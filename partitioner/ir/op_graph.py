@@ -1,0 +1,236 @@
+"""The op graph: what one step of the model executes, before anything is costed or placed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+import msgspec
+import networkx as nx
+
+from cost_models.specs import AttributeValue, TensorSpec
+
+
+class Phase(StrEnum):
+    """The part of a training step an op belongs to."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    UPDATE = "update"
+
+
+class VariableKind(StrEnum):
+    """What a variable is to the optimizer: a parameter it trains, a slot it keeps, or other state."""
+
+    PARAMETER = "parameter"
+    SLOT = "slot"
+    STATE = "state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """One output of one op: one producer, many consumers, so that it is sent once per device."""
+
+    name: str
+    producer: str
+    spec: TensorSpec
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the buffer in bytes."""
+        return self.spec.size_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One op of the step.
+
+    Attributes:
+        name: Name in the traced graph, unique.
+        type: TensorFlow op type, e.g. `MatMul`.
+        layer: Path of the innermost Keras layer whose call created the op (a backward op has its forward op's,
+            an update op its variable's); empty for the loss and for work that belongs to no layer.
+        phase: Forward, backward or update.
+        colocation_group: Ops with the same non-empty group share a device: those of one variable, and
+            every backward op with the forward op it differentiates.
+        inputs: Names of the tensors read, in order.
+        outputs: Names of the tensors produced, in order.
+        control_inputs: Names of the ops that must finish first.
+        variables: Names of the variables whose resource handle the op takes.
+        attributes: The attributes a cost formula may need.
+        host_only: True when TensorFlow has no GPU kernel for it, so that on a GPU plan it runs on the host.
+    """
+
+    name: str
+    type: str
+    layer: str = ""
+    phase: Phase = Phase.FORWARD
+    colocation_group: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    control_inputs: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    attributes: dict[str, AttributeValue] = field(default_factory=dict)
+    host_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """A variable the step captures. `parameter` names the parameter a slot belongs to."""
+
+    name: str
+    spec: TensorSpec
+    kind: VariableKind
+    parameter: str = ""
+    layer: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the variable in bytes."""
+        return self.spec.size_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """A Keras layer as people know it: for reports and pictures, never for costs."""
+
+    path: str
+    class_name: str
+    output_shape: str = ""
+    is_container: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpGraph:
+    """All ops of one step, in a topological order, with every tensor and variable they touch.
+
+    Raises:
+        ValueError: Listing every violation, when names repeat, a reference is unknown or the order is not
+            topological.
+    """
+
+    name: str
+    batch_size: int
+    training: bool
+    ops: tuple[Op, ...]
+    tensors: tuple[Tensor, ...]
+    variables: tuple[Variable, ...] = ()
+    layers: tuple[Layer, ...] = ()
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        problems = list(_violations(self))
+        if problems:
+            shown = "\n  ".join(problems[:20])
+            raise ValueError(f"the op graph {self.name!r} is malformed ({len(problems)} problems):\n  {shown}")
+
+    @cached_property
+    def op(self) -> Mapping[str, Op]:
+        """Ops by name."""
+        return {op.name: op for op in self.ops}
+
+    @cached_property
+    def tensor(self) -> Mapping[str, Tensor]:
+        """Tensors by name."""
+        return {tensor.name: tensor for tensor in self.tensors}
+
+    @cached_property
+    def variable(self) -> Mapping[str, Variable]:
+        """Variables by name."""
+        return {variable.name: variable for variable in self.variables}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the ops that read each tensor, each op once, in graph order."""
+        found: dict[str, dict[str, None]] = {tensor.name: {} for tensor in self.tensors}
+        for op in self.ops:
+            for name in op.inputs:
+                found[name][op.name] = None
+        return {name: tuple(ops) for name, ops in found.items()}
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of trained scalars."""
+        return sum(v.spec.num_elements for v in self.variables if v.kind is VariableKind.PARAMETER)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identity of the model's own forward computation.
+
+        Covers op types, wiring and variable shapes inside the model's layers. Leaves out names (Keras numbers layers
+        anew in every process), the batch size, loss and optimizer, so a plan survives a rebuild and a recompile.
+        """
+        index: dict[str, int] = {}
+        rows: list[object] = []
+        for op in self.ops:
+            if op.phase is not Phase.FORWARD or not op.layer:
+                continue
+            index[op.name] = len(index)
+            wires = [
+                (index[p], self.op[p].outputs.index(name)) if (p := self.tensor[name].producer) in index else None
+                for name in op.inputs
+            ]
+            shapes = [(self.variable[v].spec.shape, self.variable[v].spec.dtype) for v in op.variables]
+            rows.append((op.type, wires, shapes))
+        return hashlib.sha256(msgspec.json.encode(rows)).hexdigest()[:16]
+
+    def to_networkx(self) -> nx.DiGraph:
+        """The graph as networkx sees it: one node per op, `tensors` on each data edge, control edges without."""
+        graph = nx.DiGraph(name=self.name)
+        for op in self.ops:
+            graph.add_node(op.name, op=op)
+        for op in self.ops:
+            for name in op.inputs:
+                producer = self.tensor[name].producer
+                if graph.has_edge(producer, op.name):
+                    tensors = graph.edges[producer, op.name]["tensors"]
+                    graph.edges[producer, op.name]["tensors"] = tuple(dict.fromkeys((*tensors, name)))
+                else:
+                    graph.add_edge(producer, op.name, tensors=(name,))
+            for name in op.control_inputs:
+                if not graph.has_edge(name, op.name):
+                    graph.add_edge(name, op.name, tensors=())
+        return graph
+
+
+def _violations(graph: OpGraph) -> Iterable[str]:
+    tensors = {tensor.name: tensor for tensor in graph.tensors}
+    variables = {variable.name for variable in graph.variables}
+    if graph.batch_size < 1:
+        yield f"batch_size is {graph.batch_size}, expected at least 1"
+    if len(tensors) != len(graph.tensors):
+        yield "two tensors share a name"
+    if len(variables) != len(graph.variables):
+        yield "two variables share a name"
+    seen: set[str] = set()
+    produced: set[str] = set()
+    for op in graph.ops:
+        if op.name in seen:
+            yield f"two ops are named {op.name!r}"
+        for name in op.inputs:
+            if name not in tensors:
+                yield f"op {op.name!r} reads the unknown tensor {name!r}"
+            elif tensors[name].producer not in seen:
+                yield f"op {op.name!r} reads {name!r} before its producer {tensors[name].producer!r}"
+        for name in op.control_inputs:
+            if name not in seen:
+                yield f"op {op.name!r} waits for {name!r}, which does not come before it"
+        for name in op.variables:
+            if name not in variables:
+                yield f"op {op.name!r} uses the unknown variable {name!r}"
+        for name in op.outputs:
+            if name not in tensors:
+                yield f"op {op.name!r} produces the unknown tensor {name!r}"
+            elif tensors[name].producer != op.name:
+                yield f"tensor {name!r} names {tensors[name].producer!r} as its producer, not {op.name!r}"
+        seen.add(op.name)
+        produced.update(op.outputs)
+    for name in tensors.keys() - produced:
+        yield f"tensor {name!r} has no producer among the ops"
+    for name in (*graph.inputs, *graph.outputs):
+        if name not in tensors:
+            yield f"the graph names the unknown tensor {name!r} as input or output"

@@ -1,0 +1,223 @@
+"""plan.json: where every op goes, what that is predicted to cost, and how good it is proved to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Self
+
+from partitioner.ir.json import from_json, to_json
+
+SCHEMA = "partition-plan/1"
+
+
+class Strategy(StrEnum):
+    """How the model is spread over devices."""
+
+    AUTO = "auto"
+    SINGLE = "single"
+    LAYER_SPLIT = "layer-split"
+
+
+class Objective(StrEnum):
+    """What a plan minimises."""
+
+    THROUGHPUT = "throughput"
+    LATENCY = "latency"
+    MEMORY = "memory"
+
+
+class Origin(StrEnum):
+    """Where a number comes from."""
+
+    MEASURED = "measured"
+    CATALOGUE = "catalogue"
+    ASSUMED = "assumed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """The model the plan is for. `loss_origin` and `optimizer_origin`: `compiled`, `option` or `assumed`."""
+
+    source: str
+    name: str
+    fingerprint: str
+    num_ops: int
+    num_parameters: int
+    batch_size: int
+    training: bool
+    loss: str = ""
+    loss_origin: str = ""
+    optimizer: str = ""
+    optimizer_origin: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceInfo:
+    """A device as planned for. `memory_bytes` is what the plan may use."""
+
+    name: str
+    hardware: str
+    origin: Origin
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What one device runs of one replica."""
+
+    index: int
+    replica: int
+    device: str
+    layers: tuple[str, ...]
+    num_ops: int
+    parameter_bytes: int
+    peak_bytes: int
+    compute_seconds: float
+    send_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """Simulated figures of one step. `bubble_fraction`: idle share of the used devices' time."""
+
+    step_seconds: float
+    latency_seconds: float
+    bottleneck_stage: int
+    bubble_fraction: float
+    peak_bytes: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """A simple alternative to the plan, simulated the same way."""
+
+    name: str
+    step_seconds: float
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolverInfo:
+    """How the plan was found and proved. `objective` and `lower_bound` are seconds of one step.
+
+    `lower_bound` holds for the op graph as traced, not only for its coarsened form.
+    """
+
+    status: str
+    objective: float
+    lower_bound: float
+    gap: float
+    seconds: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What running the placed model beside the unplaced one showed.
+
+    `*_max_abs_diff` are absolute; `*_max_rel_diff` divide each tensor's largest difference by its own norm; `control_*`
+    is the unplaced model against itself, run a second time. `ran_on` maps planned devices to those that ran.
+    """
+
+    outputs_max_abs_diff: float
+    loss_max_abs_diff: float
+    gradients_max_abs_diff: float
+    gradients_max_rel_diff: float
+    weights_max_abs_diff: float
+    weights_max_rel_diff: float
+    control_max_abs_diff: float
+    control_max_rel_diff: float
+    num_steps: int
+    num_ops_checked: int
+    misplaced_ops: tuple[str, ...]
+    ran_on: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedLayer:
+    """A box of the picture: a layer, an input, or ops outside any leaf layer."""
+
+    name: str
+    class_name: str
+    device: str
+    output_shape: str = ""
+    parameter_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedEdge:
+    """An arrow of the picture. `gradient_bytes` travel back along it in training."""
+
+    source: str
+    target: str
+    size_bytes: int
+    gradient_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanDocument:
+    """The contents of plan.json.
+
+    Raises:
+        ValueError: The schema is another one, or an op is placed on a device that is not listed.
+    """
+
+    model: ModelInfo
+    devices: tuple[DeviceInfo, ...]
+    strategy: Strategy
+    num_replicas: int
+    num_stages: int
+    num_microbatches: int
+    schedule: str
+    updates: str
+    stages: tuple[Stage, ...]
+    placement: dict[str, str]
+    predicted: Predicted
+    baselines: tuple[Baseline, ...]
+    solver: SolverInfo
+    uncosted_ops: tuple[str, ...] = ()
+    verification: Verification | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    objective: Objective = Objective.THROUGHPUT
+    requested_strategy: Strategy = Strategy.AUTO
+    layers: tuple[PlannedLayer, ...] = ()
+    edges: tuple[PlannedEdge, ...] = ()
+    notes: tuple[str, ...] = ()
+    schema: str = SCHEMA
+
+    def __post_init__(self) -> None:
+        if self.schema != SCHEMA:
+            raise ValueError(f"schema is {self.schema!r}, this version reads {SCHEMA!r}")
+        known = {device.name for device in self.devices}
+        strangers = sorted(set(self.placement.values()) - known)
+        if strangers:
+            raise ValueError(f"the placement uses devices that `devices` does not list: {', '.join(strangers)}")
+
+    def to_json(self) -> str:
+        """The text of plan.json: sorted keys, two spaces per level."""
+        return to_json(self, indent=2)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Read plan.json.
+
+        Raises:
+            msgspec.ValidationError: A field is missing or wrong; the message names it.
+        """
+        return from_json(text, cls)
+
+    def save(self, path: str | Path) -> None:
+        """Write plan.json to `path`."""
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read the plan that `save` wrote to `path`."""
+        return cls.from_json(Path(path).read_bytes())
+
+    @property
+    def used_devices(self) -> tuple[str, ...]:
+        """Canonical names of the devices that run at least one stage, in stage order."""
+        return tuple(dict.fromkeys(stage.device for stage in self.stages))

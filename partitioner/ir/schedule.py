@@ -1,0 +1,56 @@
+"""What a simulation of one step says: when each op runs where, what crosses links, how much memory is held."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpRun:
+    """One op on one device, in seconds from the start of the step."""
+
+    op: str
+    device: str
+    start_seconds: float
+    end_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """One tensor on its way from one device to another."""
+
+    tensor: str
+    source: str
+    target: str
+    size_bytes: int
+    start_seconds: float
+    end_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """Peak memory of one device in bytes, split by what it holds at that moment."""
+
+    parameter_bytes: int = 0
+    slot_bytes: int = 0
+    state_bytes: int = 0
+    gradient_bytes: int = 0
+    activation_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """Everything held at the peak."""
+        return (
+            self.parameter_bytes + self.slot_bytes + self.state_bytes + self.gradient_bytes + self.activation_bytes
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A simulated step. Devices are canonical names; every device of the topology has an entry."""
+
+    step_seconds: float
+    busy_seconds: dict[str, float]
+    peak: dict[str, MemoryUse]
+    runs: tuple[OpRun, ...] = field(default=(), repr=False)
+    sends: tuple[Send, ...] = field(default=(), repr=False)
