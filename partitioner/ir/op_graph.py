@@ -107,6 +107,8 @@ class Layer:
 class OpGraph:
     """All ops of one step, in a topological order, with every tensor and variable they touch.
 
+    `inputs` and `outputs` name tensors. `assumed_shapes` names those whose size depends on values and was assumed.
+
     Raises:
         ValueError: Listing every violation, when names repeat, a reference is unknown or the order is not
             topological.
@@ -121,6 +123,7 @@ class OpGraph:
     layers: tuple[Layer, ...] = ()
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    assumed_shapes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         problems = list(_violations(self))

@@ -1,0 +1,117 @@
+"""Edits of a traced GraphDef that change what runs where, never what is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+WRITES = frozenset({"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"})
+READ = "ReadVariableOp"
+
+
+def producer(reference: str) -> str:
+    """Name of the node that an input reference (`^a`, `a`, `a:1`) points to."""
+    return reference.lstrip("^").split(":")[0]
+
+
+def take_colocations(graph_def: Any) -> dict[str, str]:
+    """Remove every colocation request and return them: the op each op asked to sit with (for a gradient op, the op it
+    differentiates).
+
+    A request that stays in the graph would overrule the devices of a placement.
+    """
+    found: dict[str, str] = {}
+    for node in graph_def.node:
+        if "_class" in node.attr:
+            names = [text[5:].decode() for text in node.attr["_class"].list.s if text.startswith(b"loc:@")]
+            if names:
+                found[node.name] = names[0]
+            del node.attr["_class"]
+    return found
+
+
+def bypass_identity_n(graph_def: Any, names: Iterable[str]) -> None:
+    """Let consumers of the IdentityN nodes among `names` read their inputs directly.
+
+    Keras passes all gradients through one IdentityN, a barrier that makes every device wait for the last gradient.
+    """
+    candidates = set(names)
+    through: dict[str, str] = {}
+    for node in graph_def.node:
+        if node.op == "IdentityN" and node.name in candidates:
+            data = [reference for reference in node.input if not reference.startswith("^")]
+            through.update({_reference(node.name, index): reference for index, reference in enumerate(data)})
+    if through:
+        _rewire(graph_def, through)
+
+
+def share_reads(graph_def: Any, order: Mapping[str, int], variable_of: Mapping[str, str]) -> dict[str, str]:
+    """Keep one read of each variable for all reads that come before its first write.
+
+    Such reads see one value. Keras reads the learning rate and the step count once per parameter, and TensorFlow would
+    send each read to each device on its own.
+
+    Args:
+        graph_def: Edited in place.
+        order: Position of each node in the order of tracing, which is the order effects happen in.
+        variable_of: Variable name by the name of the placeholder that stands for its handle.
+
+    Returns:
+        The read that stays, by the read it replaces.
+    """
+    first_write: dict[str, int] = {}
+    reads: dict[str, list[str]] = {}
+    for node in sorted(graph_def.node, key=lambda n: order[n.name]):
+        touched = [variable_of[p] for r in node.input if (p := producer(r)) in variable_of and not r.startswith("^")]
+        for variable in touched:
+            if node.op == READ and variable not in first_write:
+                reads.setdefault(variable, []).append(node.name)
+            elif node.op != READ:
+                first_write.setdefault(variable, order[node.name])
+    through = {other: same[0] for same in reads.values() for other in same[1:]}
+    if through:
+        _rewire(graph_def, through)
+    return through
+
+
+def prune(graph_def: Any, wanted: Iterable[str]) -> Any:
+    """A GraphDef with the nodes that `wanted` need, data and control, in the given order; the library is kept."""
+    nodes = {node.name: node for node in graph_def.node}
+    live: set[str] = set()
+    stack = list(wanted)
+    while stack:
+        name = stack.pop()
+        if name not in live:
+            live.add(name)
+            stack.extend(producer(reference) for reference in nodes[name].input)
+    pruned = type(graph_def)()
+    pruned.versions.CopyFrom(graph_def.versions)
+    pruned.library.CopyFrom(graph_def.library)
+    pruned.node.extend(node for node in graph_def.node if node.name in live)
+    return pruned
+
+
+def _rewire(graph_def: Any, through: Mapping[str, str]) -> None:
+    def follow(reference: str) -> str:
+        while reference in through:
+            reference = through[reference]
+        return reference
+
+    gone = {producer(reference) for reference in through}
+    for node in graph_def.node:
+        if not any(producer(reference) in gone for reference in node.input):
+            continue
+        inputs: list[str] = []
+        for reference in node.input:
+            if not reference.startswith("^"):
+                inputs.append(follow(reference))
+            elif producer(reference) not in gone:
+                inputs.append(reference)
+            elif (target := "^" + producer(follow(producer(reference)))) not in inputs and target[1:] not in gone:
+                inputs.append(target)
+        del node.input[:]
+        node.input.extend(inputs)
+
+
+def _reference(name: str, index: int) -> str:
+    return name if index == 0 else f"{name}:{index}"

@@ -1,0 +1,278 @@
+"""Lower a trace to an op graph: prune what does not run, settle shapes, and say what belongs together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from cost_models.specs import AttributeValue, TensorSpec
+from partitioner.capture.graph_def import READ, bypass_identity_n, producer, prune, share_reads, take_colocations
+from partitioner.capture.grouping import RawOp, colocation_groups, parameter_of_slots
+from partitioner.capture.kernels import is_host_only
+from partitioner.capture.objective import TrainingObjective
+from partitioner.capture.shapes import settle_shapes
+from partitioner.capture.trace import Trace, trace_step
+from partitioner.ir.op_graph import Op, OpGraph, Phase, Tensor, Variable, VariableKind
+from partitioner.ir.step import CapturedStep, StepKind
+
+
+def capture_step(
+    model: keras.Model,
+    kind: StepKind,
+    specs: tuple[Any, Any, Any],
+    *,
+    batch_size: int,
+    objective: TrainingObjective | None = None,
+) -> CapturedStep:
+    """Trace a step of `model` and lower it to an op graph with the shapes of a batch of `batch_size`.
+
+    Raises:
+        ModelError: The model cannot be traced.
+    """
+    trace = trace_step(model, kind, specs, objective)
+    phases = _phases(trace)
+    captures = {placeholder.op.name: external for external, placeholder in trace.graph.captures}
+    variables = _captured_variables(trace, captures, model, objective)
+    names = _unique_names(variables)
+
+    graph_def = trace.graph.as_graph_def()
+    order = {op.name: index for index, op in enumerate(trace.graph.get_operations())}
+    colocations = take_colocations(graph_def)
+    bypass_identity_n(graph_def, (name for name, phase in phases.items() if phase is Phase.UPDATE))
+    shared = share_reads(graph_def, order, names)
+    colocations = {name: shared.get(target, target) for name, target in colocations.items()}
+    outputs = {key: tf.nest.map_structure(_tensor_names, value) for key, value in trace.outputs.items()}
+    results = [name for name in tf.nest.flatten(outputs) if name is not None]
+    side_effects = tuple(
+        op.name for op in trace.graph.control_outputs if op.op_def.is_stateful and op.type not in (READ, "Placeholder")
+    )
+    inputs = {tensor.op.name: tensor for tensor in trace.inputs}
+    graph_def = prune(graph_def, [*map(producer, results), *side_effects, *inputs])
+    live = {node.name for node in graph_def.node}
+    captures = {name: external for name, external in captures.items() if name in live}
+
+    specs_by_tensor, assumed = settle_shapes(graph_def, inputs, captures, batch_size)
+    graph = _op_graph(
+        trace,
+        nodes=sorted(graph_def.node, key=lambda node: order[node.name]),
+        phases=phases,
+        colocations=colocations,
+        specs=specs_by_tensor,
+        variables={name: variable for name, variable in variables.items() if name in live},
+        names=names,
+        optimizer=objective.optimizer if objective else None,
+        gradients=outputs.get("gradients", []),
+    )
+    return CapturedStep(
+        kind=kind,
+        graph=OpGraph(
+            name=model.name,
+            batch_size=batch_size,
+            training=kind is StepKind.TRAIN,
+            layers=trace.layers,
+            inputs=tuple(tensor.name for tensor in trace.inputs),
+            outputs=tuple(dict.fromkeys(results)),
+            assumed_shapes=assumed,
+            **graph,
+        ),
+        graph_def=graph_def,
+        specs=specs,
+        inputs=tuple(tensor.name for tensor in trace.inputs),
+        captures=captures,
+        variables={name: variable for name, variable in variables.items() if name in live},
+        outputs=outputs,
+        side_effects=side_effects,
+        trainable=trace.trainable,
+    )
+
+
+def _phases(trace: Trace) -> dict[str, Phase]:
+    """Phase of each op by when it was made; what a forward op needs is forward, however late it was made.
+
+    (The gradient of a while loop adds accumulators to the loop it differentiates.)
+    """
+    ops = trace.graph.get_operations()
+    forward = {op.name for op in ops[: trace.num_forward]}
+    stack = list(ops[: trace.num_forward])
+    while stack:
+        for tensor in stack.pop().inputs:
+            if tensor.op.name not in forward:
+                forward.add(tensor.op.name)
+                stack.append(tensor.op)
+    last_backward = trace.num_forward + trace.num_backward
+    return {
+        op.name: Phase.FORWARD if op.name in forward else Phase.BACKWARD if i < last_backward else Phase.UPDATE
+        for i, op in enumerate(ops)
+    }
+
+
+def _captured_variables(
+    trace: Trace, captures: Mapping[str, Any], model: keras.Model, objective: TrainingObjective | None
+) -> dict[str, Any]:
+    """Variable by the placeholder of its handle: Keras' own object where Keras owns it."""
+    owned = list(model.variables) + (list(objective.optimizer.variables) if objective else [])
+    for layer in model._flatten_layers():
+        owned += [generator.state for generator in getattr(layer, "_seed_generators", [])]
+    by_handle = {id(variable.handle): variable for variable in trace.graph.variables}
+    by_handle |= {id(variable.value.handle): variable for variable in owned if hasattr(variable.value, "handle")}
+    return {name: by_handle[id(external)] for name, external in captures.items() if id(external) in by_handle}
+
+
+def _unique_names(variables: Mapping[str, Any]) -> dict[str, str]:
+    """A readable name per variable, by placeholder: its Keras path, numbered where two share it."""
+    taken: dict[str, int] = {}
+    chosen: dict[int, str] = {}
+    for variable in variables.values():
+        if id(variable) not in chosen:
+            path = getattr(variable, "path", None) or variable.name.split(":")[0]
+            count = taken[path] = taken.get(path, -1) + 1
+            chosen[id(variable)] = f"{path}_{count}" if count else path
+    return {placeholder: chosen[id(variable)] for placeholder, variable in variables.items()}
+
+
+def _tensor_names(value: Any) -> Any:
+    if isinstance(value, tf.IndexedSlices):
+        parts = (value.values, value.indices, value.dense_shape)
+        return tuple(part.name for part in parts if part is not None)
+    return None if value is None else value.name
+
+
+def _op_graph(
+    trace: Trace,
+    *,
+    nodes: Iterable[Any],
+    phases: Mapping[str, Phase],
+    colocations: Mapping[str, str],
+    specs: Mapping[str, TensorSpec],
+    variables: Mapping[str, Any],
+    names: Mapping[str, str],
+    optimizer: Any,
+    gradients: Iterable[Any],
+) -> dict[str, Any]:
+    """The `ops`, `tensors` and `variables` of the op graph."""
+    nodes = [node for node in nodes if node.name not in variables]
+    raw = [_raw_op(node, phases, names, colocations) for node in nodes]
+    parameters = {id(variable): name for name, variable in _by_name(variables, names).items()}
+    trained = {parameters[id(v)]: v for v in trace.trainable if id(v) in parameters}
+    gradient_of: dict[str, frozenset[str]] = {}
+    for variable, gradient in zip(trace.trainable, gradients, strict=True) if gradients else ():
+        if id(variable) in parameters:
+            for tensor in tf.nest.flatten(gradient):
+                if tensor is not None:
+                    gradient_of[tensor] = gradient_of.get(tensor, frozenset()) | {parameters[id(variable)]}
+    slots = [parameters[id(v)] for v in optimizer.variables if id(v) in parameters] if optimizer else []
+    parameter_of = parameter_of_slots(raw, gradient_of, trained, slots)
+    owner = parameter_of | {name: name for name in trained}
+    groups = colocation_groups(raw, gradient_of, owner)
+    layer_of_variable = _layer_of_variables(raw, trace.layer_of)
+    layer_of_op = _layer_of_ops(raw, trace.layer_of, layer_of_variable, groups)
+    tensors = [
+        Tensor(name=name, producer=node.name, spec=specs[name])
+        for node in nodes
+        for name in _output_names(trace, node.name)
+    ]
+    ops = [
+        Op(
+            name=op.name,
+            type=op.type,
+            layer=layer_of_op.get(op.name, ""),
+            phase=op.phase,
+            colocation_group=groups.get(op.name, ""),
+            inputs=op.inputs,
+            outputs=_output_names(trace, op.name),
+            control_inputs=tuple(
+                dict.fromkeys(producer(r) for r in node.input if r.startswith("^") and producer(r) not in variables)
+            ),
+            variables=op.variables,
+            attributes=_attributes(node),
+            host_only=is_host_only(node),
+        )
+        for op, node in zip(raw, nodes, strict=True)
+    ]
+    known = [
+        Variable(
+            name=name,
+            spec=TensorSpec(shape=tuple(variable.shape), dtype=tf.as_dtype(variable.dtype).name),
+            kind=VariableKind.PARAMETER
+            if name in trained
+            else VariableKind.SLOT
+            if name in parameter_of
+            else VariableKind.STATE,
+            parameter=parameter_of.get(name, ""),
+            layer=layer_of_variable.get(parameter_of.get(name, name), ""),
+        )
+        for name, variable in _by_name(variables, names).items()
+    ]
+    return {"ops": tuple(ops), "tensors": tuple(tensors), "variables": tuple(known)}
+
+
+def _by_name(variables: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {names[placeholder]: variable for placeholder, variable in variables.items()}
+
+
+def _raw_op(
+    node: Any, phases: Mapping[str, Phase], names: Mapping[str, str], colocations: Mapping[str, str]
+) -> RawOp:
+    data = [reference for reference in node.input if not reference.startswith("^")]
+    return RawOp(
+        name=node.name,
+        type=node.op,
+        phase=phases[node.name],
+        inputs=tuple(r if ":" in r else f"{r}:0" for r in data if producer(r) not in names),
+        variables=tuple(dict.fromkeys(names[producer(r)] for r in data if producer(r) in names)),
+        differentiates=colocations.get(node.name, "") if phases[node.name] is Phase.BACKWARD else "",
+    )
+
+
+def _output_names(trace: Trace, op_name: str) -> tuple[str, ...]:
+    return tuple(tensor.name for tensor in trace.graph.get_operation_by_name(op_name).outputs)
+
+
+def _layer_of_variables(ops: Iterable[RawOp], layer_of: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for op in ops:
+        if op.name in layer_of:
+            for variable in op.variables:
+                found.setdefault(variable, layer_of[op.name])
+    return found
+
+
+def _layer_of_ops(
+    ops: Iterable[RawOp], layer_of: Mapping[str, str], layer_of_variable: Mapping[str, str], groups: Mapping[str, str]
+) -> dict[str, str]:
+    """A forward op has the layer whose call made it; a backward op that of the op it differentiates; an update op that
+    of the parameter it updates."""
+    found = dict(layer_of)
+    group_layer: dict[str, str] = {}
+    for op in ops:
+        if op.name not in found and op.differentiates in found:
+            found[op.name] = found[op.differentiates]
+        elif op.name not in found:
+            layers = [layer_of_variable[v] for v in op.variables if v in layer_of_variable]
+            if layers:
+                found[op.name] = layers[0]
+        if op.name in found and op.name in groups and op.variables:
+            group_layer.setdefault(groups[op.name], found[op.name])
+    for op in ops:
+        if op.phase is Phase.UPDATE and op.name not in found and groups.get(op.name) in group_layer:
+            found[op.name] = group_layer[groups[op.name]]
+    return found
+
+
+def _attributes(node: Any) -> dict[str, AttributeValue]:
+    """The attributes a cost formula can read: numbers, flags, short texts and lists of integers."""
+    found: dict[str, AttributeValue] = {}
+    for key, value in node.attr.items():
+        field = value.WhichOneof("value")
+        if key.startswith("_"):
+            continue
+        if field in ("i", "f", "b"):
+            found[key] = getattr(value, field)
+        elif field == "s" and len(value.s) <= 200:
+            found[key] = value.s.decode(errors="replace")
+        elif field == "list" and value.list.i:
+            found[key] = tuple(value.list.i)
+    return dict(sorted(found.items()))

@@ -1,0 +1,149 @@
+"""Trace one step of a Keras model into TensorFlow's graph."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from partitioner.capture.layers import LayerRecorder
+from partitioner.capture.objective import TrainingObjective
+from partitioner.errors import ModelError, PartitionError
+from partitioner.ir.op_graph import Layer
+from partitioner.ir.step import StepKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """A step as TensorFlow traced it.
+
+    Attributes:
+        graph: The FuncGraph; its batch size is open.
+        inputs: Placeholders of the flattened arguments.
+        outputs: Tensors of `graph`, keyed like `CapturedStep.outputs`.
+        trainable: The variables that the gradients belong to.
+        layer_of: Layer path by op name.
+        layers: The layers called.
+        num_forward: So many ops were made before the first gradient op.
+        num_backward: So many after these belong to the gradients; the rest updates.
+    """
+
+    graph: Any
+    inputs: tuple[Any, ...]
+    outputs: dict[str, Any]
+    trainable: tuple[Any, ...]
+    layer_of: dict[str, str]
+    layers: tuple[Layer, ...]
+    num_forward: int
+    num_backward: int
+
+
+def trace_step(
+    model: keras.Model, kind: StepKind, specs: tuple[Any, Any, Any], objective: TrainingObjective | None = None
+) -> Trace:
+    """Trace `model` on `specs` = structures of TensorSpec for (x, y, sample_weight), None where there is none.
+
+    Args:
+        model: Any Keras model; it is built if it is not yet.
+        kind: What to compute.
+        specs: What to compute it on.
+        objective: Loss and optimizer, for every kind but PREDICT.
+
+    Raises:
+        ModelError: TensorFlow cannot trace the model; the user's own line and TensorFlow's reason are in it.
+    """
+    build(model, specs[0])
+    trainable = tuple(model.trainable_variables) if kind is StepKind.TRAIN else ()
+    if kind is StepKind.TRAIN and not trainable:
+        raise ModelError(
+            f"the model {model.name!r} has no trainable variables, so it has no training step",
+            help="plan its inference: --inference",
+        )
+    if trainable and objective is not None:
+        objective.optimizer.build(list(trainable))
+    recorder = LayerRecorder(model)
+    outputs: dict[str, Any] = {}
+    counts: list[int] = []
+
+    def step(x: Any, y: Any, sample_weight: Any) -> None:
+        graph = tf.compat.v1.get_default_graph()
+        outputs.clear()
+        counts.clear()
+        training = kind is StepKind.TRAIN
+        with recorder.recording(graph):
+            outputs["y_pred"] = call_model(model, x, training)
+        if objective is not None:
+            outputs["loss"] = objective.compute_loss(x, y, outputs["y_pred"], sample_weight, training)
+        counts.append(len(graph.get_operations()))
+        if training and objective is not None:
+            # tf.gradients colocates every gradient op with the op it differentiates; a tape does not.
+            loss = objective.optimizer.scale_loss(outputs["loss"])
+            counts[0] = len(graph.get_operations())
+            outputs["gradients"] = tf.gradients(loss, [variable.value for variable in trainable])
+            counts.append(len(graph.get_operations()))
+            objective.optimizer.apply_gradients(list(zip(outputs["gradients"], trainable, strict=True)))
+
+    try:
+        graph = tf.function(step, autograph=False).get_concrete_function(*specs).graph
+    except PartitionError:
+        raise
+    except Exception as error:
+        raise _untraceable(model, kind, error) from error
+    captured = {id(placeholder) for _, placeholder in graph.captures}
+    return Trace(
+        graph=graph,
+        inputs=tuple(tensor for tensor in graph.inputs if id(tensor) not in captured),
+        outputs=dict(outputs),
+        trainable=trainable,
+        layer_of=recorder.layer_of(),
+        layers=recorder.layers,
+        num_forward=counts[0],
+        num_backward=counts[1] - counts[0] if len(counts) > 1 else 0,
+    )
+
+
+def call_model(model: keras.Model, x: Any, training: bool) -> Any:
+    """Call `model` as Keras' own training loop does."""
+    return model(x, training=training) if model._call_has_training_arg else model(x)
+
+
+def build(model: keras.Model, x_specs: Any) -> None:
+    """Create the model's variables, if it has not done so yet, by a symbolic call that computes nothing."""
+    if all(layer.built for layer in model._flatten_layers()):
+        return
+    try:
+        model(tf.nest.map_structure(lambda s: keras.KerasTensor(s.shape, s.dtype.name), x_specs))
+    except Exception as error:
+        raise _untraceable(model, StepKind.PREDICT, error) from error
+
+
+def output_specs(model: keras.Model, x_specs: Any) -> Any:
+    """Specs of what `model` returns for inputs of `x_specs`, without tracing its gradients."""
+    outputs = getattr(model, "output", None) if not isinstance(model, keras.Sequential) else None
+    if outputs is None:
+        try:
+            outputs = model(tf.nest.map_structure(lambda s: keras.KerasTensor(s.shape, s.dtype.name), x_specs))
+        except Exception as error:
+            raise _untraceable(model, StepKind.PREDICT, error) from error
+    return tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), outputs)
+
+
+def _untraceable(model: keras.Model, kind: StepKind, error: Exception) -> ModelError:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_user_code(f.filename)]
+    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} ({frames[-1].name})" if frames else None
+    reason = [line for line in str(error).strip().splitlines() if line.strip()][:6]
+    return ModelError(
+        f"TensorFlow cannot trace the {kind.value} step of model {model.name!r}",
+        where=where,
+        notes=[f"{type(error).__name__}: {reason[0] if reason else '(no message)'}", *reason[1:]],
+        help="the model must run under tf.function: check input shapes, dtypes and the loss, or try --inference",
+    )
+
+
+def _is_user_code(filename: str) -> bool:
+    parts = Path(filename).parts
+    return "site-packages" not in parts and "partitioner" not in parts and not filename.startswith("<")

@@ -1,0 +1,47 @@
+"""A captured step: the op graph together with TensorFlow's own graph, carried unopened from capture to emission."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from partitioner.ir.op_graph import OpGraph
+
+
+class StepKind(StrEnum):
+    """What one call computes: outputs; outputs and loss; or a whole training step."""
+
+    PREDICT = "predict"
+    EVALUATE = "evaluate"
+    TRAIN = "train"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapturedStep:
+    """One traced step. TensorFlow's objects are opaque here: only capture, emit and verify look inside.
+
+    Attributes:
+        kind: What the step computes.
+        graph: Its op graph, with every shape known for the batch size asked for.
+        graph_def: A GraphDef with the same ops, pruned to what runs, the batch size left open.
+        specs: Structures of TensorSpec for (x, y, sample_weight); None where there is none.
+        inputs: Names of the tensors that stand for the flattened arguments.
+        captures: Tensors from outside the graph, by the name of the op that stands for each.
+        variables: The variables among them: Keras' variable where there is one, else TensorFlow's.
+        outputs: `{"y_pred", "loss", "gradients"}` as far as computed, with tensor names in place of tensors. A
+            gradient is None (unconnected), a name, or (values, indices, dense shape) names for a sparse one.
+        side_effects: Names of the ops to run besides those the outputs need.
+        trainable: The variables the gradients belong to, in order.
+    """
+
+    kind: StepKind
+    graph: OpGraph
+    graph_def: Any
+    specs: tuple[Any, Any, Any]
+    inputs: tuple[str, ...]
+    captures: dict[str, Any]
+    variables: dict[str, Any]
+    outputs: dict[str, Any]
+    side_effects: tuple[str, ...]
+    trainable: tuple[Any, ...] = ()
