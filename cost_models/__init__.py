@@ -1,1 +1,1 @@
-"""What an op costs on a device: FLOPs, bytes, memory, seconds. Knows no graph, no solver and no TensorFlow."""
+"""What an op costs on a device: FLOPs, bytes, memory, seconds. Knows no graph, solver or TensorFlow."""

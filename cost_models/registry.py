@@ -1,0 +1,42 @@
+"""One formula per op type: where formulas are kept, and the byte counts most of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+from cost_models.specs import OpCost, OpSpec, TensorSpec
+
+Formula = Callable[[OpSpec], OpCost]
+
+_FORMULAS: dict[str, Formula] = {}
+
+# What has been registered so far, by op type.
+FORMULAS: Mapping[str, Formula] = MappingProxyType(_FORMULAS)
+
+
+def register(*op_types: str) -> Callable[[Formula], Formula]:
+    """Make the decorated function the formula of these op types.
+
+    Raises:
+        ValueError: One of them has a formula already.
+    """
+
+    def add(formula: Formula) -> Formula:
+        for op_type in op_types:
+            if op_type in _FORMULAS:
+                raise ValueError(f"the op type {op_type!r} has a formula already")
+            _FORMULAS[op_type] = formula
+        return formula
+
+    return add
+
+
+def total_bytes(tensors: Iterable[TensorSpec]) -> int:
+    """Bytes of all the tensors."""
+    return sum(tensor.size_bytes for tensor in tensors)
+
+
+def streamed(op: OpSpec, flops: int = 0) -> OpCost:
+    """The cost of `flops` on all inputs, read once, and all outputs, written once."""
+    return OpCost(flops=flops, read_bytes=total_bytes(op.inputs), written_bytes=total_bytes(op.outputs))
