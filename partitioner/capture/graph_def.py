@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-WRITES = frozenset({"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"})
+from partitioner.ir.graph_def import producer
+
 READ = "ReadVariableOp"
-
-
-def producer(reference: str) -> str:
-    """Name of the node that an input reference (`^a`, `a`, `a:1`) points to."""
-    return reference.lstrip("^").split(":")[0]
 
 
 def take_colocations(graph_def: Any) -> dict[str, str]:
@@ -72,23 +68,6 @@ def share_reads(graph_def: Any, order: Mapping[str, int], variable_of: Mapping[s
     if through:
         _rewire(graph_def, through)
     return through
-
-
-def prune(graph_def: Any, wanted: Iterable[str]) -> Any:
-    """A GraphDef with the nodes that `wanted` need, data and control, in the given order; the library is kept."""
-    nodes = {node.name: node for node in graph_def.node}
-    live: set[str] = set()
-    stack = list(wanted)
-    while stack:
-        name = stack.pop()
-        if name not in live:
-            live.add(name)
-            stack.extend(producer(reference) for reference in nodes[name].input)
-    pruned = type(graph_def)()
-    pruned.versions.CopyFrom(graph_def.versions)
-    pruned.library.CopyFrom(graph_def.library)
-    pruned.node.extend(node for node in graph_def.node if node.name in live)
-    return pruned
 
 
 def _rewire(graph_def: Any, through: Mapping[str, str]) -> None:

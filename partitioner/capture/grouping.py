@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from networkx.utils import UnionFind
 
-from partitioner.capture.graph_def import READ, producer
+from partitioner.capture.graph_def import READ
+from partitioner.ir.graph_def import producer
 from partitioner.ir.op_graph import Phase
 
 

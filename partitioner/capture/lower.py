@@ -9,12 +9,13 @@ import keras
 import tensorflow as tf
 
 from cost_models.specs import AttributeValue, TensorSpec
-from partitioner.capture.graph_def import READ, bypass_identity_n, producer, prune, share_reads, take_colocations
+from partitioner.capture.graph_def import READ, bypass_identity_n, share_reads, take_colocations
 from partitioner.capture.grouping import RawOp, colocation_groups, parameter_of_slots
 from partitioner.capture.kernels import is_host_only
 from partitioner.capture.objective import TrainingObjective
 from partitioner.capture.shapes import settle_shapes
 from partitioner.capture.trace import Trace, trace_step
+from partitioner.ir.graph_def import producer, prune
 from partitioner.ir.op_graph import Op, OpGraph, Phase, Tensor, Variable, VariableKind
 from partitioner.ir.step import CapturedStep, StepKind
 
@@ -83,6 +84,7 @@ def capture_step(
         inputs=tuple(tensor.name for tensor in trace.inputs),
         captures=captures,
         variables={name: variable for name, variable in variables.items() if name in live},
+        variable_names={name: text for name, text in names.items() if name in live},
         outputs=outputs,
         side_effects=side_effects,
         trainable=trace.trainable,

@@ -29,6 +29,7 @@ class CapturedStep:
         inputs: Names of the tensors that stand for the flattened arguments.
         captures: Tensors from outside the graph, by the name of the op that stands for each.
         variables: The variables among them: Keras' variable where there is one, else TensorFlow's.
+        variable_names: Their names in the op graph.
         outputs: `{"y_pred", "loss", "gradients"}` as far as computed, with tensor names in place of tensors. A
             gradient is None (unconnected), a name, or (values, indices, dense shape) names for a sparse one.
         side_effects: Names of the ops to run besides those the outputs need.
@@ -42,6 +43,7 @@ class CapturedStep:
     inputs: tuple[str, ...]
     captures: dict[str, Any]
     variables: dict[str, Any]
+    variable_names: dict[str, str]
     outputs: dict[str, Any]
     side_effects: tuple[str, ...]
     trainable: tuple[Any, ...] = ()

@@ -1,0 +1,158 @@
+"""Write a placed model as a SavedModel that plain TensorFlow loads, and read it back as a trainable model.
+
+The SavedModel holds `predict(x)`, `evaluate(x, y)` and `train_step(x, y)`, the signature `serving_default`, and every
+variable, optimizer slots included. What TensorFlow does not carry (which variables train, the optimizer's settings) lies
+in `assets.extra/`, the folder SavedModel reserves for its users.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import msgspec
+import tensorflow as tf
+
+from partitioner.emit.program import Specs
+from partitioner.emit.variables import held_variable
+from partitioner.ir.devices import DeviceName
+from partitioner.ir.json import from_json, to_json
+from partitioner.ir.step import StepKind
+
+EXTRA = Path("assets.extra") / "partition.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedVariable:
+    """A variable of the model, in the order of `model_variables` in the SavedModel."""
+
+    path: str
+    trainable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedModelExtra:
+    """What a SavedModel does not say of a placed model. `optimizer` and `loss` are Keras' own serialized form."""
+
+    name: str
+    devices: tuple[str, ...]
+    kinds: tuple[StepKind, ...]
+    variables: tuple[SavedVariable, ...]
+    optimizer: dict[str, Any] | None = None
+    loss: Any = None
+
+
+def export_saved_model(placed: Any, path: str | Path, *, retarget: Mapping[str, str] | None = None) -> None:
+    """Write `placed` to the directory `path`, replacing a SavedModel that is there.
+
+    Args:
+        placed: A PlacedModel; every kind of step it has run so far is written, and `predict` always.
+        path: The directory.
+        retarget: New names for devices, when the devices that ran stood in for others.
+    """
+    path = Path(path)
+    root = tf.Module(name=placed.name)
+    root.model_variables = [held_variable(variable) for variable in placed.variables_of_model]
+    optimizer = placed.optimizer if placed.compiled else None
+    root.optimizer_variables = [held_variable(v) for v in optimizer.variables] if optimizer is not None else []
+    kinds = []
+    for kind, specs in placed.program.signatures():
+        function = placed.program.function(kind, specs)
+        if kind is StepKind.PREDICT:
+            root.predict, serving = _predict(function, specs)
+        elif kind is StepKind.EVALUATE:
+            root.evaluate = _with_targets(function, specs)
+        else:
+            root.train_step = _with_targets(function, specs)
+        kinds.append(kind)
+    # Captured things TensorFlow must find: variables outside Keras' lists (random state) and lookup tables.
+    root.captured = [*placed.program.captured_variables()]
+    options = tf.saved_model.SaveOptions(
+        experimental_variable_policy=tf.saved_model.experimental.VariablePolicy.SAVE_VARIABLE_DEVICES
+    )
+    if path.exists():
+        shutil.rmtree(path)
+    tf.saved_model.save(root, str(path), signatures={"serving_default": serving}, options=options)
+    extra = SavedModelExtra(
+        name=placed.name,
+        devices=tuple(retarget.get(d, d) if retarget else d for d in placed.program.devices),
+        kinds=tuple(kinds),
+        variables=tuple(SavedVariable(path=v.path, trainable=v.trainable) for v in placed.variables_of_model),
+        optimizer=keras.optimizers.serialize(optimizer) if optimizer is not None else None,
+        loss=_serialized(placed.loss) if placed.compiled else None,
+    )
+    (path / EXTRA).parent.mkdir()
+    (path / EXTRA).write_text(to_json(extra, indent=2) + "\n", encoding="utf-8")
+    _settle_devices(path / "saved_model.pb", retarget or {})
+
+
+def read_extra(path: Path) -> SavedModelExtra:
+    """What `export_saved_model` wrote beside the graph.
+
+    Raises:
+        FileNotFoundError: There is no such file: the SavedModel is not ours.
+        msgspec.ValidationError: The file is damaged.
+    """
+    return from_json((path / EXTRA).read_bytes(), SavedModelExtra)
+
+
+def _predict(function: Any, specs: Specs) -> tuple[Any, Any]:
+    @tf.function(input_signature=[specs[0]], autograph=False)
+    def predict(x: Any) -> Any:
+        return function(x, None, None)["y_pred"]
+
+    flat = tf.nest.flatten(specs[0])
+    names = [spec.name or f"input_{index}" for index, spec in enumerate(flat)]
+    named = [tf.TensorSpec(s.shape, s.dtype, name=_identifier(n)) for n, s in zip(names, flat, strict=True)]
+
+    @tf.function(input_signature=named, autograph=False)
+    def serve(*values: Any) -> dict[str, Any]:
+        outputs = function(tf.nest.pack_sequence_as(specs[0], values), None, None)["y_pred"]
+        if isinstance(outputs, dict):
+            return outputs
+        return {f"output_{index}": value for index, value in enumerate(tf.nest.flatten(outputs))}
+
+    return predict, serve
+
+
+def _with_targets(function: Any, specs: Specs) -> Any:
+    @tf.function(input_signature=[specs[0], specs[1]], autograph=False)
+    def run(x: Any, y: Any) -> dict[str, Any]:
+        return function(x, y, None)
+
+    return run
+
+
+def _identifier(name: str) -> str:
+    return "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+
+
+def _serialized(loss: Any) -> Any:
+    try:
+        value = keras.saving.serialize_keras_object(loss)
+        msgspec.json.encode(value)
+    except (TypeError, ValueError):
+        return None
+    return value
+
+
+def _settle_devices(path: Path, retarget: Mapping[str, str]) -> None:
+    """Rename devices in a saved_model.pb, and give the nodes TensorFlow added (calls, returns) the host's."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    message = saved_model_pb2.SavedModel()
+    message.ParseFromString(path.read_bytes())
+    host = DeviceName(type="CPU", index=0).canonical
+    for meta in message.meta_graphs:
+        nodes = [meta.graph_def.node, *(function.node_def for function in meta.graph_def.library.function)]
+        for node in (node for group in nodes for node in group):
+            node.device = retarget.get(node.device, node.device) or host
+        for saved in meta.object_graph_def.nodes:
+            if saved.HasField("variable") and saved.variable.device:
+                device = DeviceName.parse(saved.variable.device).canonical
+                saved.variable.device = retarget.get(device, device)
+    path.write_bytes(message.SerializeToString(deterministic=True))

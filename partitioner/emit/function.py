@@ -1,0 +1,68 @@
+"""Build a callable TensorFlow function from a captured step and a placement."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from partitioner.emit.graph_def import place_graph_def
+from partitioner.emit.variables import held_variable, move_variables, variable_homes
+from partitioner.ir.graph_def import producer, prune
+from partitioner.ir.step import CapturedStep
+
+_numbers = itertools.count()
+
+
+def emit_function(
+    step: CapturedStep, placement: Mapping[str, str], *, results: Sequence[str], side_effects: bool = True
+) -> Any:
+    """A ConcreteFunction of (x, y, sample_weight) that computes `step` with every op on its device.
+
+    Captured variables are moved to their devices first. Gradients come from the step itself; the function is not meant
+    to be differentiated from outside, which would leave the backward ops without devices.
+
+    Args:
+        step: What to compute.
+        placement: Device name by op name, for every op of `step.graph`.
+        results: Which of the step's outputs (`y_pred`, `loss`, `gradients`) to return, in a dict; those it does not
+            have are left out.
+        side_effects: Whether to run what the step changes (updates, moving averages, random state).
+
+    Raises:
+        ModelError: A variable that Keras does not own would have to move.
+    """
+    place_variables(step, placement)
+    wanted = {key: step.outputs[key] for key in results if key in step.outputs}
+    fetches = [name for name in tf.nest.flatten(wanted) if name is not None]
+    roots = [*map(producer, fetches), *(step.side_effects if side_effects else ())]
+    graph_def = prune(step.graph_def, [*roots, *map(producer, step.inputs)])
+    graph_def = place_graph_def(graph_def, placement, suffix=f"placed_{next(_numbers)}")
+    live = {node.name for node in graph_def.node}
+    outside = dict(step.captures) | {p: held_variable(v).handle for p, v in step.variables.items()}
+
+    def run(*arguments: Any) -> dict[str, Any]:
+        graph = tf.compat.v1.get_default_graph()
+        flat = [value for value in tf.nest.flatten(arguments) if value is not None]
+        replaced = dict(zip(step.inputs, flat, strict=True))
+        replaced |= {f"{name}:0": graph.capture(external) for name, external in outside.items() if name in live}
+        found = tf.graph_util.import_graph_def(graph_def, input_map=replaced, return_elements=fetches, name="")
+        by_name = dict(zip(fetches, found, strict=True))
+        return {
+            key: tf.nest.map_structure(lambda name: None if name is None else by_name[name], value)
+            for key, value in wanted.items()
+        }
+
+    return tf.function(run, autograph=False).get_concrete_function(*step.specs)
+
+
+def place_variables(step: CapturedStep, placement: Mapping[str, str]) -> None:
+    """Move the variables that `step` uses to where `placement` has the ops that use them."""
+    homes = variable_homes(placement, ((op.name, op.variables) for op in step.graph.ops))
+    move_variables(
+        (variable, homes[step.variable_names[placeholder]])
+        for placeholder, variable in step.variables.items()
+        if step.variable_names[placeholder] in homes
+    )

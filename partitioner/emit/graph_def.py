@@ -1,0 +1,90 @@
+"""Write a placement into a GraphDef: a device on every node, in function bodies too, and constants where they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+def place_graph_def(graph_def: Any, placement: Mapping[str, str], suffix: str) -> Any:
+    """A copy of `graph_def` with the device of `placement` on every node.
+
+    A constant is copied to each device that reads it, rather than sent there in every step. Functions that ops call get
+    a copy per device under a new name (`suffix` keeps it unique), because TensorFlow knows functions by name.
+
+    Args:
+        graph_def: A GraphDef with data and control edges, not changed.
+        placement: Device name by node name; nodes it leaves out (captured placeholders) stay without one.
+        suffix: Text that no other placed copy in this process uses.
+    """
+    placed = type(graph_def)()
+    placed.versions.CopyFrom(graph_def.versions)
+    functions = _PlacedFunctions(graph_def.library, suffix)
+    copies = _constant_copies(graph_def, placement)
+    for node in graph_def.node:
+        device = placement.get(node.name, "")
+        new = placed.node.add()
+        new.CopyFrom(node)
+        new.device = device
+        for index, reference in enumerate(new.input):
+            if (reference, device) in copies:
+                new.input[index] = copies[reference, device]
+        functions.place_calls(new, device)
+        for (source, other), name in copies.items():
+            if source == node.name:
+                copy = placed.node.add()
+                copy.CopyFrom(node)
+                copy.name, copy.device = name, other
+    placed.library.CopyFrom(functions.library)
+    return placed
+
+
+def _constant_copies(graph_def: Any, placement: Mapping[str, str]) -> dict[tuple[str, str], str]:
+    constants = {node.name for node in graph_def.node if node.op == "Const" and not node.input}
+    copies: dict[tuple[str, str], str] = {}
+    for node in graph_def.node:
+        device = placement.get(node.name, "")
+        for reference in node.input:
+            if reference in constants and device and placement.get(reference) != device:
+                number = sum(1 for source, _ in copies if source == reference)
+                copies.setdefault((reference, device), f"{reference}/copy_{number}")
+    return copies
+
+
+class _PlacedFunctions:
+    """The function library of the placed graph, grown as calls need it."""
+
+    def __init__(self, library: Any, suffix: str) -> None:
+        self._functions = {function.signature.name: function for function in library.function}
+        self._suffix = suffix
+        self._names: dict[tuple[str, str], str] = {}
+        self.library = type(library)()
+        self.library.gradient.extend(library.gradient)
+
+    def place_calls(self, node: Any, device: str) -> None:
+        """Point every function that `node` names to a copy that is placed on `device`."""
+        for attribute in node.attr.values():
+            for function in _function_attributes(attribute):
+                if function.name in self._functions:
+                    function.name = self._placed(function.name, device)
+        if node.op in self._functions:
+            node.op = self._placed(node.op, device)
+
+    def _placed(self, name: str, device: str) -> str:
+        key = (name, device)
+        if key not in self._names:
+            new_name = self._names[key] = f"{name}_{self._suffix}_{len(self._names)}"
+            copy = type(self._functions[name])()
+            copy.CopyFrom(self._functions[name])
+            copy.signature.name = new_name
+            for node in copy.node_def:
+                node.device = device
+                self.place_calls(node, device)
+            self.library.function.append(copy)
+        return self._names[key]
+
+
+def _function_attributes(attribute: Any) -> Iterable[Any]:
+    if attribute.HasField("func"):
+        yield attribute.func
+    if attribute.HasField("list"):
+        yield from attribute.list.func

@@ -1,0 +1,131 @@
+"""The placed model as Keras sees it: compile, fit, evaluate, predict and save work, the placed functions do the work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from partitioner.emit.export import export_saved_model
+from partitioner.emit.program import Program
+from partitioner.errors import UsageError
+from partitioner.ir.step import StepKind
+
+
+@keras.saving.register_keras_serializable(package="partitioner")
+class PlacedModel(keras.Model):
+    """A Keras model whose every step runs on its planned devices.
+
+    It shares its variables with the model it was made from; they now sit on their planned devices, optimizer slots
+    beside the variables they serve. XLA stays off, because it compiles for one device.
+
+    Args:
+        program: The placed functions.
+        model: The Keras model they were traced from, or None when they were loaded from a SavedModel.
+        name: Name of the model.
+    """
+
+    is_placed = True
+
+    def __init__(self, program: Program, *, model: keras.Model | None, name: str) -> None:
+        super().__init__(name=name)
+        self.program = program
+        self.model = model
+        self.supports_jit = False
+        self.built = True
+
+    @property
+    def variables_of_model(self) -> list[Any]:
+        """The Keras variables of the model itself, without the optimizer's and the metrics'."""
+        return list(self.model.variables if self.model is not None else self.own_variables)
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Outputs for `inputs`, in inference mode.
+
+        Raises:
+            UsageError: `training` is true: the training step is placed as a whole, with its gradients.
+        """
+        if training:
+            raise UsageError(
+                "a placed model cannot be called with training=True: gradients taken outside would not be placed",
+                help="use fit(), train_on_batch() or train_step()",
+            )
+        return self._run(StepKind.PREDICT, inputs)["y_pred"]
+
+    def compile(self, optimizer: Any = "rmsprop", loss: Any = None, **options: Any) -> None:
+        """As `keras.Model.compile`; `jit_compile` stays off."""
+        if options.get("jit_compile") is True:
+            raise UsageError("jit_compile=True: XLA compiles for one device and would undo the placement")
+        options["jit_compile"] = False
+        self.program.forget()
+        super().compile(optimizer=optimizer, loss=loss, **options)
+        if self.model is not None and not (self.model.compiled and self.model.optimizer is self.optimizer):
+            self.model.compile(optimizer=self.optimizer, loss=loss, jit_compile=False)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """One placed training step: forward, loss, gradients and update."""
+        return self._step_with_metrics(StepKind.TRAIN, data)
+
+    def test_step(self, data: Any) -> dict[str, Any]:
+        """One placed evaluation step."""
+        return self._step_with_metrics(StepKind.EVALUATE, data)
+
+    def save(self, filepath: Any, overwrite: bool = True, **options: Any) -> None:
+        """Save as the unplaced model would: a `.keras` file that plain Keras loads, and that can be placed again.
+
+        Raises:
+            UsageError: The model was loaded from a SavedModel, whose Keras layers are gone; `export` works.
+        """
+        self._original("save to .keras").save(filepath, overwrite=overwrite, **options)
+
+    def save_weights(self, filepath: Any, overwrite: bool = True, **options: Any) -> None:
+        """Save the weights as the unplaced model would; the files are interchangeable."""
+        if self.model is None:
+            super().save_weights(filepath, overwrite=overwrite, **options)
+        else:
+            self.model.save_weights(filepath, overwrite=overwrite, **options)
+
+    def load_weights(self, filepath: Any, **options: Any) -> None:
+        """Load weights that the placed or the unplaced model saved."""
+        if self.model is None:
+            super().load_weights(filepath, **options)
+        else:
+            self.model.load_weights(filepath, **options)
+
+    def export(self, filepath: str | Path, **_: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Write a SavedModel with a device on every op; plain TensorFlow loads it."""
+        export_saved_model(self, filepath)
+
+    def get_config(self) -> dict[str, Any]:
+        """Config of the unplaced model: devices belong to a plan, not to a model's config."""
+        return self._original("read the config").get_config()
+
+    def _run(self, kind: StepKind, x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, Any]:
+        arguments = self.program.standardize(kind, (x, y, sample_weight))
+        specs = tf.nest.map_structure(_spec, arguments)
+        return self.program.function(kind, specs)(*arguments)
+
+    def _step_with_metrics(self, kind: StepKind, data: Any) -> dict[str, Any]:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        results = self._run(kind, x, y, sample_weight)
+        with tf.device(self.program.devices[-1]):
+            rows = tf.shape(tf.nest.flatten(x)[0])[0]
+            self._loss_tracker.update_state(results["loss"], sample_weight=rows)
+            return self.compute_metrics(x, y, results["y_pred"], sample_weight=sample_weight)
+
+    def _original(self, purpose: str) -> keras.Model:
+        if self.model is None:
+            raise UsageError(
+                f"cannot {purpose}: this model was loaded from a SavedModel, which has no Keras layers",
+                help="export(DIR) writes it as a SavedModel again; to get layers, place(build_model(), plan)",
+            )
+        return self.model
+
+
+def _spec(value: Any) -> Any:
+    if value is None:
+        return None
+    sizes = value.shape.as_list()
+    return tf.TensorSpec([None, *sizes[1:]] if sizes else [], value.dtype)

@@ -1,0 +1,142 @@
+"""The placed functions of one model: one per kind of step and signature, emitted when first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from partitioner.emit.function import emit_function, place_variables
+from partitioner.emit.variables import held_variable, refresh_optimizer
+from partitioner.ir.op_graph import OpGraph
+from partitioner.ir.step import CapturedStep, StepKind
+
+Specs = tuple[Any, Any, Any]
+Capture = Callable[[StepKind, Specs], CapturedStep]
+"""Traces one kind of step of the model for arguments of the given specs."""
+Place = Callable[[OpGraph], Mapping[str, str]]
+"""Gives every op of a graph the device it runs on in this process."""
+
+RESULTS = {
+    StepKind.PREDICT: ("y_pred",),
+    StepKind.EVALUATE: ("loss", "y_pred"),
+    StepKind.TRAIN: ("loss", "y_pred"),
+}
+
+
+class Program(Protocol):
+    """What a placed model runs."""
+
+    devices: Sequence[str]
+
+    def function(self, kind: StepKind, specs: Specs) -> Any:
+        """The ConcreteFunction for a kind of step on arguments of `specs`."""
+        ...
+
+    def standardize(self, kind: StepKind, arguments: Specs) -> Specs:
+        """Arguments with the dtypes the program prefers (labels as int32)."""
+        ...
+
+    def signatures(self) -> list[tuple[StepKind, Specs]]:
+        """One signature per kind of step, the one seen first."""
+        ...
+
+    def captured_variables(self) -> list[Any]:
+        """Every TensorFlow variable the functions use."""
+        ...
+
+    def forget(self) -> None:
+        """Drop what depends on loss and optimizer, which are about to change."""
+        ...
+
+
+class PlacedProgram:
+    """Functions of a live Keras model, traced and placed on demand.
+
+    Args:
+        capture: Traces a step.
+        place: Places its ops.
+        devices: Names of the devices the program runs on, in stage order.
+        optimizer: Returns the optimizer in force, or None.
+    """
+
+    def __init__(
+        self, capture: Capture, place: Place, devices: Sequence[str], optimizer: Callable[[], Any]
+    ) -> None:
+        self.devices = tuple(devices)
+        self._capture, self._place, self._optimizer = capture, place, optimizer
+        self._steps: dict[tuple[StepKind, str], CapturedStep] = {}
+        self._functions: dict[tuple[StepKind, str], Any] = {}
+
+    def add(self, step: CapturedStep) -> None:
+        """Take over a step that is already captured, and move its variables to their devices now."""
+        self._steps[_key(step.kind, step.specs)] = step
+        place_variables(step, self._place(step.graph))
+        refresh_optimizer(self._optimizer())
+
+    def step(self, kind: StepKind, specs: Specs) -> CapturedStep:
+        """The captured step behind `function`."""
+        key = _key(kind, specs)
+        if key not in self._steps:
+            self.add(self._capture(kind, specs))
+        return self._steps[key]
+
+    def placement(self, step: CapturedStep) -> Mapping[str, str]:
+        """Device by op name for a step of this program."""
+        return self._place(step.graph)
+
+    def function(self, kind: StepKind, specs: Specs) -> Any:
+        """The ConcreteFunction for a kind of step on arguments of `specs`.
+
+        Raises:
+            ModelError: The step cannot be traced.
+        """
+        key = _key(kind, specs)
+        if key not in self._functions:
+            with tf.init_scope():
+                step = self.step(kind, specs)
+                self._functions[key] = emit_function(step, self._place(step.graph), results=RESULTS[kind])
+        return self._functions[key]
+
+    def standardize(self, kind: StepKind, arguments: Specs) -> Specs:
+        """Arguments with the dtypes of a signature already known, where only the width of integers differs."""
+        known = [step.specs for (one, _), step in self._steps.items() if one is kind]
+        return cast_integers(arguments, known[0]) if known else arguments
+
+    def signatures(self) -> list[tuple[StepKind, Specs]]:
+        """One signature per kind of step, the one seen first."""
+        first: dict[StepKind, Specs] = {}
+        for (kind, _), step in self._steps.items():
+            first.setdefault(kind, step.specs)
+        return list(first.items())
+
+    def captured_variables(self) -> list[Any]:
+        """Every TensorFlow variable the functions use."""
+        held = [held_variable(v) for step in self._steps.values() for v in step.variables.values()]
+        return list({id(variable): variable for variable in held}.values())
+
+    def forget(self) -> None:
+        """Drop what depends on loss and optimizer, which are about to change."""
+        for table in (self._steps, self._functions):
+            for key in [key for key in table if key[0] is not StepKind.PREDICT]:
+                del table[key]
+
+
+def cast_integers(arguments: Any, specs: Any) -> Any:
+    """Integer tensors of `arguments` with the width that `specs` has, when both have one structure."""
+    given, known = tf.nest.flatten(arguments), tf.nest.flatten(specs)
+    if len(given) != len(known):
+        return arguments
+    cast = [
+        tf.cast(value, spec.dtype)
+        if value is not None and spec is not None and value.dtype.is_integer and spec.dtype.is_integer
+        else value
+        for value, spec in zip(given, known, strict=True)
+    ]
+    return tf.nest.pack_sequence_as(arguments, cast)
+
+
+def _key(kind: StepKind, specs: Specs) -> tuple[StepKind, str]:
+    shapes = tf.nest.map_structure(lambda s: None if s is None else (s.dtype.name, str(s.shape)), specs)
+    return kind, repr(shapes)

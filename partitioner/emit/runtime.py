@@ -1,0 +1,65 @@
+"""Get TensorFlow ready for a plan: logical CPU devices, stand-ins for devices that are not here, optimizer options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from partitioner.errors import UsageError
+from partitioner.ir.devices import DeviceName
+
+
+def set_up_devices(names: Sequence[str]) -> dict[str, str]:
+    """Make the devices of a plan available in this process.
+
+    Logical CPU devices are created as needed. A GPU that this machine does not have is stood in for by a logical CPU
+    device, CPU:0 being kept for the host. TensorFlow fixes its devices when it first runs anything, so this comes before
+    the first op of the process.
+
+    Args:
+        names: Canonical device names.
+
+    Returns:
+        The device that runs in place of each name, itself where it is present.
+
+    Raises:
+        UsageError: TensorFlow has already started with too few logical devices, or a device is remote.
+    """
+    devices = [DeviceName.parse(name) for name in names]
+    remote = [device.short for device in devices if not device.is_local]
+    if remote:
+        raise UsageError(
+            f"cannot run on {', '.join(remote)}: this process is not part of that cluster",
+            help="plan only, with --no-verify --dry-run",
+        )
+    num_gpus = len(tf.config.list_physical_devices("GPU"))
+    absent = sorted({d for d in devices if d.type == "GPU" and d.index >= num_gpus})
+    num_cpus = 1 + max((d.index for d in devices if d.type == "CPU"), default=0)
+    stand_ins = {device: num_cpus + offset for offset, device in enumerate(absent)}
+    _make_logical_cpus(num_cpus + len(absent))
+    # The remapper fuses across devices (Conv on one with BiasAdd on the next) and so undoes a placement.
+    tf.config.optimizer.set_experimental_options({"remapping": False})
+    return {
+        device.canonical: DeviceName(type="CPU", index=stand_ins[device]).canonical
+        if device in stand_ins
+        else device.canonical
+        for device in devices
+    }
+
+
+def _make_logical_cpus(count: int) -> None:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    configured = len(tf.config.get_logical_device_configuration(cpu) or [])
+    if configured >= count:
+        return
+    try:
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    except RuntimeError as error:
+        have = len(tf.config.list_logical_devices("CPU"))
+        if have < count:
+            raise UsageError(
+                f"TensorFlow has already started with {have} logical CPU device{'s' * (have != 1)}, {count} are needed",
+                notes=["TensorFlow fixes its devices when it first runs anything (building a model does)"],
+                help=f"call partitioner.set_up_devices([...]) before building the model: {count} logical CPUs",
+            ) from error

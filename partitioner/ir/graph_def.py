@@ -1,0 +1,28 @@
+"""Walk a GraphDef by names alone (any object with TensorFlow's fields will do, so nothing here needs TensorFlow)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+
+def producer(reference: str) -> str:
+    """Name of the node that an input reference (`^a`, `a`, `a:1`) points to."""
+    return reference.lstrip("^").split(":")[0]
+
+
+def prune(graph_def: Any, wanted: Iterable[str]) -> Any:
+    """A GraphDef with the nodes that `wanted` need, data and control, in the given order; the library is kept."""
+    nodes = {node.name: node for node in graph_def.node}
+    live: set[str] = set()
+    stack = list(wanted)
+    while stack:
+        name = stack.pop()
+        if name not in live:
+            live.add(name)
+            stack.extend(producer(reference) for reference in nodes[name].input)
+    pruned = type(graph_def)()
+    pruned.versions.CopyFrom(graph_def.versions)
+    pruned.library.CopyFrom(graph_def.library)
+    pruned.node.extend(node for node in graph_def.node if node.name in live)
+    return pruned
