@@ -16,10 +16,7 @@ import cost_models.formulas_reduction  # noqa: F401
 from cost_models.registry import FORMULAS, register, total_bytes
 from cost_models.specs import OpCost, OpSpec
 
-__all__ = ["COST_ATTRIBUTES", "known_op_types", "op_cost", "register"]
-
-# The attributes that formulas look at; everything else follows from shapes.
-COST_ATTRIBUTES = frozenset({"equation", "is_training", "ksize"})
+__all__ = ["known_op_types", "op_cost", "register"]
 
 
 def op_cost(op: OpSpec) -> OpCost:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 
 from cost_models.registry import register, streamed
@@ -50,11 +49,11 @@ def einsum_flops(equation: str, shapes: Sequence[tuple[int, ...]]) -> int:
         flops += math.prod(operand.values()) if len(kept) < len(operand) else 0
         reduced.append(kept)
     if len(reduced) == 2:
-        labels = Counter(reduced[0]) | Counter(reduced[1])  # the larger size where one of them broadcasts
-        is_summed = any(label not in output for label in labels)
-        flops += (2 if is_summed else 1) * math.prod(
-            max(reduced[0].get(label, 1), reduced[1].get(label, 1)) for label in labels
-        )
+        first, second = reduced
+        labels = first.keys() | second.keys()
+        # Where one operand broadcasts, the other has the larger size.
+        combinations = math.prod(max(first.get(label, 0), second.get(label, 0)) for label in labels)
+        flops += combinations * (1 if labels <= output else 2)
     return flops
 
 

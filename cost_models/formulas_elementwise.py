@@ -19,7 +19,7 @@ FLOPS_PER_ELEMENT: Mapping[int, str] = {
     " Ceil Floor Round Rint Relu IsFinite IsInf IsNan CheckNumerics"
     " Equal NotEqual ApproximateEqual Less LessEqual Greater GreaterEqual"
     " LogicalAnd LogicalOr LogicalNot BitwiseAnd BitwiseOr BitwiseXor Invert LeftShift RightShift"
-    " Select SelectV2 BiasAdd BiasAddV1",
+    " NextAfter Select SelectV2 BiasAdd BiasAddV1",
     2: "SquaredDifference"  # subtract, multiply
     " Relu6 ReluGrad ClipByValue"  # compare twice; compare, choose
     " LeakyRelu LeakyReluGrad",  # multiply, choose
@@ -27,15 +27,15 @@ FLOPS_PER_ELEMENT: Mapping[int, str] = {
     " SigmoidGrad TanhGrad"  # dy * y * (1 - y); dy * (1 - y * y)
     " ReciprocalGrad InvGrad"  # -dy * y * y
     " EluGrad SeluGrad",  # compare, add, multiply
-    4: "Div DivNoNan RealDiv Reciprocal Inv Sqrt Xdivy RsqrtGrad",  # -dy / 2 * y * y * y
+    4: "Div DivNoNan RealDiv Reciprocal Inv Sqrt Xdivy RsqrtGrad",  # the last is -dy / 2 * y * y * y
     5: "FloorDiv TruncateDiv FloorMod Mod TruncateMod"  # divide, round (or subtract)
     " SqrtGrad",  # dy / 2 / y
     6: "Softsign",  # x / (1 + |x|)
     7: "SoftsignGrad"  # dy / (1 + |x|)**2
-    " ComplexAbs Angle",  # sqrt(re * re + im * im)
-    8: "Exp Expm1 Log Log1p Rsqrt Sin Cos Tan Asin Acos Atan Atan2 Sinh Cosh Tanh Asinh Acosh Atanh"
+    " ComplexAbs",  # sqrt(re * re + im * im)
+    8: "Exp Expm1 Log Log1p Rsqrt Sin Cos Tan Asin Acos Atan Atan2 Angle Sinh Cosh Tanh Asinh Acosh Atanh"
     " Erf Erfc Erfinv Ndtri Lgamma Digamma Igamma Igammac BesselI0e BesselI1e",
-    9: "Xlogy Xlog1py NextAfter",  # multiply, log
+    9: "Xlogy Xlog1py",  # multiply, log
     10: "Elu",  # compare, exp, subtract
     12: "Selu",  # Elu, two multiplies
     14: "Sigmoid SoftplusGrad",  # 1 / (1 + exp(-x)), and its product with dy in place of the 1
