@@ -1,0 +1,94 @@
+"""Ask the solver's process: whatever happens there, the caller gets a solution or learns why not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from partitioner.ir.json import from_json, to_json
+from partitioner.ir.problem import PlacementProblem, Solution
+from partitioner.planner.solve.bounds import bounds
+from partitioner.planner.solve.evaluate import violations
+from partitioner.planner.solve.start import best_start, proved_at_once
+
+GRACE_SECONDS = 10.0
+"""How long after the time limit the child may still start, build its model and answer before it is killed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolveResult:
+    """A solution, and why it is not the solver's own; `note` is empty when it is."""
+
+    solution: Solution
+    note: str = ""
+
+
+def solve(problem: PlacementProblem, grace_seconds: float = GRACE_SECONDS) -> SolveResult:
+    """Solve a problem in a fresh process, which is killed `grace_seconds` after the problem's time limit.
+
+    When the process crashes, is killed or answers nonsense, the best warm start is the solution, with the
+    bound that needs no search; without a feasible one the status is `time-limit`.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; the process has been killed.
+    """
+    began = time.monotonic()
+    if (proved := proved_at_once(problem)) is not None:
+        return SolveResult(solution=replace(proved, seconds=time.monotonic() - began))
+    try:
+        # -P: the directory the user works in must not shadow a module of ours.
+        child = subprocess.run(
+            [sys.executable, "-P", "-m", "partitioner.planner.solve"],
+            input=to_json(problem).encode(),
+            capture_output=True,
+            timeout=problem.time_limit_seconds + grace_seconds,
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        limit = problem.time_limit_seconds
+        return _without_solver(problem, began, f"the solver did not stop at its limit of {limit:g} s: killed")
+    except OSError as error:
+        return _without_solver(problem, began, f"the solver did not start: {error}")
+    if child.returncode != 0:
+        return _without_solver(problem, began, f"the solver {_ending(child.returncode, child.stderr)}")
+    try:
+        solution = from_json(child.stdout, Solution)
+    except msgspec.DecodeError as error:
+        return _without_solver(problem, began, f"the solver's answer is unreadable: {error}")
+    if solution.assignment is not None and (
+        wrong := next(iter(violations(problem, solution.assignment)), "")
+    ):
+        return _without_solver(problem, began, f"the solver's answer is wrong: {wrong}")
+    return SolveResult(solution=replace(solution, seconds=time.monotonic() - began))
+
+
+def _ending(code: int, stderr: bytes) -> str:
+    if code < 0:
+        return f"died of signal {-code} ({signal.strsignal(-code)})"
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    return f"failed (exit code {code}): {lines[-1] if lines else 'it said nothing'}"
+
+
+def _without_solver(problem: PlacementProblem, began: float, note: str) -> SolveResult:
+    limits, start = bounds(problem), best_start(problem)
+    lower_ns = limits.lower_ns if limits else 0
+    if start is None:
+        solution = Solution(status="time-limit", lower_bound_ns=lower_ns)
+    else:
+        solution = Solution(
+            status="feasible",
+            assignment=start.assignment,
+            makespan_ns=start.makespan_ns,
+            shortest_ns=start.makespan_ns,
+            lower_bound_ns=lower_ns,
+        )
+    return SolveResult(solution=replace(solution, seconds=time.monotonic() - began), note=note)
