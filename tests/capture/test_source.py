@@ -465,6 +465,34 @@ def test_a_keras_file_takes_no_name(write: Write):
     assert refused("net.keras:model").help == "partition net.keras"
 
 
+# --- the examples -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("example", "input_shape", "num_parameters"),
+    [
+        ("mlp_784", (784,), 784 * 128 + 128 + 128 * 10 + 10),
+        ("cnn_32x32", (32, 32, 3), 27 * 32 + 32 + 15 * 15 * 32 * 10 + 10),
+        (
+            "cnn_28x28",
+            (28, 28, 1),
+            (9 * 32 + 32) + (288 * 64 + 64) + (576 * 64 + 64) + (3 * 3 * 64 * 64 + 64) + (64 * 10 + 10),
+        ),
+        (
+            "two_models",
+            (28, 28, 1),
+            (9 * 16 + 16) + (144 * 32 + 32) + (6 * 6 * 32 * 32 + 32) + (32 * 64 + 64) + (64 * 10 + 10),
+        ),
+    ],
+)
+def test_the_examples_hold_a_compiled_model(example: str, input_shape: tuple[int, ...], num_parameters: int):
+    loaded = load_model(str(Path(__file__).parents[2] / "examples" / f"{example}.py"))
+    assert loaded.where.endswith(" (build_model)")
+    assert (loaded.model.name, loaded.model.input_shape) == (example, (None, *input_shape))
+    assert loaded.model.count_params() == num_parameters
+    assert loaded.model.compiled
+
+
 # --- models that are in memory ---------------------------------------------------------------------
 
 
