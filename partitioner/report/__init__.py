@@ -1,0 +1,1 @@
+"""What people see of a plan: text and pictures, made from plan.json alone. No TensorFlow, no solver."""

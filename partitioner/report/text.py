@@ -1,0 +1,220 @@
+"""The text report of a plan: sections of plain tables, from the verdict down to the files written."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from partitioner.ir.devices import short_name
+from partitioner.ir.plan import DeviceInfo, PlanDocument, Stage
+from partitioner.report.boxes import layer_range
+from partitioner.report.checks import verification_lines
+from partitioner.report.units import (
+    format_bytes,
+    format_bytes_of,
+    format_count,
+    format_percent,
+    format_ratio,
+    format_seconds,
+    plural,
+)
+from partitioner.report.verdict import headline, reasons, short_names
+
+_MAX_LISTED = 12
+_FACT_ORIGINS = {
+    "compiled": "as compiled",
+    "option": "from the {flag} option",
+    "assumed": "assumed; {flag} sets it",
+}
+
+
+def render(
+    plan: PlanDocument, *, files: Sequence[str | Path] = (), width: int = 100, color: bool = False
+) -> str:
+    """The report of a plan as text without trailing spaces; equal plans give equal text.
+
+    Args:
+        plan: What to tell of.
+        files: Paths just written, listed at the end.
+        width: Columns of the terminal; longer cells wrap.
+        color: Whether to style the text with ANSI escapes.
+    """
+    out = io.StringIO()
+    console = Console(
+        file=out,
+        width=width,
+        height=25,  # given with the width, so that the size of no terminal is asked for
+        force_terminal=color,
+        force_jupyter=False,
+        color_system="standard" if color else None,
+        no_color=not color,
+        legacy_windows=False,
+        markup=False,  # names such as `[bold]` stay as they are
+        emoji=False,
+        highlight=False,
+    )
+    console.print(_opening(plan))
+    for title, body in _sections(plan, files):
+        console.print(Text(f"\n{title}", style="bold"))
+        console.print(Padding(body, (0, 0, 0, 2)))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _opening(plan: PlanDocument) -> RenderableType:
+    model = plan.model
+    facts = [
+        plural(model.num_ops, "op"),
+        f"{format_count(model.num_parameters)} parameters",
+        f"batch size {model.batch_size:,}",
+        "training" if model.training else "inference",
+        f"devices {short_names([device.name for device in plan.devices])}",
+    ]
+    return Group(Text(f"{model.name} ({model.source})", style="bold"), Text(f"  {', '.join(facts)}"))
+
+
+def _sections(plan: PlanDocument, files: Sequence[str | Path]) -> Iterable[tuple[str, RenderableType]]:
+    yield "strategy", _lines([headline(plan), *reasons(plan)])
+    yield "stages (estimated)", _stages(plan)
+    yield "step time (estimated)", _baselines(plan)
+    yield "solver", _lines(_solver(plan))
+    yield "hardware", _hardware(plan)
+    if plan.model.training and (plan.model.loss or plan.model.optimizer):
+        yield "training", _lines(_training(plan))
+    if plan.uncosted_ops:
+        named = _shortened(plan.uncosted_ops)
+        yield (
+            "ops without a cost formula",
+            _lines([f"{named}: their arithmetic is not in the estimates"], "yellow"),
+        )
+    yield "verification", _verification(plan)
+    if plan.notes:
+        yield "notes", _lines([f"- {note}" for note in plan.notes])
+    if files:
+        yield "files", _lines([str(path) for path in files])
+
+
+def _stages(plan: PlanDocument) -> Table:
+    table = _table("stage", "device", "layers", ">ops", ">parameters", ">peak memory", ">compute", ">sends")
+    memory = {device.name: device.memory_bytes for device in plan.devices}
+    for stage in plan.stages:
+        table.add_row(
+            f"{stage.index}" if plan.num_replicas == 1 else f"{stage.index}, replica {stage.replica}",
+            short_name(stage.device),
+            Text(_layers(stage)),
+            f"{stage.num_ops:,}",
+            format_bytes(stage.parameter_bytes),
+            _of_memory(stage.peak_bytes, memory.get(stage.device)),
+            format_seconds(stage.compute_seconds),
+            format_bytes(stage.send_bytes),
+        )
+    return table
+
+
+def _layers(stage: Stage) -> str:
+    return layer_range(stage.layers, max_names=3 if sum(map(len, stage.layers)) <= 32 else 1)
+
+
+def _of_memory(used_bytes: int, memory_bytes: int | None) -> Text:
+    if memory_bytes is None:
+        return Text(format_bytes(used_bytes))
+    if used_bytes > memory_bytes:
+        return Text(f"{format_bytes_of(used_bytes, memory_bytes)}, too much", style="red")
+    return Text(format_bytes_of(used_bytes, memory_bytes))
+
+
+def _baselines(plan: PlanDocument) -> RenderableType:
+    step_seconds = plan.predicted.step_seconds
+    table = _table("", ">step", "against this plan", "memory")
+    peak_bytes = plan.predicted.peak_bytes
+    fits = all(peak_bytes.get(device.name, 0) <= device.memory_bytes for device in plan.devices)
+    table.add_row(Text("this plan", style="bold"), format_seconds(step_seconds), "", _fits(fits))
+    for baseline in plan.baselines:
+        ratio = format_ratio(baseline.step_seconds, step_seconds)
+        table.add_row(Text(baseline.name), format_seconds(baseline.step_seconds), ratio, _fits(baseline.fits))
+    facts = [f"latency of one input {format_seconds(plan.predicted.latency_seconds)}"]
+    if len(plan.used_devices) > 1:
+        facts.append(f"bottleneck stage {plan.predicted.bottleneck_stage}")
+        facts.append(f"devices idle {format_percent(plan.predicted.bubble_fraction)} of the step")
+    return Group(table, Text(f"simulated; {', '.join(facts)}"))
+
+
+def _fits(fits: bool) -> Text:
+    return Text("fits") if fits else Text("does not fit", style="red")
+
+
+def _solver(plan: PlanDocument) -> list[str]:
+    solver = plan.solver
+    return [
+        f"{solver.status} in {format_seconds(solver.seconds)}, seed {solver.seed}",
+        f"lower bound {format_seconds(solver.lower_bound)}: under these costs no placement is faster; "
+        f"gap {format_percent(solver.gap)}",
+    ]
+
+
+def _hardware(plan: PlanDocument) -> RenderableType:
+    table = _table("device", "hardware", "origin", ">memory to use", ">peak")
+    for device in plan.devices:
+        peak_bytes = plan.predicted.peak_bytes.get(device.name, 0)
+        used = device.name in plan.used_devices
+        table.add_row(
+            short_name(device.name),
+            Text(device.hardware),
+            Text(device.origin, style="yellow" if device.origin == "assumed" else ""),
+            format_bytes(device.memory_bytes),
+            format_bytes(peak_bytes) if used or peak_bytes else "not used",
+        )
+    origins = _origins(plan.devices)
+    return Group(table, Text(f"the estimates rest on {origins} hardware figures"))
+
+
+def _origins(devices: Iterable[DeviceInfo]) -> str:
+    return " and ".join(dict.fromkeys(str(device.origin) for device in devices))
+
+
+def _training(plan: PlanDocument) -> list[str]:
+    model = plan.model
+    facts = [("loss", model.loss, model.loss_origin), ("optimizer", model.optimizer, model.optimizer_origin)]
+    lines = []
+    for name, value, origin in facts:
+        if value:
+            told = _FACT_ORIGINS.get(origin, origin).format(flag=f"--{name}")
+            lines.append(f"{name} {value}" + (f" ({told})" if told else ""))
+    return lines
+
+
+def _verification(plan: PlanDocument) -> RenderableType:
+    if plan.verification is None:
+        return _lines(["not run; --verify runs the placed model beside the unplaced one"])
+    summary, rows = verification_lines(plan.verification, training=plan.model.training)
+    table = _table("largest difference", ">absolute", ">relative")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    style = "red" if plan.verification.misplaced_ops else "green"
+    return Group(Text(summary[0], style=style), *map(Text, summary[1:]), table)
+
+
+def _shortened(names: Sequence[str]) -> str:
+    more = len(names) - _MAX_LISTED
+    return ", ".join(names[:_MAX_LISTED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _lines(lines: Iterable[str], style: str = "") -> RenderableType:
+    return Group(*(Text(line, style=style) for line in lines))
+
+
+def _table(*columns: str) -> Table:
+    """A table with a line under the head; `>` aligns a column to the right."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False, header_style="none")
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(
+            column.lstrip(">"), justify="right" if right else "left", overflow="fold", no_wrap=right
+        )
+    return table

@@ -1,0 +1,91 @@
+"""Why this strategy, in words: how the plan compares with the alternatives, the flag that forces another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from partitioner.ir.devices import short_name
+from partitioner.ir.plan import Baseline, Objective, PlanDocument, Strategy
+from partitioner.report.units import format_ratio, format_seconds, plural
+
+
+def headline(plan: PlanDocument) -> str:
+    """The strategy and its shape: `layer-split on CPU:0 and CPU:1, 2 stages (chosen by auto)`."""
+    parts = [f"{plan.strategy} on {short_names(plan.used_devices)}"]
+    if plan.num_replicas > 1:
+        parts.append(plural(plan.num_replicas, "replica"))
+    if plan.num_stages > 1:
+        parts.append(plural(plan.num_stages, "stage"))
+    if plan.num_microbatches > 1:
+        parts.append(f"{plan.num_microbatches} microbatches, schedule {plan.schedule}")
+    chosen = "chosen by auto" if plan.requested_strategy is Strategy.AUTO else "as asked for"
+    return f"{', '.join(parts)} ({chosen})"
+
+
+def reasons(plan: PlanDocument) -> tuple[str, ...]:
+    """Sentences that say why the plan is what it is, each with its numbers."""
+    if plan.strategy is Strategy.SINGLE:
+        return tuple(_single_reasons(plan))
+    return tuple(_split_reasons(plan))
+
+
+def short_names(devices: Sequence[str]) -> str:
+    """The devices as people read them: `GPU:0, GPU:1 and GPU:2`."""
+    names = [short_name(device) for device in devices]
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
+
+
+def is_single(baseline: Baseline) -> bool:
+    """Whether the baseline is one device doing everything (`single-device`, `single-device GPU:0`)."""
+    return baseline.name.startswith("single")
+
+
+def _single_reasons(plan: PlanDocument) -> list[str]:
+    if len(plan.devices) == 1:
+        return ["only one device is given"]
+    if plan.requested_strategy is not Strategy.AUTO:
+        faster = [b for b in _alternatives(plan) if b.fits and b.step_seconds < plan.predicted.step_seconds]
+        return [f"a split would be faster: {_told(plan, faster)}"] if faster else []
+    why = {
+        Objective.THROUGHPUT: "one device is fastest",
+        Objective.LATENCY: "one device has the shortest latency",
+        Objective.MEMORY: "no split needs less memory on its largest device",
+    }[plan.objective]
+    step = format_seconds(plan.predicted.step_seconds)
+    lines = [f"{why}: a step takes {step} on {short_names(plan.used_devices)}"]
+    if others := _alternatives(plan):
+        lines.append(f"the alternatives: {_told(plan, others)}")
+    return [*lines, f"to split it all the same: --strategy {Strategy.LAYER_SPLIT}"]
+
+
+def _split_reasons(plan: PlanDocument) -> list[str]:
+    singles = [baseline for baseline in plan.baselines if is_single(baseline)]
+    fitting = [baseline for baseline in singles if baseline.fits]
+    if not singles:
+        return []
+    if not fitting:
+        return ["the model does not fit on one device"]
+    best = min(fitting, key=lambda baseline: baseline.step_seconds)
+    ratio = format_ratio(plan.predicted.step_seconds, best.step_seconds)
+    step, alone = format_seconds(plan.predicted.step_seconds), format_seconds(best.step_seconds)
+    if best.step_seconds >= plan.predicted.step_seconds:
+        return [f"{ratio} than one device: {step} a step against {alone}"] if ratio != "same" else []
+    lines = [f"one device alone would be faster: {alone} a step against {step}, so this plan is {ratio}"]
+    if plan.requested_strategy is not Strategy.AUTO:
+        lines.append(f"to run on one device: --strategy {Strategy.SINGLE}")
+    elif plan.objective is not Objective.THROUGHPUT:
+        lines.append(f"the objective is {plan.objective}, not throughput")
+    return lines
+
+
+def _alternatives(plan: PlanDocument) -> list[Baseline]:
+    return [baseline for baseline in plan.baselines if not is_single(baseline)]
+
+
+def _told(plan: PlanDocument, baselines: Sequence[Baseline]) -> str:
+    return ", ".join(
+        f"{baseline.name} {format_seconds(baseline.step_seconds)} "
+        f"({format_ratio(baseline.step_seconds, plan.predicted.step_seconds)}"
+        f"{'' if baseline.fits else ', does not fit'})"
+        for baseline in baselines
+    )

@@ -1,0 +1,242 @@
+"""What the picture shows: golden DOT, structure read back by pydot, names that DOT would mangle."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pydot
+import pytest
+
+from partitioner.ir.plan import (
+    ModelInfo,
+    PlanDocument,
+    PlannedEdge,
+    PlannedLayer,
+    Predicted,
+    SolverInfo,
+    Strategy,
+)
+from partitioner.report.boxes import draw_boxes
+from partitioner.report.dot import to_dot
+
+Golden = Callable[[str, str], None]
+GPU0 = "/job:localhost/replica:0/task:0/device:GPU:0"
+GPU1 = "/job:localhost/replica:0/task:0/device:GPU:1"
+
+
+def test_golden_picture_of_a_split(split_plan: PlanDocument, golden: Golden) -> None:
+    golden("picture_split.dot", to_dot(split_plan))
+
+
+def test_golden_picture_with_chains(split_plan: PlanDocument, golden: Golden) -> None:
+    golden("picture_chains.dot", to_dot(split_plan, detail="chains", rankdir="LR"))
+
+
+@pytest.mark.parametrize("name", ["split_plan", "single_plan"])
+@pytest.mark.parametrize("detail", ["layers", "chains"])
+def test_one_cluster_per_used_device(name: str, detail: str, request: pytest.FixtureRequest) -> None:
+    plan: PlanDocument = request.getfixturevalue(name)
+    graph = _parse(to_dot(plan, detail=detail))
+    assert len(graph.get_subgraphs()) == len(plan.used_devices)
+
+
+def test_every_layer_is_a_node_in_its_device(split_plan: PlanDocument) -> None:
+    first, second = _parse(to_dot(split_plan)).get_subgraphs()
+    assert [_names(first), _names(second)] == [["n0", "n1", "n2", "n3", "n4", "n5"], ["n6", "n7"]]
+
+
+def test_cut_edges_carry_their_bytes_both_ways(split_plan: PlanDocument) -> None:
+    edges = _parse(to_dot(split_plan)).get_edges()
+    cut = [edge for edge in edges if edge.get("penwidth")]
+    assert [(edge.get_source(), edge.get_destination()) for edge in cut] == [("n5", "n6")]
+    # 64 x 3136 floats are 802,816 bytes: 784 KiB
+    assert _plain(cut[0].get("label")) == "784 KiB\n784 KiB back"
+
+
+def test_inference_sends_nothing_back(split_plan: PlanDocument) -> None:
+    edges = tuple(replace(edge, gradient_bytes=0) for edge in split_plan.edges)
+    assert " back" not in to_dot(replace(split_plan, edges=edges))
+
+
+def test_clusters_tell_hardware_and_memory(split_plan: PlanDocument) -> None:
+    cluster = _parse(to_dot(split_plan)).get_subgraphs()[0]
+    facts = next(node for node in cluster.get_nodes() if node.get_name().startswith("facts"))
+    assert _plain(cluster.get("label")) == "GPU:0"
+    assert _plain(facts.get("label")).split("\n") == [
+        "NVIDIA A100 80GB (catalogue)",
+        "peak memory 1.2 / 8.0 GiB",
+        "parameters 73.5 KiB",
+        "sends 784 KiB",
+    ]
+
+
+def test_shapes_can_be_left_out(split_plan: PlanDocument) -> None:
+    assert "(64, 2048)" in to_dot(split_plan)
+    assert "(64, 2048)" not in to_dot(split_plan, show_shapes=False)
+
+
+def test_what_nothing_reads_is_an_output(split_plan: PlanDocument) -> None:
+    edges = _parse(to_dot(split_plan)).get_edges()
+    ends = [(edge.get_source(), edge.get_destination()) for edge in edges]
+    assert [end for end in ends if "output" in str(end[1])] == [("n7", "output0")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        'a"b',
+        "gradients/a:0",
+        "{x|y}",
+        "<b>&amp;</b>",
+        "größe_層",
+        r"back\slash\N\G\n",
+        "two\nlines",
+        "node",
+        "]]>",
+        "bell\x07",
+    ],
+)
+def test_nasty_names_survive(split_plan: PlanDocument, name: str) -> None:
+    layers = tuple(replace(la, name=name) if la.name == "dense" else la for la in split_plan.layers)
+    edges = tuple(
+        replace(
+            edge,
+            source=name if edge.source == "dense" else edge.source,
+            target=name if edge.target == "dense" else edge.target,
+        )
+        for edge in split_plan.edges
+    )
+    text = to_dot(replace(split_plan, layers=layers, edges=edges))
+    node = _parse(text).get_subgraphs()[1].get_node("n6")[0]
+    shown = name.replace("\n", " ").replace("\x07", "\ufffd")
+    assert _plain(node.get("label")).split("\n")[0] == f"{shown} (Dense)"
+
+
+def test_only_chains_on_one_device_share_a_box() -> None:
+    layers = [
+        PlannedLayer(name=name, class_name="Dense", device=device, parameter_bytes=size)
+        for name, device, size in [
+            ("a", GPU0, 1),
+            ("b", GPU0, 2),
+            ("left", GPU0, 4),
+            ("right", GPU0, 8),
+            ("right2", GPU0, 16),
+            ("join", GPU0, 32),
+            ("c", GPU0, 64),
+            ("d", GPU1, 128),
+            ("e", GPU1, 256),
+        ]
+    ]
+    arrows = "a>b, b>left, b>right, right>right2, left>join, right2>join, join>c, c>d, d>e"
+    pairs = [arrow.split(">") for arrow in arrows.split(", ")]
+    edges = [PlannedEdge(source=source, target=target, size_bytes=1) for source, target in pairs]
+    picture = draw_boxes(_bare(layers, edges), fold=True)
+    assert [[layer.name for layer in box.layers] for box in picture.boxes] == [
+        ["a", "b"],
+        ["left"],
+        ["right", "right2"],
+        ["join", "c"],
+        ["d", "e"],
+    ]
+    assert [(arrow.source, arrow.target) for arrow in picture.arrows] == [
+        (0, 1),
+        (0, 2),
+        (1, 3),
+        (2, 3),
+        (3, 4),
+    ]
+    assert [box.parameter_bytes for box in picture.boxes] == [3, 4, 24, 96, 384]
+    assert picture.outputs == (4,)
+
+
+def test_tensors_between_two_boxes_add_up() -> None:
+    layers = [PlannedLayer(name=name, class_name="Dense", device=GPU0) for name in "ab"]
+    edges = [PlannedEdge(source="a", target="b", size_bytes=n, gradient_bytes=10 * n) for n in (1, 2)]
+    (arrow,) = draw_boxes(_bare(layers, edges), fold=False).arrows
+    assert (arrow.size_bytes, arrow.gradient_bytes) == (3, 30)
+
+
+def test_a_layer_called_twice_is_one_box_in_a_cycle() -> None:
+    layers = [PlannedLayer(name=name, class_name="Dense", device=GPU0) for name in "ab"]
+    edges = [PlannedEdge(source=s, target=t, size_bytes=1) for s, t in ("ab", "ba", "aa")]
+    picture = draw_boxes(_bare(layers, edges), fold=False)
+    assert [(arrow.source, arrow.target) for arrow in picture.arrows] == [(0, 1), (1, 0)]
+
+
+def test_long_models_are_folded_unless_asked_otherwise(split_plan: PlanDocument) -> None:
+    layers = [PlannedLayer(name=f"layer_{i}", class_name="Dense", device=GPU0) for i in range(41)]
+    edges = [PlannedEdge(source=f"layer_{i}", target=f"layer_{i + 1}", size_bytes=1) for i in range(40)]
+    plan = replace(split_plan, layers=tuple(layers), edges=tuple(edges))
+    assert "layer_0 .. layer_40 (41 layers)" in to_dot(plan)
+    assert to_dot(plan, detail="layers").count("(Dense)") == 41
+    assert to_dot(replace(plan, layers=plan.layers[:40], edges=plan.edges[:39])).count("(Dense)") == 40
+
+
+def test_more_devices_than_colours_still_draw(split_plan: PlanDocument) -> None:
+    names = [f"/job:localhost/replica:0/task:0/device:GPU:{i}" for i in range(8)]
+    plan = replace(
+        split_plan,
+        devices=tuple(replace(split_plan.devices[0], name=name) for name in names),
+        stages=tuple(replace(split_plan.stages[0], index=i, device=name) for i, name in enumerate(names)),
+        layers=tuple(PlannedLayer(name=name, class_name="Dense", device=name) for name in names),
+        edges=(),
+    )
+    labels = [_plain(cluster.get("label")) for cluster in _parse(to_dot(plan)).get_subgraphs()]
+    assert labels == [f"GPU:{i}" for i in range(8)]
+
+
+def test_malformed_requests_are_refused(split_plan: PlanDocument) -> None:
+    with pytest.raises(ValueError, match="rankdir is 'down'"):
+        to_dot(split_plan, rankdir="down")
+    with pytest.raises(ValueError, match="'everything'"):
+        to_dot(split_plan, detail="everything")
+    stray = PlannedEdge(source="dense", target="nowhere", size_bytes=1)
+    with pytest.raises(ValueError, match="unknown layer 'nowhere'"):
+        to_dot(replace(split_plan, edges=(stray,)))
+    with pytest.raises(ValueError, match="share a name"):
+        to_dot(replace(split_plan, layers=split_plan.layers[:1] * 2, edges=()))
+
+
+def _parse(text: str) -> pydot.Dot:
+    graphs = pydot.graph_from_dot_data(text)
+    assert graphs is not None and len(graphs) == 1
+    return graphs[0]
+
+
+def _names(cluster: pydot.Subgraph) -> list[str]:
+    return [node.get_name() for node in cluster.get_nodes() if re.fullmatch(r"n\d+", node.get_name())]
+
+
+def _plain(label: object) -> str:
+    """The text of an HTML label, its lines and cells parted by line ends."""
+    assert isinstance(label, str) and label.startswith("<") and label.endswith(">")
+    lines = re.sub(r"<br[^>]*>|</td>", "\n", label[1:-1])
+    text = html.unescape(re.sub(r"<[^>]*>", "", lines)).replace("\xa0", "")
+    return text.replace(r"\\", "\\").strip("\n")
+
+
+def _bare(layers: list[PlannedLayer], edges: list[PlannedEdge]) -> PlanDocument:
+    return PlanDocument(
+        model=ModelInfo(
+            source="", name="m", fingerprint="", num_ops=0, num_parameters=0, batch_size=1, training=True
+        ),
+        devices=(),
+        strategy=Strategy.SINGLE,
+        num_replicas=1,
+        num_stages=1,
+        num_microbatches=1,
+        schedule="sequential",
+        updates="sync",
+        stages=(),
+        placement={},
+        predicted=Predicted(
+            step_seconds=0, latency_seconds=0, bottleneck_stage=0, bubble_fraction=0, peak_bytes={}
+        ),
+        baselines=(),
+        solver=SolverInfo(status="optimal", objective=0, lower_bound=0, gap=0, seconds=0, seed=0),
+        layers=tuple(layers),
+        edges=tuple(edges),
+    )

@@ -1,0 +1,78 @@
+"""The picture drawn: real Graphviz, the program as second choice, the hint when there is neither."""
+
+from __future__ import annotations
+
+import html
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from partitioner.errors import UsageError
+from partitioner.ir.plan import PlanDocument
+from partitioner.report.dot import to_dot
+from partitioner.report.svg import write_svg
+
+
+def test_an_svg_shows_every_layer(split_plan: PlanDocument, tmp_path: Path) -> None:
+    pytest.importorskip("pygraphviz")
+    write_svg(to_dot(split_plan), tmp_path / "placement.svg")
+    shown = _texts(tmp_path / "placement.svg")
+    for layer in split_plan.layers:
+        assert layer.name in shown
+
+
+def test_graphviz_shows_nasty_names_as_they_are(split_plan: PlanDocument, tmp_path: Path) -> None:
+    pytest.importorskip("pygraphviz")
+    names = (r"a\N", 'q"q', "x:0", "{r|s}", "<i>&", "層")
+    layers = tuple(replace(layer, name=name) for layer, name in zip(split_plan.layers, names, strict=False))
+    write_svg(to_dot(replace(split_plan, layers=layers, edges=())), tmp_path / "placement.svg")
+    shown = _texts(tmp_path / "placement.svg")
+    for name in names:
+        assert name in shown
+
+
+def test_the_dot_program_is_the_second_choice(
+    split_plan: PlanDocument, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "dot"
+    program.write_text('#!/bin/sh\n[ "$1" = -Tsvg ] && read -r first && echo "<svg>$first</svg>"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    write_svg(to_dot(split_plan), tmp_path / "placement.svg")
+    assert (tmp_path / "placement.svg").read_text() == "<svg>digraph placement {</svg>\n"
+
+
+def test_without_graphviz_the_hint_is_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="needs Graphviz") as caught:
+        write_svg("digraph {}", tmp_path / "placement.svg")
+    assert caught.value.help == "pip install 'partition[svg]'"
+    assert not (tmp_path / "placement.svg").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the fake program is a shell script")
+def test_a_refusal_of_the_program_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "dot"
+    program.write_text("#!/bin/sh\necho 'syntax error in line 1' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(UsageError, match="syntax error in line 1"):
+        write_svg("digraph {", tmp_path / "placement.svg")
+
+
+def test_a_text_that_is_no_dot_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("pygraphviz")
+    with pytest.raises(UsageError, match="cannot draw"):
+        write_svg("digraph { a -> ", tmp_path / "placement.svg")
+
+
+def _texts(path: Path) -> str:
+    """All text Graphviz drew, joined as one line per `<text>`, spaces as typed."""
+    found = re.findall(r"<text[^>]*>([^<]*)</text>", path.read_text(encoding="utf-8"))
+    return "\n".join(html.unescape(text).replace("\xa0", " ") for text in found)

@@ -1,0 +1,155 @@
+"""What the text report says: golden reports, and each sentence that depends on the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from partitioner.ir.plan import Baseline, Objective, PlanDocument, Strategy, Verification
+from partitioner.report.text import render
+
+Golden = Callable[[str, str], None]
+
+
+def test_golden_report_of_a_split(split_plan: PlanDocument, passed: Verification, golden: Golden) -> None:
+    plan = replace(split_plan, verification=passed)
+    golden("report_split.txt", render(plan, files=["out/plan.json", "out/placement.dot"]))
+
+
+def test_golden_report_of_a_single_device(single_plan: PlanDocument, golden: Golden) -> None:
+    golden("report_single.txt", render(single_plan))
+
+
+def test_a_plan_read_back_from_json_renders_the_same(split_plan: PlanDocument, passed: Verification) -> None:
+    plan = replace(split_plan, verification=passed)
+    assert render(PlanDocument.from_json(plan.to_json())) == render(plan)
+
+
+def test_single_names_the_flag_that_forces_a_split(single_plan: PlanDocument) -> None:
+    text = render(single_plan)
+    assert "--strategy layer-split" in text
+    assert "layer-split 15.0 ms (1.25x slower)" in text
+
+
+def test_one_given_device_is_not_told_to_split(single_plan: PlanDocument) -> None:
+    text = render(replace(single_plan, devices=single_plan.devices[:1]))
+    assert "only one device is given" in text
+    assert "--strategy" not in text
+
+
+def test_single_as_asked_for_tells_of_a_faster_split(single_plan: PlanDocument) -> None:
+    faster = Baseline(name="layer-split", step_seconds=8e-3, fits=True)
+    plan = replace(single_plan, requested_strategy=Strategy.SINGLE, baselines=(faster,))
+    text = render(plan)
+    assert "as asked for" in text
+    assert "a split would be faster: layer-split 8.00 ms (1.50x faster)" in text
+
+
+def test_a_slower_split_as_asked_for_says_so(split_plan: PlanDocument) -> None:
+    alone = Baseline(name="single-device", step_seconds=1e-3, fits=True)
+    text = render(replace(split_plan, requested_strategy=Strategy.LAYER_SPLIT, baselines=(alone,)))
+    assert (
+        "one device alone would be faster: 1.00 ms a step against 2.00 ms, so this plan is 2.00x slower"
+        in text
+    )
+    assert "--strategy single" in text
+
+
+def test_a_split_for_another_objective_says_which(split_plan: PlanDocument) -> None:
+    alone = Baseline(name="single-device", step_seconds=1e-3, fits=True)
+    text = render(replace(split_plan, objective=Objective.MEMORY, baselines=(alone,)))
+    assert "the objective is memory, not throughput" in text
+
+
+def test_a_model_too_big_for_one_device(split_plan: PlanDocument) -> None:
+    alone = Baseline(name="single-device", step_seconds=1e-3, fits=False)
+    text = render(replace(split_plan, baselines=(alone,)))
+    assert "the model does not fit on one device" in text
+    assert "does not fit" in _line(text, "single-device")
+
+
+def test_too_much_memory_is_said(split_plan: PlanDocument) -> None:
+    first, second = split_plan.stages
+    peak_bytes = 9 << 30
+    plan = replace(
+        split_plan,
+        stages=(replace(first, peak_bytes=peak_bytes), second),
+        predicted=replace(split_plan.predicted, peak_bytes={first.device: peak_bytes}),
+    )
+    text = render(plan, width=120)
+    assert "9.0 / 8.0 GiB, too much" in text
+    assert "does not fit" in _line(text, "this plan")
+
+
+def test_uncosted_ops_are_named_and_counted(split_plan: PlanDocument) -> None:
+    text = render(replace(split_plan, uncosted_ops=tuple(f"Op{i:02}" for i in range(14))))
+    line = _line(text, "Op00")
+    assert "Op11 and 2 more: their arithmetic is not in the estimates" in f"{line} {_after(text, line)}"
+    assert "without a cost formula" not in render(split_plan)
+
+
+def test_failed_verification_names_the_misplaced_ops(split_plan: PlanDocument, passed: Verification) -> None:
+    failed = replace(passed, misplaced_ops=("dense/MatMul", "logits/MatMul"))
+    text = render(replace(split_plan, verification=failed))
+    assert "FAILED: 2 of 214 ops ran on another device than planned" in text
+    assert "misplaced: dense/MatMul, logits/MatMul" in text
+    assert "where it was planned" not in text
+
+
+def test_verification_of_inference_shows_no_gradients(split_plan: PlanDocument, passed: Verification) -> None:
+    plan = replace(split_plan, model=replace(split_plan.model, training=False), verification=passed)
+    text = render(plan)
+    assert "gradients" not in text
+    assert "optimizer" not in text
+    assert _line(text, "control").split()[-2:] == ["6.0e-08", "5.0e-07"]
+
+
+def test_absent_verification_names_the_flag(split_plan: PlanDocument) -> None:
+    assert "not run; --verify" in render(split_plan)
+
+
+def test_replicas_and_microbatches_show(split_plan: PlanDocument) -> None:
+    text = render(replace(split_plan, num_replicas=2, num_microbatches=4, schedule="1f1b"))
+    assert "2 replicas, 2 stages, 4 microbatches, schedule 1f1b" in text
+    assert "0, replica 0" in text
+
+
+def test_markup_in_names_stays_text(split_plan: PlanDocument) -> None:
+    stage = replace(split_plan.stages[0], layers=("[red]a[/red]", ":smile:"))
+    plan = replace(split_plan, stages=(stage,), notes=("see [link=x]this[/link]",))
+    text = render(plan)
+    assert "[red]a[/red], :smile:" in text
+    assert "see [link=x]this[/link]" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_no_line_is_wider_than_asked(split_plan: PlanDocument, passed: Verification, width: int) -> None:
+    text = render(replace(split_plan, verification=passed), width=width)
+    assert max(map(len, text.splitlines())) <= width
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_narrow_reports_lose_no_figure(split_plan: PlanDocument) -> None:
+    squeezed = "".join(render(split_plan, width=60).split())
+    for figure in ("1.25ms", "784KiB", "24.6MiB"):
+        assert figure in squeezed
+
+
+def test_colour_only_on_request(split_plan: PlanDocument, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    assert "\x1b[" not in render(split_plan)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    assert "\x1b[1mstrategy\x1b[0m" in render(split_plan, color=True).replace("\n", "")
+
+
+def _line(text: str, start: str) -> str:
+    return next(line for line in text.splitlines() if line.strip().startswith(start))
+
+
+def _after(text: str, line: str) -> str:
+    lines = text.splitlines()
+    return lines[lines.index(line) + 1].strip()
