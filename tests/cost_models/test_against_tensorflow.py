@@ -9,9 +9,10 @@ from tensorflow.python.framework import op_def_registry
 from cost_models.flops import known_op_types, op_cost
 from cost_models.specs import OpSpec, TensorSpec
 
-CONTRACTIONS = (
-    "MatMul BatchMatMulV2 Conv2D Conv2DBackpropInput Conv2DBackpropFilter DepthwiseConv2dNative".split()
-)
+CONTRACTIONS = {
+    *("MatMul", "BatchMatMulV2"),
+    *("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter", "DepthwiseConv2dNative"),
+}
 
 
 def convolutional():
@@ -59,7 +60,10 @@ def spec(tensor):
 
 
 def op_spec(op):
-    attributes = {"ksize": tuple(op.get_attr("ksize"))} if "ksize" in op.node_def.attr else {}
+    attributes = {}
+    for key in {"equation", "is_training", "ksize"} & set(op.node_def.attr):
+        value = op.get_attr(key)
+        attributes[key] = {bytes: bytes.decode, list: tuple}.get(type(value), bool)(value)
     return OpSpec(
         type=op.type,
         inputs=tuple(spec(tensor) for tensor in op.inputs),
@@ -90,7 +94,7 @@ def test_tensorflow_counts_the_same_flops(graph):
         node = todo.pop()
         theirs[node.name] = node.float_ops
         todo.extend(node.children)
-    # The profiler looks for `transpose_a`, but a batched product has `adj_x`: it takes the wrong depth for those.
+    # The profiler looks for `transpose_a`, but a batched product has `adj_x`: its depth is wrong for those.
     ours = {
         op.name: op_cost(op_spec(op)).flops
         for op in graph.get_operations()
