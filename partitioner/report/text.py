@@ -213,8 +213,6 @@ def _table(*columns: str) -> Table:
     """A table with a line under the head; `>` aligns a column to the right."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False, header_style="none")
     for column in columns:
-        right = column.startswith(">")
-        table.add_column(
-            column.lstrip(">"), justify="right" if right else "left", overflow="fold", no_wrap=right
-        )
+        justify = "right" if column.startswith(">") else "left"
+        table.add_column(column.lstrip(">"), justify=justify, overflow="fold")
     return table
