@@ -43,16 +43,7 @@ def solve(problem: PlacementProblem, grace_seconds: float = GRACE_SECONDS) -> So
     if (proved := proved_at_once(problem)) is not None:
         return SolveResult(solution=replace(proved, seconds=time.monotonic() - began))
     try:
-        # -P: the directory the user works in must not shadow a module of ours.
-        child = subprocess.run(
-            [sys.executable, "-P", "-m", "partitioner.planner.solve"],
-            input=to_json(problem).encode(),
-            capture_output=True,
-            timeout=problem.time_limit_seconds + grace_seconds,
-            env=os.environ
-            | {"PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)},
-            check=False,
-        )
+        child = _run_child(to_json(problem).encode(), problem.time_limit_seconds + grace_seconds)
     except subprocess.TimeoutExpired:
         limit = problem.time_limit_seconds
         return _without_solver(problem, began, f"the solver did not stop at its limit of {limit:g} s: killed")
@@ -69,6 +60,24 @@ def solve(problem: PlacementProblem, grace_seconds: float = GRACE_SECONDS) -> So
     ):
         return _without_solver(problem, began, f"the solver's answer is wrong: {wrong}")
     return SolveResult(solution=replace(solution, seconds=time.monotonic() - began))
+
+
+def _run_child(request: bytes, timeout_seconds: float) -> subprocess.CompletedProcess[bytes]:
+    """Run the solver to its end; whatever comes between, kill it and wait until it is gone."""
+    # -P: the directory the user works in must not shadow a module of ours.
+    command = [sys.executable, "-P", "-m", "partitioner.planner.solve"]
+    search_path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, env=os.environ | {"PYTHONPATH": search_path}
+    ) as child:
+        try:
+            stdout, stderr = child.communicate(request, timeout_seconds)
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
+        return subprocess.CompletedProcess(command, child.returncode, stdout, stderr)
 
 
 def _ending(code: int, stderr: bytes) -> str:
