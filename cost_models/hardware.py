@@ -13,11 +13,10 @@ from typing import Any, Self, TypeVar
 
 from cost_models.specs import ITEM_BYTES
 
-# Arithmetic on the left runs at the rate on the right where a device states none of its own: short floats are
-# converted and complex numbers are pairs.
+# Arithmetic on the left runs at the rate on the right where a device states none of its own, and all other
+# arithmetic as float32: short floats are converted and complex numbers are pairs.
 _RUNS_AS: Mapping[str, str] = {
-    "float8_e4m3fn": "float16", "float8_e5m2": "float16", "float16": "float32", "bfloat16": "float32",
-    "complex64": "float32", "complex128": "float64",
+    "float8_e4m3fn": "float16", "float8_e5m2": "float16", "complex128": "float64",
 }  # fmt: skip
 
 
@@ -72,25 +71,25 @@ class Device:
     def peak_flops_for(self, dtype: str) -> float:
         """Peak FLOP/s of arithmetic on `dtype`.
 
-        float32 gets the rate of TF32 tensor cores where there are any: TensorFlow runs float32 contractions
-        on them unless `tf.config.experimental.enable_tensor_float_32_execution(False)`, and other float32 ops
-        are bound by bandwidth at either rate. A 16-bit float without a rate of its own runs as float32, an
-        8-bit float as float16, complex numbers as their parts. float64 without one runs at half of float32,
-        its share of a vector register. Integers, booleans, strings and handles run at the rate of plain
-        float32.
+        float32 gets the rate of TF32 tensor cores where there are any: TensorFlow runs float32 contractions on
+        them unless `tf.config.experimental.enable_tensor_float_32_execution(False)`, and other float32 ops are
+        bound by bandwidth at either rate. A 16-bit float without a rate of its own runs as float32, an 8-bit
+        float as float16, complex numbers as their parts. float64 without one runs at half of float32's, its
+        share of a vector register. Integers, booleans, strings and handles run at float32's rate.
 
         Raises:
             ValueError: No such dtype.
         """
+        plain = self.peak_flops["float32"]
         if dtype == "float32":
-            return max(self.peak_flops["float32"], self.peak_flops.get("tfloat32", 0.0))
+            return max(plain, self.peak_flops.get("tfloat32", 0.0))
+        if dtype == "float64":
+            return self.peak_flops.get("float64", plain / 2)
         if dtype in self.peak_flops:
             return self.peak_flops[dtype]
-        if dtype in _RUNS_AS:
-            return self.peak_flops_for(_RUNS_AS[dtype])
         if dtype not in ITEM_BYTES:
             raise ValueError(f"unknown dtype {dtype!r}; known: {', '.join(sorted(ITEM_BYTES))}")
-        return self.peak_flops["float32"] / (2.0 if dtype == "float64" else 1.0)
+        return self.peak_flops_for(_RUNS_AS.get(dtype, "float32"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -209,7 +209,7 @@ def test_bytes_of_what_only_moves(op_type, inputs, outputs, read, written):
 
 
 def test_vgg16_takes_as_much_as_is_published():
-    """15.3 billion multiply-adds in its convolutions: He et al., Deep Residual Learning, 2015, section 4.1."""
+    """15.3 billion multiply-adds in convolutions: He et al., Deep Residual Learning, 2015, section 4.1."""
     flops, size, channels = 0, 224, 3
     for width, depth in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
         for _ in range(depth):

@@ -68,8 +68,13 @@ def test_a_core_is_two_fma_units_of_eight_lanes_at_three_gigahertz():
 
 def test_float32_runs_as_tf32_where_there_is_tf32():
     assert device_named("a100-40gb").peak_flops_for("float32") == 156e12
-    assert device_named("a100-40gb").peak_flops_for("int32") == 19.5e12
-    assert device_named("a100-40gb").peak_flops_for("resource") == 19.5e12
+    assert device_named("a100-40gb").peak_flops_for("complex64") == 156e12
+    assert device_named("v100-16gb").peak_flops_for("bfloat16") == 15.7e12
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bool", "resource", "string"])
+def test_what_is_no_float_runs_at_the_rate_of_float32(dtype):
+    assert all(device.peak_flops_for(dtype) == device.peak_flops_for("float32") for device in DEVICES)
 
 
 def test_a_dtype_without_a_rate_runs_as_what_it_is_converted_to():
