@@ -1,0 +1,1 @@
+"""From an op graph and a topology to a plan."""

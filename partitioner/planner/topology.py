@@ -1,0 +1,177 @@
+"""What the named devices are: from the machine, from the options, else assumed and said so."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from cost_models.hardware import Device, Link, Topology, TopologyDevice, UnknownHardware, catalogue, device_named, link_named
+from partitioner.errors import UsageError
+from partitioner.ir.devices import DeviceName
+from partitioner.ir.plan import DeviceInfo, Origin
+
+DEFAULT_GPU = "a100-40gb"
+DEFAULT_GPU_LINK = "pcie4"
+DEFAULT_NETWORK = "ethernet-25g"
+# TensorFlow's BFC allocator leaves this much of a GPU to CUDA's context, cuDNN and NCCL (gpu_device.cc,
+# MinSystemMemory: 6 % and at least 300 MiB on devices of 2 GiB and more).
+_RESERVED_FRACTION = 0.06
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+
+
+def parse_devices(text: str | Sequence[str]) -> list[DeviceName]:
+    """Read a comma list of devices; `GPU:0-3` is a range.
+
+    Raises:
+        UsageError: Listing everything that is wrong with the list, not only the first.
+    """
+    parts = text.split(",") if isinstance(text, str) else list(text)
+    devices: list[DeviceName] = []
+    problems: list[str] = []
+    for part in (part.strip() for part in parts):
+        match = re.fullmatch(r"(.*:)(\d+)-(\d+)", part)
+        names = [part]
+        if match:
+            first, last = int(match[2]), int(match[3])
+            if last < first:
+                problems.append(f"{part!r} is an empty range: {last} comes before {first}")
+                continue
+            names = [f"{match[1]}{index}" for index in range(first, last + 1)]
+        for name in names:
+            try:
+                device = DeviceName.parse(name)
+            except ValueError as error:
+                problems.append(str(error) if name else "an empty name between two commas")
+                break
+            if device in devices:
+                problems.append(f"{device.short} is listed twice")
+            devices.append(device)
+    if problems:
+        raise UsageError(
+            f"{len(problems)} of the devices {'is' if len(problems) == 1 else 'are'} wrong",
+            notes=problems,
+            help="e.g. --devices GPU:0,GPU:1 or GPU:0-3 or CPU:0,CPU:1",
+        )
+    return devices
+
+
+def parse_bytes(text: str | float) -> int:
+    """Read a memory size: `8GiB`, `500MB`, `8g` (GiB), or a number of bytes.
+
+    Raises:
+        UsageError: It is none of these, or not positive.
+    """
+    match = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?I?)B?\s*", str(text).upper())
+    try:
+        size = float(match[1]) if match else 0.0
+    except ValueError:
+        size = 0.0
+    if match is None or size <= 0:
+        raise UsageError(f"{text!r} is not a memory size", help="e.g. 8GiB, 500MB, or bytes")
+    unit = match[2]
+    if len(unit) == 1 and not str(text).upper().rstrip().endswith("B"):
+        unit += "I"  # a bare g means GiB
+    return int(size * _UNITS[unit])
+
+
+def build_topology(
+    names: Sequence[DeviceName],
+    *,
+    hardware: str | None = None,
+    link: str | None = None,
+    memory_limit: str | float | Mapping[str, str | float] | None = None,
+    present: Mapping[str, str] | None = None,
+) -> tuple[Topology, tuple[DeviceInfo, ...]]:
+    """The topology to plan for, and where its numbers come from.
+
+    Args:
+        names: Devices of the plan.
+        hardware: Catalogue name for the GPUs (or for the CPUs, when there are only CPUs).
+        link: Catalogue name for the links between devices of one host.
+        memory_limit: Bytes that may be used per device, as one size or by device name.
+        present: Marketing name of each GPU that this machine has, by canonical device name.
+
+    Raises:
+        UsageError: An unknown name (with the closest ones), a size that cannot be read, an unknown device.
+    """
+    limits = _limits(names, memory_limit)
+    num_cpus = sum(name.type == "CPU" for name in names)
+    placed, infos = [], []
+    for name in names:
+        device, origin = _hardware_of(name, hardware, (present or {}).get(name.canonical), all_cpus=num_cpus == len(names))
+        usable = device.memory_bytes if name.type == "CPU" else int(device.memory_bytes * (1 - _RESERVED_FRACTION))
+        if name.type == "CPU" and name.is_local:
+            usable = _host_memory_bytes() // num_cpus
+        usable = limits.get(name, usable)
+        placed.append(TopologyDevice(name=name.canonical, device=device, memory_bytes=usable))
+        infos.append(DeviceInfo(name=name.canonical, hardware=device.name, origin=origin, memory_bytes=usable))
+    chosen = _link_named(link) if link else None
+    links = tuple(tuple(_link_between(a, b, chosen) for b in names) for a in names)
+    return Topology(devices=tuple(placed), links=links), tuple(infos)
+
+
+def _hardware_of(
+    name: DeviceName, hardware: str | None, title: str | None, *, all_cpus: bool
+) -> tuple[Device, Origin]:
+    if hardware and (name.type == "GPU" or all_cpus):
+        try:
+            return device_named(hardware), Origin.CATALOGUE
+        except UnknownHardware as error:
+            raise UsageError(str(error), help="--hardware takes one of these names") from error
+    if name.type == "CPU":
+        return device_named("cpu-core"), Origin.ASSUMED
+    if title:
+        known = _known_title(title)
+        if known is not None:
+            return known, Origin.CATALOGUE
+    return device_named(DEFAULT_GPU), Origin.ASSUMED
+
+
+def _known_title(title: str) -> Device | None:
+    """The catalogue's device whose name's parts all occur in what the driver calls it."""
+    words = re.sub(r"[^a-z0-9]+", " ", title.lower())
+    best = [d for d in catalogue().devices.values() if all(part in words for part in d.name.split("-"))]
+    return max(best, key=lambda d: len(d.name), default=None)
+
+
+def _limits(
+    names: Sequence[DeviceName], memory_limit: str | float | Mapping[str, str | float] | None
+) -> dict[DeviceName, int]:
+    if memory_limit is None:
+        return {}
+    if isinstance(memory_limit, str) and "=" in memory_limit:
+        memory_limit = dict(part.split("=", 1) for part in memory_limit.split(",") if "=" in part)
+    if not isinstance(memory_limit, Mapping):
+        size = parse_bytes(memory_limit)
+        return dict.fromkeys(names, size)
+    found: dict[DeviceName, int] = {}
+    for text, size in memory_limit.items():
+        (name,) = parse_devices([text])
+        if name not in names:
+            raise UsageError(
+                f"--memory-limit names {name.short}, which is not among the devices",
+                notes=[f"devices: {', '.join(n.short for n in names)}"],
+            )
+        found[name] = parse_bytes(size)
+    return found
+
+
+def _link_named(name: str) -> Link:
+    try:
+        return link_named(name)
+    except UnknownHardware as error:
+        raise UsageError(str(error), help="--link takes one of these names") from error
+
+
+def _link_between(a: DeviceName, b: DeviceName, chosen: Link | None) -> Link:
+    if (a.job, a.replica, a.task) != (b.job, b.replica, b.task):
+        return link_named(DEFAULT_NETWORK)
+    if chosen is not None:
+        return chosen
+    return link_named("shared-memory" if a.type == b.type == "CPU" else DEFAULT_GPU_LINK)
+
+
+def _host_memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
