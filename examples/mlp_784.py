@@ -40,6 +40,9 @@ def main():
 
     # A model as small as this is fastest on one device: without `strategy` the planner would say so.
     placed = partitioner.auto_place(model, devices=devices, batch_size=64, strategy="layer-split")
+    check = partitioner.verify(model, placed)
+    print(f"misplaced ops {len(check.misplaced_ops)}, gradients off by {check.gradients_max_abs_diff:.1e}")
+
     placed.fit(x_train, y_train, batch_size=64, epochs=options.epochs, verbose=2)
     loss, accuracy = placed.evaluate(x_test, y_test, batch_size=64, verbose=0)
     print(f"test loss {loss:.4f}, accuracy {accuracy:.1%}")

@@ -73,6 +73,7 @@ def main():
         pins={"encoder/.*": first, "classifier/.*": second},  # the layers of a model inside: model/layer
     )
     print(plan.to_text())
+    plan.save("two_models.plan.json")
     plan.to_dot("two_models.dot")  # draw it: dot -Tsvg two_models.dot > two_models.svg
     placed = partitioner.place(model, plan)
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import keras
 
 from partitioner.capture.literal_call import LiteralCall, command, parse_call
-from partitioner.capture.module_file import binding_line, failure, running, shown
+from partitioner.capture.module_file import binding_line, failure, running, shown, typed
 from partitioner.errors import ModelError
 
 FACTORIES = ("build_model", "create_model", "make_model", "get_model")
@@ -90,7 +90,7 @@ def _built(module: ModuleType, path: Path, call: LiteralCall) -> keras.Model:
         with running(path):
             model = factory(*call.args, **call.kwargs)
     except (Exception, SystemExit) as error:
-        folder = shown(path.parents[module.__name__.count(".")])
+        folder = typed(path.parents[module.__name__.count(".")])
         script = f"import importlib; importlib.import_module('{module.__name__}').{written}"
         raise failure(error, path, written, f'cd {folder} && python -c "{script}"') from error
     if isinstance(model, keras.Model):
@@ -217,4 +217,4 @@ def _way_to_a_model(value: object, name: str, path: Path) -> str:
 
 
 def _add_a_factory(path: Path) -> str:
-    return f"add `def build_model(): ...` that returns the keras.Model, then: partition {shown(path)}"
+    return f"add `def build_model(): ...` that returns the keras.Model, then: partition {typed(path)}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from partitioner.capture.module_file import shown
+from partitioner.capture.module_file import shown, typed
 from partitioner.errors import ModelError
 
 _NOT_LITERAL = (ValueError, TypeError, SyntaxError, RecursionError)
@@ -62,9 +62,8 @@ def parse_call(text: str, path: Path) -> LiteralCall:
 
 
 def command(path: Path, call: str) -> str:
-    """The command line that partitions `call` of `path`, in double quotes where a shell needs them."""
-    model = f"{shown(path)}:{call}"
-    return f'partition "{model}"' if set(model) & set("() '*&;") else f"partition {model}"
+    """The command line that partitions `call` of `path`."""
+    return f"partition {typed(path, call)}"
 
 
 def _with_quoted_names(node: ast.Call) -> str | None:

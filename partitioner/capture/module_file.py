@@ -39,7 +39,7 @@ def import_file(path: Path) -> ModuleType:
             f"the file's name hides the module {name!r}, which is already imported",
             where=shown(path),
             notes=[f"{name!r} is {getattr(previous, '__file__', None) or 'part of Python'}"],
-            help=f"rename the file: mv {shown(path)} {shown(path.with_name(f'my_{path.name}'))}",
+            help=f"rename the file: mv {typed(path)} {typed(path.with_name(f'my_{path.name}'))}",
         )
     loader = _ModelFileLoader(name, str(path))
     spec = spec_from_file_location(name, path, loader=loader)
@@ -56,7 +56,7 @@ def import_file(path: Path) -> ModuleType:
         if previous is not None:
             sys.modules[name] = previous
         if isinstance(error, Exception | SystemExit):
-            raise failure(error, path, f"importing {shown(path)}", f"python {shown(path)}") from error
+            raise failure(error, path, f"importing {shown(path)}", f"python {typed(path)}") from error
         raise
     return module
 
@@ -133,6 +133,12 @@ def shown(path: str | Path) -> str:
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
+def typed(path: str | Path, name: str = "") -> str:
+    """`PATH` or `PATH:NAME` as it is typed into a shell: in double quotes where it needs them."""
+    text = shown(path) + (f":{name}" if name else "")
+    return f'"{text}"' if set(text) & set(" ()'&;*$") else text
+
+
 def _module_name(path: Path) -> str:
     folder, parts = path.parent, [] if path.name == "__init__.py" else [path.stem.replace(".", "_")]
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
@@ -169,5 +175,5 @@ def _syntax_failure(error: SyntaxError) -> ModelError:
         f"{file} is not valid Python: {error.msg}",
         where=f"{file}:{error.lineno or 1}",
         notes=notes,
-        help=f"correct the line; to check it: python {file}",
+        help=f"correct the line; to check it: python {typed(file)}",
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from partitioner.capture.module_file import shown
+from partitioner.capture.module_file import shown, typed
 from partitioner.errors import ModelError
 from partitioner.ir.plan import SCHEMA
 
@@ -23,13 +23,13 @@ def refusal(path: Path) -> ModelError:
 def _missing(path: Path) -> ModelError:
     folder = path.parent
     if not folder.is_dir():
-        here = shown(next(parent for parent in path.parents if parent.is_dir()))
+        here = typed(next(parent for parent in path.parents if parent.is_dir()))
         notes, help = [f"there is no directory {shown(folder)}"], f"see what there is: ls {here}"
     else:
         files = _model_files(folder)
         close = get_close_matches(path.name, files, n=3, cutoff=0.5)
         notes = [f"{shown(folder)} holds {', '.join(close or files[:8]) or 'no .py or .keras file'}"]
-        help = f"partition {shown(folder / close[0])}" if close else f"see what there is: ls {shown(folder)}"
+        help = f"partition {typed(folder / close[0])}" if close else f"see what there is: ls {typed(folder)}"
     return ModelError(f"no such file: {shown(path)}", notes=notes, help=help)
 
 
@@ -41,7 +41,7 @@ def _directory(path: Path) -> tuple[str, str]:
             return "a placed model", f"load it to train or run it: partitioner.load({shown(path.parent)!r})"
         return "a SavedModel, which has lost its layers", "save the model as Keras: model.save('model.keras')"
     files = _model_files(path)
-    return "a directory", f"name a file in it: partition {shown(path / (files[0] if files else 'model.py'))}"
+    return "a directory", f"name a file in it: partition {typed(path / (files[0] if files else 'model.py'))}"
 
 
 def _file(path: Path) -> tuple[str, str]:
@@ -57,8 +57,8 @@ def _file(path: Path) -> tuple[str, str]:
             new = path.with_suffix(".keras").name
             return "an HDF5 file", f"convert it: keras.models.load_model({path.name!r}).save({new!r})"
         case ".ipynb":
-            script = shown(path.with_suffix(".py"))
-            return "a notebook", f"jupyter nbconvert --to script {shown(path)} && partition {script}"
+            script = typed(path.with_suffix(".py"))
+            return "a notebook", f"jupyter nbconvert --to script {typed(path)} && partition {script}"
     kind = f"a {path.suffix} file" if path.suffix else "a file without suffix"
     return kind, "name the file that builds the model: partition model.py"
 

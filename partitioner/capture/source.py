@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from partitioner.capture.discover import find_model, place_of
-from partitioner.capture.module_file import import_file, shown
+from partitioner.capture.module_file import import_file, shown, typed
 from partitioner.capture.refusal import refusal
 from partitioner.errors import ModelError
 
@@ -119,12 +119,12 @@ def _load_keras(source: str, path: Path, name: str | None) -> LoadedModel:
         raise ModelError(
             f"a .keras file holds one model; {name!r} behind the colon names none",
             where=shown(path),
-            help=f"partition {shown(path)}",
+            help=f"partition {typed(path)}",
         )
     try:
         model = keras.models.load_model(path)
     except Exception as error:
-        loader = shown(path.with_suffix(".py"))
+        loader = typed(path.with_suffix(".py"))
         text = str(error).strip().splitlines() or ["(no message)"]
         raise ModelError(
             f"{shown(path)} cannot be loaded by keras.models.load_model",

@@ -182,6 +182,14 @@ def test_relative_imports_work_inside_a_package(write: Write):
     assert "user_pkg.user_net" in sys.modules
 
 
+def test_a_package_is_a_module_too(write: Write):
+    write("WIDTH = 4\n", name="user_pkg/sizes.py", head="")
+    file = write("from .sizes import WIDTH\nmodel = net(WIDTH)\n", name="user_pkg/__init__.py")
+    loaded = load_model(file)
+    assert loaded.model.output_shape == (None, 4)
+    assert loaded.where == f"user_pkg/__init__.py:{AFTER_HEAD + 1} (model)"
+
+
 def test_prints_go_to_stderr_and_our_arguments_stay_ours(
     write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -239,6 +247,17 @@ def test_a_missing_file_suggests_the_close_one(write: Write):
     assert refused("models/mlp_ent.py:build(depth=2)").message == "no such file: models/mlp_ent.py"
     assert refused("modles/mlp_net.py").notes == ("there is no directory modles",)
     assert refused("models/mlp_net").help == "partition models/mlp_net.py"
+
+
+def test_commands_quote_what_a_shell_would_split(write: Write):
+    write("encoder = net()\ndecoder = net()\n", name="my models/net.py")
+    assert refused("my models/ent.py").help == 'partition "my models/net.py"'
+    assert (refused("my models/net.py").help or "").endswith('partition "my models/net.py:encoder"')
+
+
+def test_another_keras_backend_is_refused(write: Write, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    assert refused(write("model = net()\n")).help == "KERAS_BACKEND=tensorflow partition user_net.py"
 
 
 def test_what_is_no_python_and_no_keras_file(write: Write):
@@ -430,6 +449,18 @@ def test_a_factory_that_raises_shows_its_line(write: Write):
     script = "import importlib; importlib.import_module('user_net').build_model(units=-3)"
     assert (error.help or "").endswith(f' && python -c "{script}"')
     assert error.__cause__ is not None
+
+
+def test_a_factory_that_exits(write: Write):
+    error = refused(write("def build_model():\n    raise SystemExit('no data')\n"))
+    assert error.message == "build_model() ended in sys.exit('no data')"
+    assert error.where == f"user_net.py:{AFTER_HEAD + 1} (build_model)"
+
+
+def test_an_interrupt_is_not_swallowed(write: Write):
+    with pytest.raises(KeyboardInterrupt):
+        load_model(write("raise KeyboardInterrupt\n"))
+    assert "user_net" not in sys.modules
 
 
 def test_a_factory_that_returns_no_model(write: Write):
