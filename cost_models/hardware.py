@@ -71,11 +71,12 @@ class Device:
     def peak_flops_for(self, dtype: str) -> float:
         """Peak FLOP/s of arithmetic on `dtype`.
 
-        float32 gets the rate of TF32 tensor cores where there are any: TensorFlow runs float32 contractions on
-        them unless `tf.config.experimental.enable_tensor_float_32_execution(False)`, and other float32 ops are
-        bound by bandwidth at either rate. A 16-bit float without a rate of its own runs as float32, an 8-bit
-        float as float16, complex numbers as their parts. float64 without one runs at half of float32's, its
-        share of a vector register. Integers, booleans, strings and handles run at float32's rate.
+        float32 gets the rate of TF32 tensor cores where there are any: TensorFlow runs float32 contractions
+        on them unless `tf.config.experimental.enable_tensor_float_32_execution(False)`, and other float32
+        ops are bound by bandwidth at either rate. A 16-bit float without a rate of its own runs as float32,
+        an 8-bit float as float16, complex numbers as their parts. float64 without one runs at half of
+        float32's, its share of a vector register. Integers, booleans, strings and handles run at float32's
+        rate.
 
         Raises:
             ValueError: No such dtype.
