@@ -60,6 +60,12 @@ def test_the_variable_model_wins_over_other_models(write: Write):
     assert loaded.where == f"user_net.py:{AFTER_HEAD + 1} (model)"
 
 
+def test_the_line_that_binds_the_name_last_outside_functions_is_shown(write: Write):
+    body = "model = None\n\ndef build(model):\n    model = net()\n    return model\n\n"
+    body += "if True:\n    model = build(model)\n\ndef later():\n    model = 1\n    return model\n"
+    assert load_model(write(body)).where == f"user_net.py:{AFTER_HEAD + 7} (model)"
+
+
 def test_the_only_model_of_any_name(write: Write):
     loaded = load_model(
         write("classifier = net(name='c')\nalias = classifier\n\ndef build_model():\n    return 1\n")
@@ -203,7 +209,10 @@ def test_prints_go_to_stderr_and_our_arguments_stay_ours(
     assert sys.argv[1:] == ["user_net.py", "--batch-size", "64"]
 
 
-def test_loading_writes_nothing_and_sees_an_edit(write: Write, tmp_path: Path):
+def test_loading_writes_nothing_and_sees_an_edit(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     load_model(write("model = net(1)\n"))
     assert load_model(write("model = net(2)\n")).model.output_shape == (None, 2)
     assert [file.name for file in tmp_path.iterdir()] == ["user_net.py"]
