@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
+import networkx as nx
 import tensorflow as tf
 
 from cost_models.specs import AttributeValue, TensorSpec
@@ -58,7 +59,7 @@ def capture_step(
     specs_by_tensor, assumed = settle_shapes(graph_def, inputs, captures, batch_size)
     graph = _op_graph(
         trace,
-        nodes=sorted(graph_def.node, key=lambda node: order[node.name]),
+        nodes=_topological(graph_def, order),
         phases=phases,
         colocations=colocations,
         specs=specs_by_tensor,
@@ -109,6 +110,15 @@ def _phases(trace: Trace) -> dict[str, Phase]:
         op.name: Phase.FORWARD if op.name in forward else Phase.BACKWARD if i < last_backward else Phase.UPDATE
         for i, op in enumerate(ops)
     }
+
+
+def _topological(graph_def: Any, order: Mapping[str, int]) -> list[Any]:
+    """Nodes in order of creation, each moved behind what it needs: a loop's gradient adds inputs to the loop later."""
+    nodes = {node.name: node for node in graph_def.node}
+    graph = nx.DiGraph()
+    graph.add_nodes_from(nodes)
+    graph.add_edges_from((producer(reference), node.name) for node in graph_def.node for reference in node.input)
+    return [nodes[name] for name in nx.lexicographical_topological_sort(graph, key=order.__getitem__)]
 
 
 def _captured_variables(

@@ -40,10 +40,10 @@ class CostedGraph:
         return tuple(rows)
 
     def compute_dtype(self, op_name: str) -> str:
-        """The dtype whose peak rate bounds the op: its first input's, or its first output's."""
+        """The dtype whose peak rate bounds the op: the first floating one it reads or writes."""
         op = self.graph.op[op_name]
-        names = op.inputs or op.outputs
-        return self.graph.tensor[names[0]].spec.dtype if names else "float32"
+        dtypes = [self.graph.tensor[name].spec.dtype for name in (*op.inputs, *op.outputs)]
+        return next((dtype for dtype in dtypes if "float" in dtype), "float32")
 
     @cached_property
     def uncosted_ops(self) -> dict[str, int]:

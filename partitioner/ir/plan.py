@@ -117,8 +117,9 @@ class SolverInfo:
 class Verification:
     """What running the placed model beside the unplaced one showed.
 
-    `*_max_abs_diff` are absolute; `*_max_rel_diff` divide each tensor's largest difference by its own norm; `control_*`
-    is the unplaced model against itself, run a second time. `ran_on` maps planned devices to those that ran.
+    `*_max_abs_diff` are absolute; `*_max_rel_diff` are norms of differences over the norm of the tensor; `control_*` is the
+    unplaced model against itself with the rows of the batch reversed. `ran_on` maps planned devices to those that ran.
+    `passed`: nothing is misplaced and no relative difference exceeds `tolerance`.
     """
 
     outputs_max_abs_diff: float
@@ -133,6 +134,9 @@ class Verification:
     num_ops_checked: int
     misplaced_ops: tuple[str, ...]
     ran_on: dict[str, str]
+    outputs_max_rel_diff: float = 0.0
+    tolerance: float = 1e-5
+    passed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,6 +144,12 @@ def _majority(graph: OpGraph, placement: Mapping[str, str], box: str) -> str | N
     return max(counts, key=lambda device: (counts[device], device)) if counts else None
 
 
+def forward_boxes(graph: OpGraph) -> list[str]:
+    """Names of the picture's boxes (layers, inputs, the loss) in the order the forward pass reaches them."""
+    boxes = (_box(graph, op.name) for op in graph.ops if op.phase is Phase.FORWARD)
+    return list(dict.fromkeys(box for box in boxes if box is not None))
+
+
 def _box(graph: OpGraph, op_name: str) -> str | None:
     op = graph.op[op_name]
     if op.layer:

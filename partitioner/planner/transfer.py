@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 
+from partitioner.errors import UsageError
 from partitioner.ir.op_graph import OpGraph
 from partitioner.ir.plan import PlanDocument
+from partitioner.planner.assemble import forward_boxes
 
 
 def transfer_placement(plan: PlanDocument, graph: OpGraph) -> dict[str, str]:
@@ -45,6 +47,29 @@ def _spread(graph: OpGraph, found: dict[str, str], last: str) -> None:
             found[op.name] = sources[-1] if sources else last
 
 
-def is_planned(plan: PlanDocument, placement: Mapping[str, str]) -> bool:
-    """Whether the plan itself names every op of `placement`, with the same device."""
-    return all(plan.placement.get(name) == device for name, device in placement.items())
+def rebase(plan: PlanDocument, graph: OpGraph) -> PlanDocument:
+    """The plan in the names of `graph`, a step of the same kind and fingerprint that may call its layers otherwise.
+
+    Keras numbers unnamed layers anew whenever a process builds a model again. Layers keep their order, so the n-th
+    layer of the graph is the n-th of the plan.
+
+    Raises:
+        UsageError: The graph belongs to another model.
+    """
+    if graph.fingerprint != plan.model.fingerprint:
+        raise UsageError(
+            "the plan is for another model",
+            notes=[
+                f"plan:  {plan.model.name}, fingerprint {plan.model.fingerprint}, {plan.model.num_parameters} parameters",
+                f"model: {graph.name}, fingerprint {graph.fingerprint}, {graph.num_parameters} parameters",
+            ],
+            help="make a plan for this model: partitioner.plan(model, devices=[...])",
+        )
+    names = [box for box in forward_boxes(graph) if box in {layer.path for layer in graph.layers}]
+    planned = [layer for layer in plan.layers if layer.class_name not in ("InputLayer", "Loss")]
+    if names == [layer.name for layer in planned]:
+        return plan
+    device = {name: layer.device for name, layer in zip(names, planned, strict=True)}
+    layers = tuple(replace(layer, name=name) for name, layer in zip(names, planned, strict=True))
+    placement = {op.name: device[op.layer] for op in graph.ops if op.layer in device}
+    return replace(plan, layers=layers, placement=placement)

@@ -1,0 +1,92 @@
+"""Read back where ops really ran: from the partition graphs the executor was given, with hard placement.
+
+A requested device proves nothing: soft placement moves ops silently, and optimizers rewrite graphs. The partition graphs
+are what is left after all of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+# Run metadata of functions has no public API outside TensorFlow 1 sessions.
+from tensorflow.python.eager import context
+
+from partitioner.ir.devices import DeviceName
+
+# What the runtime adds by itself, on the device that suits it.
+_RUNTIME_OPS = frozenset({"_Send", "_Recv", "_HostSend", "_HostRecv", "_Arg", "_Retval", "_DeviceArg", "_DeviceRetval",
+                          "NoOp", "Const", "_HostConst", "Identity", "IdentityN", "Placeholder", "_SOURCE", "_SINK"})  # fmt: skip
+
+
+@contextmanager
+def hard_placement() -> Iterator[None]:
+    """Make an op that cannot run on its device an error, for as long as this lasts."""
+    before = tf.config.get_soft_device_placement()
+    tf.config.set_soft_device_placement(False)
+    try:
+        yield
+    finally:
+        tf.config.set_soft_device_placement(before)
+
+
+def executed_ops(run: Callable[[], Any]) -> tuple[Any, dict[str, tuple[str, str]]]:
+    """Call `run`, which must call a function for the first time, and say what was executed.
+
+    Returns:
+        The result, and (op type, canonical device) by the name of each executed op.
+    """
+    context.enable_run_metadata()
+    try:
+        context.export_run_metadata()  # forget what earlier functions left
+        result = run()
+        metadata = context.export_run_metadata()
+    finally:
+        context.disable_run_metadata()
+    found: dict[str, tuple[str, str]] = {}
+    for function in metadata.function_graphs:
+        for partition in function.partition_graphs:
+            for node in partition.node:
+                if node.device:
+                    found[node.name] = (node.op, DeviceName.parse(node.device).canonical)
+    return result, found
+
+
+def misplaced_ops(
+    executed: Mapping[str, tuple[str, str]], placement: Mapping[str, str]
+) -> tuple[int, tuple[str, ...]]:
+    """Compare what ran with what was planned.
+
+    An executed op counts when its name (without the calls it was inlined from) is planned; it is misplaced when it ran
+    elsewhere. An op that an optimizer made is misplaced when it computes on a device that the plan does not use.
+
+    Returns:
+        How many ops were compared, and a line for each misplaced one.
+    """
+    used = set(placement.values())
+    compared, wrong = 0, []
+    for name, (op_type, device) in sorted(executed.items()):
+        planned = _planned(name, placement)
+        if planned is not None and op_type not in _RUNTIME_OPS:
+            compared += 1
+            if planned != device:
+                wrong.append(f"{name} ({op_type}): planned on {_short(planned)}, ran on {_short(device)}")
+        elif planned is None and op_type not in _RUNTIME_OPS and device not in used:
+            wrong.append(f"{name} ({op_type}): not in the plan, ran on {_short(device)}")
+    return compared, tuple(wrong)
+
+
+def _planned(name: str, placement: Mapping[str, str]) -> str | None:
+    while True:
+        if name in placement:
+            return placement[name]
+        _, slash, name = name.partition("/")
+        if not slash:
+            return None
+
+
+def _short(device: str) -> str:
+    return DeviceName.parse(device).short

@@ -1,0 +1,205 @@
+"""Run a placed model beside the unplaced one: same outputs, loss, gradients and weights, every op where it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from partitioner.ir.plan import Verification
+from partitioner.ir.step import CapturedStep, StepKind
+from partitioner.verify.audit import executed_ops, hard_placement, misplaced_ops
+from partitioner.verify.data import as_dense, flat_arrays, permuted, random_batches
+from partitioner.verify.reference import Trajectory, reference_functions, restored, run_reference
+
+DEFAULT_NUM_STEPS = 5
+# Relative to a tensor's norm. float32 has 24 bits (6e-8); sums of some hundred terms lose two digits of that.
+DEFAULT_TOLERANCE = 1e-5
+# A placed run may differ from the unplaced one by this much more than the unplaced one, reordered, does from itself.
+_CONTROL_FACTOR = 4.0
+
+Emit = Callable[..., Any]
+"""`emit(step, placement, results=..., side_effects=...)` builds a placed function."""
+
+
+def verify_placed(
+    model: keras.Model,
+    step: CapturedStep,
+    placement: Mapping[str, str],
+    emit: Emit,
+    *,
+    compute_loss: Callable[..., Any] | None = None,
+    optimizer: Any = None,
+    ran_on: Mapping[str, str],
+    batches: Sequence[tuple[Any, Any]] | None = None,
+    num_steps: int = DEFAULT_NUM_STEPS,
+    seed: int = 0,
+) -> Verification:
+    """Hold a placed step against the unplaced model. Variables and optimizer are as before when it returns.
+
+    Three runs start from the same state: the unplaced model, the placed one, and as a control the unplaced one again with
+    the rows of each batch in another order, which shows what reordered float sums alone do (models with random state
+    run their control in the same order).
+
+    Args:
+        model: The unplaced model; it shares its variables with the placed one.
+        step: A captured training or predict step.
+        placement: Device of each op of `step`, in this process.
+        emit: Builds placed functions.
+        compute_loss: Loss of the training step.
+        optimizer: Its optimizer.
+        ran_on: The device that ran in place of each planned one, for the record.
+        batches: (x, y) to run on; random ones by default.
+        num_steps: Training steps.
+        seed: Of the random batches.
+    """
+    x_specs, y_specs, _ = step.specs
+    if batches is None:
+        pairs = random_batches((x_specs, y_specs), step.graph.batch_size, num_steps, seed)
+    else:
+        pairs = list(batches)
+    if step.kind is StepKind.TRAIN:
+        return _verify_training(model, step, placement, emit, compute_loss, optimizer, ran_on, pairs)
+    return _verify_outputs(model, step, placement, emit, ran_on, pairs[:1])
+
+
+def _verify_training(
+    model: keras.Model,
+    step: CapturedStep,
+    placement: Mapping[str, str],
+    emit: Emit,
+    compute_loss: Callable[..., Any] | None,
+    optimizer: Any,
+    ran_on: Mapping[str, str],
+    batches: Sequence[tuple[Any, Any]],
+) -> Verification:
+    assert compute_loss is not None
+    held = list({id(v): v for v in [*model.variables, *optimizer.variables, *step.variables.values()]}.values())
+    reference = reference_functions(model, compute_loss, optimizer)
+    placed_gradients = emit(step, placement, results=("y_pred", "loss", "gradients"), side_effects=False)
+    placed_train = emit(step, placement, results=("y_pred", "loss"))
+    with restored(held) as restore:
+        expected = run_reference(*reference, batches, model.variables, restore)
+        order = _control_order(model, step.graph.batch_size)
+        control = run_reference(
+            *reference, [permuted(batch, order) for batch in batches], model.variables, restore
+        )
+        control.outputs[:] = [array[np.argsort(order)] if array.ndim else array for array in control.outputs]
+        restore()
+        first = placed_gradients(*batches[0], None)
+        restore()
+        with hard_placement():
+            _, executed = executed_ops(lambda: _fresh(placed_train)(*batches[0], None))
+        for batch in batches[1:]:
+            placed_train(*batch, None)
+        weights = flat_arrays([variable.value for variable in model.variables])
+    shapes = [variable.shape for variable in step.trainable]
+    placed = Trajectory(
+        outputs=flat_arrays(first["y_pred"]),
+        loss=flat_arrays(first["loss"]),
+        gradients=flat_arrays(
+            [None if g is None else as_dense(g, s) for g, s in zip(first["gradients"], shapes, strict=True)]
+        ),
+        weights=weights,
+    )
+    return _judge(placed, expected, control, misplaced_ops(executed, placement), ran_on, num_steps=len(batches))
+
+
+def _verify_outputs(
+    model: keras.Model,
+    step: CapturedStep,
+    placement: Mapping[str, str],
+    emit: Emit,
+    ran_on: Mapping[str, str],
+    batches: Sequence[tuple[Any, Any]],
+) -> Verification:
+    reference = tf.function(
+        lambda x: model(x, training=False) if model._call_has_training_arg else model(x), autograph=False
+    )
+    placed = emit(step, placement, results=("y_pred",))
+    x, _ = batches[0]
+    expected = flat_arrays(reference(x))
+    order = _control_order(model, step.graph.batch_size)
+    control = [a[np.argsort(order)] for a in flat_arrays(reference(permuted(x, order)))]
+    with hard_placement():
+        outputs, executed = executed_ops(lambda: _fresh(placed)(x, None, None))
+    runs = [_outputs_only(flat_arrays(outputs["y_pred"])), _outputs_only(expected), _outputs_only(control)]
+    return _judge(*runs, misplaced_ops(executed, placement), ran_on, num_steps=0)
+
+
+def _outputs_only(outputs: list[np.ndarray]) -> Trajectory:
+    return Trajectory(outputs=outputs, loss=[], gradients=[], weights=[])
+
+
+def _judge(
+    placed: Trajectory,
+    expected: Trajectory,
+    control: Trajectory,
+    audit: tuple[int, tuple[str, ...]],
+    ran_on: Mapping[str, str],
+    *,
+    num_steps: int,
+) -> Verification:
+    """Compare, and decide: a difference passes below the tolerance of the dtype, or near what reordering alone does."""
+    keys = ("outputs", "loss", "gradients", "weights")
+    absolute = {key: _max_abs(getattr(placed, key), getattr(expected, key)) for key in keys}
+    relative = {key: _max_rel(getattr(placed, key), getattr(expected, key)) for key in keys}
+    control_absolute = {key: _max_abs(getattr(control, key), getattr(expected, key)) for key in keys}
+    control_relative = {key: _max_rel(getattr(control, key), getattr(expected, key)) for key in keys}
+    tolerance = DEFAULT_TOLERANCE
+    compared, misplaced = audit
+    return Verification(
+        outputs_max_abs_diff=absolute["outputs"],
+        outputs_max_rel_diff=relative["outputs"],
+        loss_max_abs_diff=absolute["loss"],
+        gradients_max_abs_diff=absolute["gradients"],
+        gradients_max_rel_diff=relative["gradients"],
+        weights_max_abs_diff=absolute["weights"],
+        weights_max_rel_diff=relative["weights"],
+        control_max_abs_diff=max(control_absolute.values()),
+        control_max_rel_diff=max(control_relative.values()),
+        num_steps=num_steps,
+        num_ops_checked=compared,
+        misplaced_ops=misplaced,
+        ran_on=dict(ran_on),
+        tolerance=tolerance,
+        passed=not misplaced
+        and all(relative[key] <= max(tolerance, _CONTROL_FACTOR * control_relative[key]) for key in keys),
+    )
+
+
+def _fresh(function: Any) -> Any:
+    """A new function around `function`: TensorFlow records partition graphs only when a function is first made."""
+    return tf.function(lambda *arguments: function(*arguments), autograph=False)
+
+
+def _control_order(model: keras.Model, batch_size: int) -> np.ndarray:
+    has_random_state = any(getattr(layer, "_seed_generators", ()) for layer in model._flatten_layers())
+    return np.arange(batch_size) if has_random_state else np.arange(batch_size)[::-1]
+
+
+def _max_abs(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """Largest difference of two lists of arrays; infinite where one is not finite and the other is."""
+    return max((_difference(a, b, np.max) for a, b in zip(found, expected, strict=True)), default=0.0)
+
+
+def _max_rel(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """Largest norm of a tensor's difference over the norm of the tensor itself (Frobenius); 0 / 0 counts as 0."""
+    worst = 0.0
+    for a, b in zip(found, expected, strict=True):
+        difference = _difference(a, b, np.linalg.norm)
+        if difference:
+            norm = float(np.linalg.norm(b))
+            worst = max(worst, difference / norm if norm else float("inf"))
+    return worst
+
+
+def _difference(a: np.ndarray, b: np.ndarray, measure: Callable[[np.ndarray], Any]) -> float:
+    same = np.isclose(a, b, rtol=0.0, atol=0.0, equal_nan=True)
+    with np.errstate(invalid="ignore"):
+        delta = np.where(same, 0.0, np.abs(a - b))
+    value = float(measure(delta.ravel())) if delta.size else 0.0
+    return value if np.isfinite(value) else float("inf")

@@ -1,0 +1,53 @@
+"""Batches to verify with: made from the specs alone, or the user's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+def random_batches(specs: Any, batch_size: int, count: int, seed: int) -> list[Any]:
+    """Batches for structures of TensorSpec: normal floats, integers 0 and 1 (valid class and token numbers), booleans.
+
+    Raises:
+        ValueError: A dtype no values can be made for (strings).
+    """
+    generator = np.random.default_rng(seed)
+
+    def one(spec: Any) -> Any:
+        if spec is None:
+            return None
+        shape = [batch_size if size is None else size for size in spec.shape]
+        if spec.dtype.is_floating:
+            return tf.constant(generator.standard_normal(shape), spec.dtype)
+        if spec.dtype.is_integer or spec.dtype.is_bool:
+            return tf.cast(generator.integers(0, 2, shape), spec.dtype)
+        raise ValueError(f"cannot make random values of dtype {spec.dtype.name}; set example_inputs in the model file")
+
+    return [tf.nest.map_structure(one, specs) for _ in range(count)]
+
+
+def permuted(batch: Any, order: np.ndarray) -> Any:
+    """The batch with its rows in another order."""
+    return tf.nest.map_structure(lambda t: None if t is None else tf.gather(t, order), batch)
+
+
+def flat_arrays(values: Any) -> list[np.ndarray]:
+    """Every tensor of a structure as a float64 array; sparse gradients are made dense."""
+    found = []
+    for value in tf.nest.flatten(values):
+        if value is not None:
+            found.append(np.asarray(tf.cast(value, tf.float64)))
+    return found
+
+
+def as_dense(gradient: Any, shape: Any) -> Any:
+    """A gradient as one tensor: (values, indices[, dense shape]) of a sparse one are summed up."""
+    if isinstance(gradient, tf.IndexedSlices):
+        gradient = (gradient.values, gradient.indices)
+    if isinstance(gradient, tuple):
+        values, indices = gradient[0], gradient[1]
+        return tf.math.unsorted_segment_sum(values, indices, shape[0])
+    return gradient

@@ -1,0 +1,85 @@
+"""The unplaced model, written the way Keras trains it: with a tape and no devices. What the placed one is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from partitioner.verify.data import as_dense, flat_arrays
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trajectory:
+    """What a run of several steps produced, as float64 arrays: of the first step, and of the variables at the end."""
+
+    outputs: list[np.ndarray]
+    loss: list[np.ndarray]
+    gradients: list[np.ndarray]
+    weights: list[np.ndarray]
+
+
+@contextmanager
+def restored(variables: Sequence[Any]) -> Iterator[Callable[[], None]]:
+    """Put `variables` back to their present values at the end, and whenever the yielded function is called."""
+    saved = [variable.numpy() for variable in variables]
+
+    def restore() -> None:
+        for variable, value in zip(variables, saved, strict=True):
+            variable.assign(value)
+
+    try:
+        yield restore
+    finally:
+        restore()
+
+
+def reference_functions(model: keras.Model, compute_loss: Callable[..., Any], optimizer: Any) -> tuple[Any, Any]:
+    """`gradients(x, y)` -> (outputs, loss, gradients) and `train(x, y)` -> loss, of the unplaced model."""
+
+    def forward(x: Any, y: Any) -> tuple[Any, Any]:
+        y_pred = model(x, training=True) if model._call_has_training_arg else model(x)
+        return y_pred, compute_loss(x, y, y_pred, None, True)
+
+    @tf.function(autograph=False)
+    def gradients(x: Any, y: Any) -> tuple[Any, Any, Any]:
+        with tf.GradientTape() as tape:
+            y_pred, loss = forward(x, y)
+        found = tape.gradient(loss, model.trainable_variables)
+        return y_pred, loss, [None if g is None else as_dense(g, v.shape) for g, v in _pairs(found, model)]
+
+    @tf.function(autograph=False)
+    def train(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            _, loss = forward(x, y)
+            scaled = optimizer.scale_loss(loss)
+        optimizer.apply_gradients(list(_pairs(tape.gradient(scaled, model.trainable_variables), model)))
+        return loss
+
+    return gradients, train
+
+
+def _pairs(gradients: Sequence[Any], model: keras.Model) -> Iterator[tuple[Any, Any]]:
+    return zip(gradients, model.trainable_variables, strict=True)
+
+
+def run_reference(
+    gradients: Any, train: Any, batches: Sequence[tuple[Any, Any]], variables: Sequence[Any], restore: Callable[[], None]
+) -> Trajectory:
+    """Gradients on the first batch, then one training step per batch, from the restored state."""
+    restore()
+    outputs, loss, found = gradients(*batches[0])
+    restore()
+    for batch in batches:
+        train(*batch)
+    return Trajectory(
+        outputs=flat_arrays(outputs),
+        loss=flat_arrays(loss),
+        gradients=flat_arrays(found),
+        weights=flat_arrays([variable.value for variable in variables]),
+    )
