@@ -46,13 +46,10 @@ class SavedModelExtra:
     loss: Any = None
 
 
-def export_saved_model(placed: Any, path: str | Path, *, retarget: Mapping[str, str] | None = None) -> None:
-    """Write `placed` to the directory `path`, replacing a SavedModel that is there.
+def export_saved_model(placed: Any, path: str | Path) -> None:
+    """Write `placed` (a PlacedModel) to the directory `path`, replacing a SavedModel that is there.
 
-    Args:
-        placed: A PlacedModel; every kind of step it has run so far is written, and `predict` always.
-        path: The directory.
-        retarget: New names for devices, when the devices that ran stood in for others.
+    The devices in it are the planned ones, whichever devices stood in for them here.
     """
     path = Path(path)
     root = tf.Module(name=placed.name)
@@ -74,12 +71,12 @@ def export_saved_model(placed: Any, path: str | Path, *, retarget: Mapping[str, 
     options = tf.saved_model.SaveOptions(
         experimental_variable_policy=tf.saved_model.experimental.VariablePolicy.SAVE_VARIABLE_DEVICES
     )
-    if path.exists():
+    if (path / "saved_model.pb").exists():
         shutil.rmtree(path)
     tf.saved_model.save(root, str(path), signatures={"serving_default": serving}, options=options)
     extra = SavedModelExtra(
         name=placed.name,
-        devices=tuple(retarget.get(d, d) if retarget else d for d in placed.program.devices),
+        devices=tuple(placed.program.devices),
         kinds=tuple(kinds),
         variables=tuple(SavedVariable(path=v.path, trainable=v.trainable) for v in placed.variables_of_model),
         optimizer=keras.optimizers.serialize(optimizer) if optimizer is not None else None,
@@ -87,7 +84,8 @@ def export_saved_model(placed: Any, path: str | Path, *, retarget: Mapping[str, 
     )
     (path / EXTRA).parent.mkdir()
     (path / EXTRA).write_text(to_json(extra, indent=2) + "\n", encoding="utf-8")
-    _settle_devices(path / "saved_model.pb", retarget or {})
+    stand_ins = {actual: planned for planned, actual in placed.program.devices.items() if actual != planned}
+    _settle_devices(path / "saved_model.pb", stand_ins)
 
 
 def read_extra(path: Path) -> SavedModelExtra:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 from partitioner.emit.export import export_saved_model
 from partitioner.emit.program import Program
 from partitioner.errors import UsageError
+from partitioner.ir.plan import PlanDocument
 from partitioner.ir.step import StepKind
 
 
@@ -25,14 +27,26 @@ class PlacedModel(keras.Model):
         program: The placed functions.
         model: The Keras model they were traced from, or None when they were loaded from a SavedModel.
         name: Name of the model.
+        plan: The plan it runs, if known.
+        variables: The model's variables, when there is no Keras model to hold them.
     """
 
     is_placed = True
 
-    def __init__(self, program: Program, *, model: keras.Model | None, name: str) -> None:
+    def __init__(
+        self,
+        program: Program,
+        *,
+        model: keras.Model | None,
+        name: str,
+        plan: PlanDocument | None = None,
+        variables: Sequence[Any] = (),
+    ) -> None:
         super().__init__(name=name)
         self.program = program
         self.model = model
+        self.plan = plan
+        self.own_variables = list(variables)
         self.supports_jit = False
         self.built = True
 
@@ -55,14 +69,41 @@ class PlacedModel(keras.Model):
         return self._run(StepKind.PREDICT, inputs)["y_pred"]
 
     def compile(self, optimizer: Any = "rmsprop", loss: Any = None, **options: Any) -> None:
-        """As `keras.Model.compile`; `jit_compile` stays off."""
+        """As `keras.Model.compile`; `jit_compile` stays off.
+
+        Raises:
+            UsageError: `jit_compile=True`; or another loss or optimizer for a model that was loaded from a SavedModel,
+                whose training step already holds its own.
+        """
         if options.get("jit_compile") is True:
             raise UsageError("jit_compile=True: XLA compiles for one device and would undo the placement")
         options["jit_compile"] = False
+        if self.model is None and self.compiled:
+            optimizer, loss = self._saved_objective(optimizer, loss)
         self.program.forget()
         super().compile(optimizer=optimizer, loss=loss, **options)
-        if self.model is not None and not (self.model.compiled and self.model.optimizer is self.optimizer):
-            self.model.compile(optimizer=self.optimizer, loss=loss, jit_compile=False)
+        original = self.model
+        if original is not None and not (
+            original.compiled and original.optimizer is self.optimizer and original.loss is loss
+        ):
+            original.compile(optimizer=self.optimizer, loss=loss, jit_compile=False)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True) -> Any:  # noqa: D102
+        if self.model is not None and type(self.model).compute_loss is not keras.Model.compute_loss:
+            return self.model._compute_loss(x, y, y_pred, sample_weight, training)
+        return super().compute_loss(x, y, y_pred, sample_weight, training=training)
+
+    def _saved_objective(self, optimizer: Any, loss: Any) -> tuple[Any, Any]:
+        """The optimizer and loss inside the saved training step, if the given ones are the same."""
+        given = keras.optimizers.get(optimizer)
+        same_optimizer = given is self.optimizer or given.get_config() == self.optimizer.get_config()
+        if not same_optimizer or _loss_name(loss) != _loss_name(self.loss):
+            raise UsageError(
+                f"the saved training step holds {type(self.optimizer).__name__} and {_loss_name(self.loss)}",
+                notes=["metrics and callbacks can be chosen anew, loss and optimizer cannot"],
+                help="to train with others: place(build_model(), plan), then compile",
+            )
+        return self.optimizer, self.loss
 
     def train_step(self, data: Any) -> dict[str, Any]:
         """One placed training step: forward, loss, gradients and update."""
@@ -110,7 +151,7 @@ class PlacedModel(keras.Model):
     def _step_with_metrics(self, kind: StepKind, data: Any) -> dict[str, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         results = self._run(kind, x, y, sample_weight)
-        with tf.device(self.program.devices[-1]):
+        with tf.device(list(self.program.devices.values())[-1]):
             rows = tf.shape(tf.nest.flatten(x)[0])[0]
             self._loss_tracker.update_state(results["loss"], sample_weight=rows)
             return self.compute_metrics(x, y, results["y_pred"], sample_weight=sample_weight)
@@ -122,6 +163,11 @@ class PlacedModel(keras.Model):
                 help="export(DIR) writes it as a SavedModel again; to get layers, place(build_model(), plan)",
             )
         return self.model
+
+
+def _loss_name(loss: Any) -> str:
+    found = keras.losses.get(loss)
+    return str(getattr(found, "name", getattr(found, "__name__", found)))
 
 
 def _spec(value: Any) -> Any:

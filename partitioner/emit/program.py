@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -28,7 +28,8 @@ RESULTS = {
 class Program(Protocol):
     """What a placed model runs."""
 
-    devices: Sequence[str]
+    devices: Mapping[str, str]
+    """The device that runs in place of each planned one, in stage order."""
 
     def function(self, kind: StepKind, specs: Specs) -> Any:
         """The ConcreteFunction for a kind of step on arguments of `specs`."""
@@ -39,7 +40,7 @@ class Program(Protocol):
         ...
 
     def signatures(self) -> list[tuple[StepKind, Specs]]:
-        """One signature per kind of step, the one seen first."""
+        """One signature per kind of step that the program can run."""
         ...
 
     def captured_variables(self) -> list[Any]:
@@ -57,14 +58,14 @@ class PlacedProgram:
     Args:
         capture: Traces a step.
         place: Places its ops.
-        devices: Names of the devices the program runs on, in stage order.
+        devices: The device that runs in place of each planned one, in stage order.
         optimizer: Returns the optimizer in force, or None.
     """
 
     def __init__(
-        self, capture: Capture, place: Place, devices: Sequence[str], optimizer: Callable[[], Any]
+        self, capture: Capture, place: Place, *, devices: Mapping[str, str], optimizer: Callable[[], Any]
     ) -> None:
-        self.devices = tuple(devices)
+        self.devices = dict(devices)
         self._capture, self._place, self._optimizer = capture, place, optimizer
         self._steps: dict[tuple[StepKind, str], CapturedStep] = {}
         self._functions: dict[tuple[StepKind, str], Any] = {}
@@ -105,10 +106,14 @@ class PlacedProgram:
         return cast_integers(arguments, known[0]) if known else arguments
 
     def signatures(self) -> list[tuple[StepKind, Specs]]:
-        """One signature per kind of step, the one seen first."""
+        """One signature per kind of step, the one seen first; what trains also evaluates and predicts."""
         first: dict[StepKind, Specs] = {}
         for (kind, _), step in self._steps.items():
             first.setdefault(kind, step.specs)
+        if StepKind.TRAIN in first:
+            first.setdefault(StepKind.EVALUATE, first[StepKind.TRAIN])
+        for specs in list(first.values())[:1]:
+            first.setdefault(StepKind.PREDICT, (specs[0], None, None))
         return list(first.items())
 
     def captured_variables(self) -> list[Any]:

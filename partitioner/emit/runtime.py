@@ -48,6 +48,16 @@ def set_up_devices(names: Sequence[str]) -> dict[str, str]:
     }
 
 
+def gpu_titles() -> dict[str, str]:
+    """Marketing name of each GPU of this machine, by canonical device name."""
+    return {
+        DeviceName(type="GPU", index=index).canonical: tf.config.experimental.get_device_details(gpu).get(
+            "device_name", ""
+        )
+        for index, gpu in enumerate(tf.config.list_physical_devices("GPU"))
+    }
+
+
 def _make_logical_cpus(count: int) -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     configured = len(tf.config.get_logical_device_configuration(cpu) or [])

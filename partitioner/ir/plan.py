@@ -38,7 +38,11 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """The model the plan is for. `loss_origin` and `optimizer_origin`: `compiled`, `option` or `assumed`."""
+    """The model the plan is for.
+
+    `loss_origin` and `optimizer_origin` are `compiled`, `option` or `assumed`; `input_shapes` holds the sizes that were
+    given for inputs the model leaves open, by input name (empty for the only input).
+    """
 
     source: str
     name: str
@@ -51,6 +55,7 @@ class ModelInfo:
     loss_origin: str = ""
     optimizer: str = ""
     optimizer_origin: str = ""
+    input_shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
 """Proof that a placed model is where its plan says and computes what the unplaced model computes."""
 
-from partitioner.verify.check import verify_placed
+from partitioner.verification.check import verify_placed
 
 __all__ = ["verify_placed"]

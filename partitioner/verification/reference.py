@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from partitioner.verify.data import as_dense, flat_arrays
+from partitioner.verification.data import as_dense, flat_arrays
 
 
 @dataclass(frozen=True, kw_only=True)

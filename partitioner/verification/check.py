@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from partitioner.ir.plan import Verification
 from partitioner.ir.step import CapturedStep, StepKind
-from partitioner.verify.audit import executed_ops, hard_placement, misplaced_ops
-from partitioner.verify.data import as_dense, flat_arrays, permuted, random_batches
-from partitioner.verify.reference import Trajectory, reference_functions, restored, run_reference
+from partitioner.verification.audit import executed_ops, hard_placement, misplaced_ops
+from partitioner.verification.data import as_dense, flat_arrays, permuted, random_batches
+from partitioner.verification.reference import Trajectory, reference_functions, restored, run_reference
 
 DEFAULT_NUM_STEPS = 5
 # Relative to a tensor's norm. float32 has 24 bits (6e-8); sums of some hundred terms lose two digits of that.

@@ -1,0 +1,7 @@
+"""`python -m partitioner` is the command line."""
+
+import sys
+
+from partitioner.cli import main
+
+sys.exit(main())

@@ -1,0 +1,321 @@
+"""The Python API: every pass composed in one place. Each arrow of the data flow is one call below."""
+
+from __future__ import annotations
+
+import platform
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from partitioner.capture.lower import capture_step
+from partitioner.capture.objective import TrainingObjective, training_objective
+from partitioner.capture.signature import input_specs, specs_like, target_specs
+from partitioner.capture.trace import build, output_specs
+from partitioner.capture.source import LoadedModel
+from partitioner.capture.source import load_model as _load_model
+from partitioner.emit import runtime
+from partitioner.emit.export import export_saved_model
+from partitioner.emit.function import emit_function
+from partitioner.emit.load import load_placed
+from partitioner.emit.placed_model import PlacedModel
+from partitioner.emit.program import PlacedProgram
+from partitioner.errors import UsageError
+from partitioner.ir.plan import ModelInfo, Objective, PlanDocument, Strategy, Verification
+from partitioner.ir.step import CapturedStep, StepKind
+from partitioner.plan_view import Plan
+from partitioner.planner.assemble import plan_fields
+from partitioner.planner.costs import cost_graph
+from partitioner.planner.pins import pinned_ops
+from partitioner.planner.search import search
+from partitioner.planner.topology import build_topology, parse_devices
+from partitioner.planner.transfer import rebase, transfer_placement
+from partitioner.verification import verify_placed
+
+InputShape = Sequence[int] | Mapping[str, Sequence[int]] | None
+
+# The step a model was last planned with, so that placing it right away need not trace it again.
+_last_step: weakref.WeakKeyDictionary[Any, CapturedStep] = weakref.WeakKeyDictionary()
+
+
+def set_up_devices(devices: str | Sequence[str]) -> dict[str, str]:
+    """Make devices available in this process, before TensorFlow runs anything: logical CPU devices are created, and a GPU
+    that is not here is stood in for by one.
+
+    Args:
+        devices: Names, as a list or a comma list with ranges.
+
+    Returns:
+        The canonical name of the device that runs in place of each one.
+
+    Raises:
+        UsageError: A name is wrong, or TensorFlow has already started with too few logical CPU devices.
+    """
+    return runtime.set_up_devices([name.canonical for name in parse_devices(devices)])
+
+
+def load_model(source: str) -> LoadedModel:
+    """Load `PATH[:NAME]` with its variables in host memory, so that a model larger than one GPU can be loaded.
+
+    Raises:
+        ModelError: There is no such file or no such model in it.
+    """
+    with tf.device("CPU:0"):
+        return _load_model(source)
+
+
+def plan(
+    model: keras.Model,
+    *,
+    devices: str | Sequence[str],
+    batch_size: int = 32,
+    input_shape: InputShape = None,
+    training: bool = True,
+    strategy: str = "auto",
+    objective: str = "throughput",
+    hardware: str | None = None,
+    link: str | None = None,
+    pins: Mapping[str, str] | None = None,
+    memory_limit: str | float | Mapping[str, str | float] | None = None,
+    loss: str | None = None,
+    optimizer: str | None = None,
+    example_inputs: Any = None,
+    example_targets: Any = None,
+    time_limit: float = 60.0,
+    seed: int = 0,
+    source: str = "",
+) -> Plan:
+    """Find the best placement of a model's step.
+
+    Args:
+        model: A Keras model. Loss and optimizer are those it was compiled with, unless given.
+        devices: `["GPU:0", "GPU:1"]` or `"GPU:0-1"`; they need not be present on this machine.
+        batch_size: Rows of a batch.
+        input_shape: Sizes without the batch, one tuple or one per input name, where the model does not say.
+        training: Plan the training step (forward, loss, gradients, update), or inference.
+        strategy: `auto`, `single` or `layer-split`.
+        objective: `throughput`, `latency` or `memory`.
+        hardware: Catalogue name of the devices, e.g. `a100-80gb`; found out or assumed otherwise.
+        link: Catalogue name of the links between them, e.g. `nvlink3`.
+        pins: Device by regular expression over layer paths or op names.
+        memory_limit: What may be used of each device: `8GiB`, or a size by device.
+        loss: Name of a Keras loss, in place of the compiled one; mean squared error where there is neither.
+        optimizer: Name of a Keras optimizer, in place of the compiled one; Adam where there is neither.
+        example_inputs: A batch of inputs, to tell their shapes and dtypes.
+        example_targets: A batch of targets, where the loss does not tell their shapes.
+        time_limit: Seconds for the solver.
+        seed: Of the solver; the same seed gives the same plan.
+        source: Where the model came from, for the record.
+
+    Raises:
+        UsageError: An argument is wrong.
+        ModelError: The model cannot be traced.
+        InfeasibleError: No placement fits into memory.
+        TimeLimitError: None was found in time.
+    """
+    chosen = _choice(Strategy, strategy, "strategy")
+    goal = _choice(Objective, objective, "objective")
+    if batch_size < 1:
+        raise UsageError(f"batch_size is {batch_size}, expected at least 1")
+    if time_limit <= 0:
+        raise UsageError(f"time_limit is {time_limit}, expected more than 0 seconds")
+    names = parse_devices(devices)
+    topology, infos = build_topology(
+        names, hardware=hardware, link=link, memory_limit=memory_limit, present=runtime.gpu_titles()
+    )
+    trained = training_objective(model, loss=loss, optimizer=optimizer) if training else None
+    x = input_specs(model, _input_shapes(input_shape), example_inputs)
+    step = _capture(model, x, example_targets, trained, batch_size)
+    costed = cost_graph(step.graph, topology)
+    found = search(
+        costed,
+        strategy=chosen,
+        objective=goal,
+        pinned=pinned_ops(step.graph, pins or {}, names),
+        time_limit_seconds=time_limit,
+        seed=seed,
+    )
+    _last_step[model] = step
+    info = ModelInfo(
+        source=source,
+        name=model.name,
+        fingerprint=step.graph.fingerprint,
+        num_ops=len(step.graph.ops),
+        num_parameters=model.count_params(),
+        batch_size=batch_size,
+        training=training,
+        input_shapes={name: tuple(sizes) for name, sizes in _input_shapes(input_shape).items()},
+        **({} if trained is None else _objective_fields(trained)),
+    )
+    return Plan(
+        model=info,
+        versions=_versions(),
+        **plan_fields(costed, found, infos, requested=chosen, objective=goal),
+    )
+
+
+def place(model: keras.Model, plan: PlanDocument) -> PlacedModel:
+    """A Keras model that runs as planned: compile, fit, evaluate, predict and save work as usual.
+
+    The placed model shares its variables with `model`; they move to their planned devices. It comes compiled with what the
+    plan was made for. A GPU of the plan that is not here is stood in for by a logical CPU device.
+
+    Raises:
+        UsageError: The plan is for another model, or the devices cannot be made available.
+        ModelError: The model cannot be traced, or holds variables that Keras does not own.
+    """
+    devices = runtime.set_up_devices(sorted({*plan.placement.values(), *plan.used_devices}))
+    objective = _objective_of_plan(model, plan)
+    step = _step_of_plan(model, plan, objective)
+    local = rebase(plan, step.graph)
+
+    def on_devices(graph: Any) -> dict[str, str]:
+        return {name: devices[device] for name, device in transfer_placement(local, graph).items()}
+
+    def capture(kind: StepKind, specs: tuple[Any, Any, Any]) -> CapturedStep:
+        needs_loss = kind is not StepKind.PREDICT
+        return capture_step(
+            model,
+            kind,
+            specs,
+            batch_size=plan.model.batch_size,
+            objective=training_objective(placed) if needs_loss else None,
+        )
+
+    program = PlacedProgram(
+        capture,
+        on_devices,
+        devices={name: devices[name] for name in plan.used_devices},
+        optimizer=lambda: placed.optimizer,
+    )
+    placed = PlacedModel(program, model=model, name=model.name, plan=plan)
+    if objective is not None:
+        placed.compile(**_compile_arguments(model, objective))
+    program.add(step)
+    return placed
+
+
+def auto_place(model: keras.Model, **arguments: Any) -> PlacedModel:
+    """`place(model, plan(model, ...))`; takes the arguments of `plan`, and `placed.plan` is what it found."""
+    return place(model, plan(model, **arguments))
+
+
+def verify(model: keras.Model, placed: PlacedModel, *, num_steps: int = 5, seed: int = 0) -> Verification:
+    """Hold a placed model against the unplaced one: outputs, loss, gradients, `num_steps` training steps, and the device of
+    every executed op. Variables and optimizer are as before when it returns.
+
+    Raises:
+        UsageError: `placed` was not made from `model` in this process.
+    """
+    program = placed.program
+    if placed.model is not model or not isinstance(program, PlacedProgram):
+        raise UsageError("verify() needs the model that `placed` was made from", help="place(model, plan) first")
+    kind, specs = program.signatures()[0]
+    step = program.step(kind, specs)
+    objective = training_objective(placed) if kind is StepKind.TRAIN else None
+    return verify_placed(
+        model,
+        step,
+        program.placement(step),
+        emit_function,
+        compute_loss=objective.compute_loss if objective else None,
+        optimizer=objective.optimizer if objective else None,
+        ran_on=program.devices,
+        num_steps=num_steps,
+        seed=seed,
+    )
+
+
+def load(path: str | Path) -> PlacedModel:
+    """The trainable model that `partition` or `export` wrote: DIR, or the `placed_model` in it.
+
+    Raises:
+        ModelError: There is no placed model at `path`.
+        UsageError: This machine lacks a device it runs on.
+    """
+    path = Path(path)
+    return load_placed(path / "placed_model" if (path / "placed_model").is_dir() else path)
+
+
+def write_saved_model(placed: PlacedModel, path: str | Path) -> None:
+    """Write the placed SavedModel with the planned device names, whichever devices stood in for them here."""
+    export_saved_model(placed, path)
+
+
+def with_verification(plan: Plan, verification: Verification) -> Plan:
+    """The plan with what its verification showed."""
+    return replace(plan, verification=verification)
+
+
+def _capture(
+    model: keras.Model, x: Any, example_targets: Any, objective: TrainingObjective | None, batch_size: int
+) -> CapturedStep:
+    build(model, x)
+    if objective is None:
+        return capture_step(model, StepKind.PREDICT, (x, None, None), batch_size=batch_size)
+    if example_targets is not None:
+        y = specs_like(tf.nest.map_structure(tf.convert_to_tensor, example_targets))
+    else:
+        y = target_specs(output_specs(model, x), objective.loss)
+    return capture_step(model, StepKind.TRAIN, (x, y, None), batch_size=batch_size, objective=objective)
+
+
+def _step_of_plan(model: keras.Model, plan: PlanDocument, objective: TrainingObjective | None) -> CapturedStep:
+    """The step the plan was made from: the one just captured, or the same traced again."""
+    step = _last_step.get(model)
+    kind = StepKind.TRAIN if plan.model.training else StepKind.PREDICT
+    if step is not None and step.kind is kind and step.graph.fingerprint == plan.model.fingerprint:
+        return step
+    x = input_specs(model, plan.model.input_shapes)
+    return _capture(model, x, None, objective, plan.model.batch_size)
+
+
+def _objective_of_plan(model: keras.Model, plan: PlanDocument) -> TrainingObjective | None:
+    if not plan.model.training:
+        return None
+    loss = None if plan.model.loss_origin == "compiled" else plan.model.loss
+    optimizer = None if plan.model.optimizer_origin == "compiled" else plan.model.optimizer
+    return training_objective(model, loss=loss, optimizer=optimizer)
+
+
+def _compile_arguments(model: keras.Model, objective: TrainingObjective) -> dict[str, Any]:
+    """What to compile the placed model with: the model's own arguments, loss and optimizer as planned."""
+    own = getattr(model, "_compile_config", None)
+    arguments = dict(own.config) if own is not None and model.compiled else {}
+    arguments.pop("jit_compile", None)
+    return {**arguments, "loss": objective.loss, "optimizer": objective.optimizer}
+
+
+def _objective_fields(objective: TrainingObjective) -> dict[str, str]:
+    return {
+        "loss": objective.loss_name,
+        "loss_origin": objective.loss_origin,
+        "optimizer": objective.optimizer_name,
+        "optimizer_origin": objective.optimizer_origin,
+    }
+
+
+def _input_shapes(shape: InputShape) -> dict[str, tuple[int, ...]]:
+    if shape is None:
+        return {}
+    if isinstance(shape, Mapping):
+        return {name: tuple(sizes) for name, sizes in shape.items()}
+    return {"": tuple(shape)}
+
+
+def _choice(kind: Any, text: str, what: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError as error:
+        known = ", ".join(kind)
+        raise UsageError(f"unknown {what} {text!r}", notes=[f"this version has: {known}"]) from error
+
+
+def _versions() -> dict[str, str]:
+    packages = ("partition", "tensorflow", "keras", "ortools", "networkx")
+    return {name: version(name) for name in packages} | {"python": platform.python_version()}
