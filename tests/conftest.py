@@ -1,0 +1,31 @@
+"""Devices for the whole session: TensorFlow fixes them when it first runs anything."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+import pytest
+
+NUM_LOGICAL_CPUS = 5
+
+
+@pytest.fixture(scope="session", autouse=True)
+def logical_cpus() -> list[str]:
+    """Names of the logical CPU devices that stand in for GPUs here."""
+    import partitioner
+
+    names = [f"CPU:{index}" for index in range(NUM_LOGICAL_CPUS)]
+    partitioner.set_up_devices(names)
+    return names
+
+
+@pytest.fixture
+def fresh_keras() -> None:
+    """Layer names and random numbers as in a new process."""
+    import keras
+
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(0)
