@@ -145,9 +145,9 @@ class _Simulation:
         return current
 
     def run(self) -> Schedule:
-        for index, count in enumerate(self.waiting):
-            if count == 0:
-                self._becomes_ready(index, 0.0)
+        # Listed first: a free op among them releases others, which must not be taken for sources too.
+        for index in [index for index, count in enumerate(self.waiting) if count == 0]:
+            self._becomes_ready(index, 0.0)
         self._start_idle(0.0)
         while self.events:
             now = self.events[0][0]
