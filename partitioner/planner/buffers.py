@@ -59,10 +59,16 @@ class Buffers:
 
     @cached_property
     def kept(self) -> Mapping[str, str]:
-        """Tensors that outlive their phase (saved for the backward pass, or gradients), by the op that makes them."""
+        """Tensors that outlive their phase (saved for the backward pass, or gradients), by their op.
+
+        A reader that costs nothing and hands nothing on (Shape) runs as soon as it can, and keeps nothing.
+        """
         graph = self.costed.graph
         found: dict[str, str] = {}
-        for op in graph.ops:
+        for op, cost in zip(graph.ops, self.costed.costs, strict=True):
+            is_free = not cost.flops and not cost.moved_bytes
+            if is_free and not any(name in self.passes_on for name in op.outputs):
+                continue
             for name in op.inputs:
                 root = self.root(name)
                 if root is not None:
@@ -85,11 +91,15 @@ def total_bytes(costed: CostedGraph) -> dict[str, int]:
     """Bytes a step needs at least, over all devices: parameters, slots, other state, gradients, saved activations."""
     buffers = Buffers(costed)
     graph = costed.graph
-    kinds = {kind: 0 for kind in VariableKind}
+    kinds = dict.fromkeys(VariableKind, 0)
     for variable in graph.variables:
         kinds[variable.kind] += variable.size_bytes
-    gradients = sum(graph.tensor[r].size_bytes for r in buffers.kept if graph.op[buffers.kept[r]].phase is Phase.BACKWARD)
-    saved = sum(graph.tensor[r].size_bytes for r in buffers.kept if graph.op[buffers.kept[r]].phase is Phase.FORWARD)
+    gradients = sum(
+        graph.tensor[r].size_bytes for r in buffers.kept if graph.op[buffers.kept[r]].phase is Phase.BACKWARD
+    )
+    saved = sum(
+        graph.tensor[r].size_bytes for r in buffers.kept if graph.op[buffers.kept[r]].phase is Phase.FORWARD
+    )
     return {
         "parameters": kinds[VariableKind.PARAMETER],
         "gradients": gradients,
