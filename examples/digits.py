@@ -1,13 +1,14 @@
 """Handwritten digits at any size: scikit-learn's 1,797 real 8x8 scans, enlarged; nothing is downloaded."""
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 NUM_TRAIN = 1437  # 80 %; the other 360 are for testing
 
 
 def load(height, width, channels=1, flat=False):
     """`(x_train, y_train), (x_test, y_test)`: float32 images in 0..1 (rows if `flat`) and what they show."""
+    from sklearn.datasets import load_digits  # only to train: planning the examples does not need scikit-learn
+
     digits = load_digits()
     scale = min(height, width) // 8
     images = (digits.images / 16).astype("float32").repeat(scale, axis=1).repeat(scale, axis=2)

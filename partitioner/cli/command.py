@@ -1,0 +1,165 @@
+"""One command from a model file to a placed model: load, plan, place, verify, write, tell."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from partitioner import __version__
+from partitioner.cli.console import (
+    Progress,
+    library_logs,
+    print_result,
+    stdout_is_stderr,
+    without_native_notices,
+)
+from partitioner.cli.options import read_options
+from partitioner.errors import PartitionError, UsageError, VerificationError
+
+if TYPE_CHECKING:
+    from partitioner.api import Plan
+
+_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line with `arguments` (`sys.argv` by default) and return its exit code."""
+    verbose = False
+    try:
+        options = read_options(arguments)
+        verbose = options.verbose
+        with library_logs(shown=verbose):
+            _show_again(options) if options.shows_plan else _partition(options)
+    except PartitionError as error:
+        if verbose:
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except Exception as error:
+        traceback.print_exc()
+        print(
+            f"error: a bug in partition {__version__}: {type(error).__name__}: {error}\n"
+            "   help: please report it with the lines above and the command line",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+def _partition(options: argparse.Namespace) -> None:
+    from partitioner.cli.output import output_directory
+    from partitioner.planner.topology import build_topology, parse_devices
+
+    # What is wrong here is told before TensorFlow is loaded, which takes seconds.
+    names = parse_devices(options.devices)
+    build_topology(names, hardware=options.hardware, link=options.link, memory_limit=options.memory_limit)
+    directory = output_directory(options)
+    progress = Progress(enabled=not options.quiet)
+
+    with stdout_is_stderr():
+        progress("loading TensorFlow")
+        with without_native_notices(enabled=not options.verbose):
+            from partitioner import api
+        plan, files = _compile(api, options, [name.canonical for name in names], directory, progress)
+    _print(plan, options, files)
+    if plan.verification is not None and not plan.verification.passed:
+        raise _failed_verification(plan)
+
+
+def _compile(
+    api: Any, options: argparse.Namespace, devices: list[str], directory: Path, progress: Progress
+) -> tuple[Plan, list[Path]]:
+    """Load, plan, place, verify, write; a placed model that failed its verification is not written."""
+    from partitioner.cli.output import write_pictures, write_plan
+
+    places = not options.dry_run or options.verify
+    stand_ins = api.set_up_devices(devices) if places else {}
+    progress(f"loading {options.model}")
+    loaded = api.load_model(options.model)
+    progress("tracing and planning")
+    plan = _plan(api, options, devices, loaded)
+    if not places:
+        return plan, []
+    progress("placing")
+    placed = api.place(loaded.model, plan)
+    are_here = all(stand_ins[name] == name for name in plan.used_devices)
+    if options.verify or (options.verify is None and are_here):
+        progress("verifying against the unplaced model")
+        plan = api.with_verification(plan, api.verify(loaded.model, placed))
+    if options.dry_run:
+        return plan, []
+    progress(f"writing {directory}")
+    passed = plan.verification is None or plan.verification.passed
+    files = write_plan(plan, directory, partial(api.write_saved_model, placed) if passed else None)
+    return plan, [*files, *write_pictures(plan, options)]
+
+
+def _plan(api: Any, options: argparse.Namespace, devices: list[str], loaded: Any) -> Plan:
+    return api.plan(
+        loaded.model,
+        devices=devices,
+        batch_size=options.batch_size,
+        input_shape=options.input_shape,
+        training=options.training,
+        strategy=options.strategy,
+        objective=options.objective,
+        hardware=options.hardware,
+        link=options.link,
+        pins=options.pin,
+        memory_limit=options.memory_limit,
+        loss=options.loss,
+        optimizer=options.optimizer,
+        example_inputs=loaded.example_inputs,
+        example_targets=loaded.example_targets,
+        time_limit=options.time_limit,
+        seed=options.seed,
+        source=options.model,
+    )
+
+
+def _show_again(options: argparse.Namespace) -> None:
+    """Show a plan.json anew; needs no TensorFlow."""
+    import msgspec
+
+    from partitioner.cli.output import write_pictures
+    from partitioner.plan_view import Plan
+
+    path = Path(options.model)
+    try:
+        plan = Plan.load(path)
+    except OSError as error:
+        raise UsageError(f"cannot read {str(path)!r}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise UsageError(
+            f"{path} is not a plan: {error}", help="give a plan.json that partition wrote"
+        ) from error
+    _print(plan, options, write_pictures(plan, options))
+
+
+def _print(plan: Plan, options: argparse.Namespace, files: list[Path]) -> None:
+    print_result(plan.to_json() + "\n" if options.json else plan.to_text(files=files))
+
+
+def _failed_verification(plan: Plan) -> VerificationError:
+    found = plan.verification
+    assert found is not None
+    return VerificationError(
+        "the placed model failed its verification; it was not written",
+        notes=[
+            f"misplaced ops: {len(found.misplaced_ops)}",
+            f"relative differences: outputs {found.outputs_max_rel_diff:.1e}, "
+            f"gradients {found.gradients_max_rel_diff:.1e}, "
+            f"weights after {found.num_steps} steps {found.weights_max_rel_diff:.1e}; "
+            f"tolerance {found.tolerance:.0e}, unplaced model reordered {found.control_max_rel_diff:.1e}",
+            *found.misplaced_ops[:5],
+        ],
+        help="plan.json has the details; please report it with the model",
+    )
