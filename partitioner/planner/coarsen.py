@@ -39,7 +39,9 @@ class Coarsening:
     is_lossless: bool
 
 
-def coarsen(costed: CostedGraph, max_items: int = DEFAULT_MAX_ITEMS, keep_apart: Mapping[str, int] | None = None) -> Coarsening:
+def coarsen(
+    costed: CostedGraph, max_items: int = DEFAULT_MAX_ITEMS, keep_apart: Mapping[str, int] | None = None
+) -> Coarsening:
     """Group ops into items.
 
     Args:
@@ -53,7 +55,7 @@ def coarsen(costed: CostedGraph, max_items: int = DEFAULT_MAX_ITEMS, keep_apart:
         if op.colocation_group:
             sets.union(op.colocation_group, op.name)
     _join_leaf_layers(costed, sets)
-    _join_free_ops(costed, sets)
+    _join_free_ops(costed, sets, keep_apart or {})
     is_lossless = _join_lightest(costed, sets, max_items, keep_apart or {})
     members: dict[str, list[str]] = {}
     for op in graph.ops:
@@ -84,21 +86,29 @@ def _join_leaf_layers(costed: CostedGraph, sets: UnionFind) -> None:
             sets.union(first.setdefault(op.layer, op.name), op.name)
 
 
-def _join_free_ops(costed: CostedGraph, sets: UnionFind) -> None:
-    """Ops that cost nothing join the only item that reads them, or else the one that feeds them."""
+def _join_free_ops(costed: CostedGraph, sets: UnionFind, pinned: Mapping[str, int]) -> None:
+    """Sets that cost nothing join the only one that reads them, or else the only one that feeds them."""
     graph = costed.graph
-    free = {op.name for op, seconds in zip(graph.ops, costed.seconds, strict=True) if not any(seconds)}
-    grouped = {op.name for op in graph.ops if op.colocation_group}
+    kept = {
+        sets[op.name]
+        for op, seconds in zip(graph.ops, costed.seconds, strict=True)
+        if any(seconds) or op.name in pinned
+    }
+
+    def join(name: str, neighbours: set[str]) -> None:
+        neighbours.discard(sets[name])
+        if sets[name] not in kept and len(neighbours) == 1:
+            neighbour = neighbours.pop()
+            is_kept = neighbour in kept
+            sets.union(neighbour, name)
+            if is_kept:
+                kept.add(sets[name])
+
     for op in reversed(graph.ops):
-        if op.name in free and op.name not in grouped:
-            readers = {sets[reader] for name in op.outputs for reader in graph.consumers[name]}
-            if len(readers) == 1:
-                sets.union(next(iter(readers)), op.name)
+        join(op.name, {sets[reader] for name in op.outputs for reader in graph.consumers[name]})
     for op in graph.ops:
-        if op.name in free and op.inputs and op.name not in grouped:
-            feeders = {sets[graph.tensor[name].producer] for name in op.inputs}
-            if len(feeders) == 1 and not any(graph.consumers[name] for name in op.outputs):
-                sets.union(next(iter(feeders)), op.name)
+        if not any(graph.consumers[name] for name in op.outputs):
+            join(op.name, {sets[graph.tensor[name].producer] for name in op.inputs})
 
 
 def _join_lightest(costed: CostedGraph, sets: UnionFind, max_items: int, pinned: Mapping[str, int]) -> bool:
