@@ -7,7 +7,7 @@ NUM_TRAIN = 1437  # 80 %; the other 360 are for testing
 
 def load(height, width, channels=1, flat=False):
     """`(x_train, y_train), (x_test, y_test)`: float32 images in 0..1 (rows if `flat`) and what they show."""
-    from sklearn.datasets import load_digits  # only to train: planning the examples does not need scikit-learn
+    from sklearn.datasets import load_digits  # here, since planning the examples does not need it
 
     digits = load_digits()
     scale = min(height, width) // 8

@@ -1,0 +1,5 @@
+"""The command line: `partition MODEL --devices ...`, from a model file to a placed model."""
+
+from partitioner.cli.command import main
+
+__all__ = ["main"]

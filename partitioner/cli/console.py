@@ -1,0 +1,102 @@
+"""Two streams kept apart: the result alone on stdout; progress, without libraries' notices, on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+
+_LIBRARIES = r"(tensorflow|keras|absl|google|numpy|jax|partitioner)\b"
+
+
+class Progress:
+    """One line on stderr for each thing that is begun."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled = enabled
+        self._start = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        """Say what is begun, and after how many seconds."""
+        if self._enabled:
+            print(f"[{time.monotonic() - self._start:5.1f} s] {text} ...", file=sys.stderr, flush=True)
+
+
+def print_result(text: str) -> None:
+    """Write `text` to stdout. A reader that has gone (`| head`) is no error; what it cannot show is `?`."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still buffered would fail once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def stdout_is_stderr() -> Iterator[None]:
+    """Whatever is written to stdout goes to stderr, also by C++ and by child processes of the user's file."""
+    sys.stdout.flush()
+    with contextlib.redirect_stdout(sys.stderr), _descriptor(1, 2):
+        yield
+
+
+@contextlib.contextmanager
+def without_native_notices(*, enabled: bool) -> Iterator[None]:
+    """Keep back what the block writes to stderr, below Python too; all of it is shown if the block fails.
+
+    TensorFlow and Graphviz write notices that no setting of theirs turns off. No user code may run in it.
+    """
+    if not enabled:
+        yield
+        return
+    with tempfile.TemporaryFile() as kept:
+        sys.stderr.flush()
+        try:
+            with _descriptor(2, kept.fileno()):
+                yield
+                sys.stderr.flush()
+        except Exception:
+            kept.seek(0)
+            print(kept.read().decode(errors="replace"), end="", file=sys.stderr)
+            raise
+
+
+@contextlib.contextmanager
+def library_logs(*, shown: bool) -> Iterator[None]:
+    """Show or hide the warnings and logs of the libraries; the user's own warnings are left alone."""
+    # TensorFlow reads this when it is imported.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if shown else "3")
+    loggers = [] if shown else [logging.getLogger(name) for name in ("tensorflow", "absl")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        if not shown:
+            warnings.filterwarnings("ignore", module=_LIBRARIES)
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _descriptor(number: int, target: int) -> Iterator[None]:
+    """File descriptor `number` writes to `target` within the block."""
+    try:
+        saved = os.dup(number)
+    except OSError:  # it is closed: there is nothing to keep back
+        yield
+        return
+    os.dup2(target, number)
+    try:
+        yield
+    finally:
+        os.dup2(saved, number)
+        os.close(saved)

@@ -1,0 +1,255 @@
+"""What can be asked for: the options, and their texts read into values before TensorFlow is loaded."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import NoReturn
+
+from partitioner import __version__
+from partitioner.errors import UsageError
+
+_EPILOG = """\
+examples:
+  partition model.py --devices GPU:0,GPU:1 --batch-size 256
+  partition model.py --devices CPU:0,CPU:1 --strategy layer-split --pin 'enc.*=CPU:0'
+  partition 'model.py:build_model(depth=50)' --devices GPU:0-3 \\
+      --hardware a100-80gb --link nvlink3
+  partition model_partitioned/plan.json --svg placement.svg
+
+exit codes:
+  0  a plan was found                 4  proved infeasible
+  1  a bug of ours                    5  time limit reached without a plan
+  2  usage                            6  the placed model failed verification
+  3  model not found or not traceable
+"""
+
+# What shows a plan.json again; every other option is about making a plan.
+_FOR_A_PLAN = {"model", "dot", "svg", "json", "quiet", "verbose"}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises what argparse would print with the whole usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message.removeprefix("argument "), help="partition --help")
+
+
+def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of a command line (`sys.argv` by default), each as the value it stands for.
+
+    `input_shape` and `pin` are dictionaries (`input_shape` is None where none is given); a plan.json as MODEL
+    takes only the options that show it.
+
+    Raises:
+        UsageError: An option is unknown, has a wrong value or does nothing here.
+    """
+    parser = _parser()
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        raise _unknown(parser, unknown[0])
+    options.shows_plan = options.model.endswith(".json")
+    if options.shows_plan:
+        _refuse_idle(parser, options)
+    elif not options.devices:
+        raise UsageError(
+            "which devices? --devices is missing", help="e.g. --devices GPU:0,GPU:1 or CPU:0,CPU:1"
+        )
+    written = [name for name in ("output", "dot", "svg") if getattr(options, name)]
+    if options.dry_run and written:
+        raise UsageError(f"--dry-run writes no file, but --{written[0]} asks for one")
+    options.input_shape = _shapes(options.input_shape)
+    options.pin = _pins(options.pin)
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="partition",
+        usage="partition MODEL --devices LIST [options]",
+        description="Split a Keras model over devices: plan, place, verify.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # an abbreviation in a script would break when an option is added
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="PATH[:NAME]: a .py file with a model or a factory, a .keras file, or a plan.json to show again",
+    )
+    _add_step(parser.add_argument_group("the step to plan"))
+    _add_devices(parser.add_argument_group("the devices"))
+    _add_search(parser.add_argument_group("the search"))
+    _add_results(parser.add_argument_group("the results"))
+    parser.add_argument("--version", action="version", version=f"partition {__version__}")
+    return parser
+
+
+def _add_step(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--batch-size", type=_count, default=32, metavar="N", help="rows of a batch (default: %(default)s)"
+    )
+    group.add_argument(
+        "--input-shape",
+        action="append",
+        default=[],
+        metavar="[NAME=]D1,D2,...",
+        help="sizes without the batch, where the model does not say; repeatable",
+    )
+    mode = group.add_mutually_exclusive_group()
+    mode.add_argument(
+        "--training",
+        dest="training",
+        action="store_true",
+        default=True,
+        help="plan the training step (default)",
+    )
+    mode.add_argument("--inference", dest="training", action="store_false", help="plan inference")
+    group.add_argument(
+        "--loss", metavar="NAME", help="Keras loss (default: the compiled one, else mean_squared_error)"
+    )
+    group.add_argument(
+        "--optimizer", metavar="NAME", help="Keras optimizer (default: the compiled one, else adam)"
+    )
+
+
+def _add_devices(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--devices",
+        metavar="LIST",
+        help="comma list with ranges: GPU:0,GPU:1 or GPU:0-3 or CPU:0,CPU:1; they need not be here",
+    )
+    group.add_argument(
+        "--hardware", metavar="NAME", help="what the devices are: a100-80gb, h100-sxm, t4, ..."
+    )
+    group.add_argument("--link", metavar="NAME", help="what joins them: pcie4, nvlink3, ...")
+    group.add_argument(
+        "--memory-limit",
+        metavar="SIZE",
+        help="use at most this much of each device: 8GiB, or GPU:0=8GiB,GPU:1=4GiB",
+    )
+
+
+def _add_search(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--strategy",
+        choices=["auto", "single", "layer-split"],
+        default="auto",
+        help="auto uses as many devices as pay, layer-split uses all (default: %(default)s)",
+    )
+    group.add_argument(
+        "--objective",
+        choices=["throughput", "latency", "memory"],
+        default="throughput",
+        help="least time of a step, least time of one input, or least memory on the fullest device "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
+        "--pin",
+        action="append",
+        default=[],
+        metavar="REGEX=DEVICE",
+        help="keep matching layers or ops on a device; repeatable",
+    )
+    group.add_argument(
+        "--time-limit",
+        type=_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="for the solver (default: %(default)g)",
+    )
+    group.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="same seed, same plan (default: %(default)s)"
+    )
+
+
+def _add_results(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("-o", "--output", metavar="DIR", help="where to write (default: <model>_partitioned)")
+    group.add_argument("--dot", metavar="FILE", help="write the picture as DOT here too")
+    group.add_argument("--svg", metavar="FILE", help="draw the picture as SVG")
+    group.add_argument(
+        "--verify",
+        action=argparse.BooleanOptionalAction,
+        help="run the placed model beside the unplaced one, on logical CPU devices in place of GPUs that are "
+        "not here (default: when all devices are here)",
+    )
+    group.add_argument("--json", action="store_true", help="print plan.json and nothing else")
+    group.add_argument("--dry-run", action="store_true", help="plan only, write no file")
+    amount = group.add_mutually_exclusive_group()
+    amount.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+    amount.add_argument("-v", "--verbose", action="store_true", help="library logs and tracebacks on stderr")
+
+
+def _unknown(parser: argparse.ArgumentParser, text: str) -> UsageError:
+    if not text.startswith("-"):
+        return UsageError(f"unexpected argument {text!r}: one MODEL at a time", help="partition --help")
+    option = text.split("=")[0]
+    known = sorted(set(re.findall(r"--[a-z-]+", parser.format_help())))
+    close = get_close_matches(option, known, n=1)
+    return UsageError(
+        f"unknown option {option}", help=f"did you mean {close[0]}?" if close else "partition --help"
+    )
+
+
+def _refuse_idle(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Options that do nothing for a plan that is shown again are told, not ignored."""
+    idle = [name for name, value in vars(options).items() if name not in {*_FOR_A_PLAN, "shows_plan"}
+            and value != parser.get_default(name)]  # fmt: skip
+    if idle:
+        flags = ["--inference" if name == "training" else f"--{name.replace('_', '-')}" for name in idle]
+        raise UsageError(
+            f"{options.model} is a plan to show again; {', '.join(flags)} would do nothing",
+            help="name the model to plan anew: partition model.py --devices ...",
+        )
+
+
+def _count(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:  # also what is not a number
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+def _shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, _, sizes = text.rpartition("=")
+        try:
+            shape = tuple(int(size) for size in sizes.split(","))
+        except ValueError:
+            shape = ()
+        if not shape or any(size < 1 for size in shape):
+            raise UsageError(
+                f"--input-shape {text!r}: expected sizes of at least 1 without the batch",
+                help="e.g. --input-shape 28,28,1 or --input-shape image=28,28,1",
+            )
+        if name in shapes:
+            raise UsageError(f"--input-shape names {name or 'the only input'} twice")
+        shapes[name] = shape
+    return shapes or None
+
+
+def _pins(texts: Sequence[str]) -> dict[str, str]:
+    pins: dict[str, str] = {}
+    for text in texts:
+        pattern, _, device = text.rpartition("=")
+        if not pattern or not device:
+            raise UsageError(f"--pin {text!r}: expected REGEX=DEVICE", help="e.g. --pin 'conv.*=GPU:0'")
+        if pins.setdefault(pattern, device) != device:
+            raise UsageError(f"--pin puts {pattern!r} on {pins[pattern]} and on {device}")
+    return pins
