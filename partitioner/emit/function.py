@@ -8,6 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
+# Functions enter the runtime only through here; import_graph_def adds them to the graph alone.
+from tensorflow.python.eager import context
+
 from partitioner.emit.graph_def import place_graph_def
 from partitioner.emit.variables import held_variable, move_variables, variable_homes
 from partitioner.ir.graph_def import producer, prune
@@ -40,6 +43,8 @@ def emit_function(
     roots = [*map(producer, fetches), *(step.side_effects if side_effects else ())]
     graph_def = prune(step.graph_def, [*roots, *map(producer, step.inputs)])
     graph_def = place_graph_def(graph_def, placement, suffix=f"placed_{next(_numbers)}")
+    for function in graph_def.library.function:
+        context.context().add_function_def(function)
     live = {node.name for node in graph_def.node}
     outside = dict(step.captures) | {p: held_variable(v).handle for p, v in step.variables.items()}
 
