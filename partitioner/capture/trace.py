@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,13 @@ import keras
 import tensorflow as tf
 
 from partitioner.capture.layers import LayerRecorder
+from partitioner.capture.module_file import shown
 from partitioner.capture.objective import TrainingObjective
 from partitioner.errors import ModelError, PartitionError
 from partitioner.ir.op_graph import Layer
 from partitioner.ir.step import StepKind
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Keras sets parts of its messages in bold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +47,12 @@ class Trace:
 
 
 def trace_step(
-    model: keras.Model, kind: StepKind, specs: tuple[Any, Any, Any], objective: TrainingObjective | None = None
+    model: keras.Model,
+    kind: StepKind,
+    specs: tuple[Any, Any, Any],
+    objective: TrainingObjective | None = None,
 ) -> Trace:
-    """Trace `model` on `specs` = structures of TensorSpec for (x, y, sample_weight), None where there is none.
+    """Trace `model` on `specs`: structures of TensorSpec for (x, y, sample_weight), or None for any of them.
 
     Args:
         model: Any Keras model; it is built if it is not yet.
@@ -126,7 +133,9 @@ def output_specs(model: keras.Model, x_specs: Any) -> Any:
     outputs = getattr(model, "output", None) if not isinstance(model, keras.Sequential) else None
     if outputs is None:
         try:
-            outputs = model(tf.nest.map_structure(lambda s: keras.KerasTensor(s.shape, s.dtype.name), x_specs))
+            outputs = model(
+                tf.nest.map_structure(lambda s: keras.KerasTensor(s.shape, s.dtype.name), x_specs)
+            )
         except Exception as error:
             raise _untraceable(model, StepKind.PREDICT, error) from error
     return tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), outputs)
@@ -134,13 +143,15 @@ def output_specs(model: keras.Model, x_specs: Any) -> Any:
 
 def _untraceable(model: keras.Model, kind: StepKind, error: Exception) -> ModelError:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_user_code(f.filename)]
-    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} ({frames[-1].name})" if frames else None
-    reason = [line for line in str(error).strip().splitlines() if line.strip()][:6]
+    where = f"{shown(frames[-1].filename)}:{frames[-1].lineno} ({frames[-1].name})" if frames else None
+    text = _COLOUR.sub("", str(error))
+    reason = [line for line in text.strip().splitlines() if line.strip()][:6]
     return ModelError(
         f"TensorFlow cannot trace the {kind.value} step of model {model.name!r}",
         where=where,
         notes=[f"{type(error).__name__}: {reason[0] if reason else '(no message)'}", *reason[1:]],
-        help="the model must run under tf.function: check input shapes, dtypes and the loss, or try --inference",
+        help="the model must run under tf.function: check input shapes, dtypes and the loss, "
+        "or try --inference",
     )
 
 
