@@ -1,4 +1,4 @@
-"""Names of devices: people read and type `GPU:0`, files carry `/job:localhost/replica:0/task:0/device:GPU:0`."""
+"""Names of devices: people type `GPU:0`, files carry `/job:localhost/replica:0/task:0/device:GPU:0`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Walk a GraphDef by names alone (any object with TensorFlow's fields will do, so nothing here needs TensorFlow)."""
+"""Walk a GraphDef by names alone: any object with its fields will do, so nothing here needs TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def producer(reference: str) -> str:
 
 
 def prune(graph_def: Any, wanted: Iterable[str]) -> Any:
-    """A GraphDef with the nodes that `wanted` need, data and control, in the given order; the library is kept."""
+    """A GraphDef with the nodes that `wanted` need, data and control, in order; the library is kept."""
     nodes = {node.name: node for node in graph_def.node}
     live: set[str] = set()
     stack = list(wanted)

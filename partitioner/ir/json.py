@@ -1,4 +1,4 @@
-"""JSON both ways for every type here. msgspec checks types on the way in; the types check themselves when built."""
+"""JSON both ways for every type here: msgspec checks types on the way in, the types check themselves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def from_json(text: str | bytes, kind: type[T]) -> T:
     """Read a value of type `kind`.
 
     Raises:
-        msgspec.ValidationError: The text is not JSON, or has a field of the wrong type (its path is named), or the
-            value violates what its type promises.
+        msgspec.ValidationError: The text is not JSON, or has a field of the wrong type (its path is named),
+            or the value violates what its type promises.
     """
     return msgspec.json.decode(text, type=kind)

@@ -51,8 +51,8 @@ class Op:
     Attributes:
         name: Name in the traced graph, unique.
         type: TensorFlow op type, e.g. `MatMul`.
-        layer: Path of the innermost Keras layer whose call created the op (a backward op has its forward op's,
-            an update op its variable's); empty for the loss and for work that belongs to no layer.
+        layer: Path of the innermost Keras layer whose call created the op (a backward op has its forward
+            op's, an update op its variable's); empty for the loss and for work that belongs to no layer.
         phase: Forward, backward or update.
         colocation_group: Ops with the same non-empty group share a device: those of one variable, and
             every backward op with the forward op it differentiates.
@@ -107,7 +107,8 @@ class Layer:
 class OpGraph:
     """All ops of one step, in a topological order, with every tensor and variable they touch.
 
-    `inputs` and `outputs` name tensors. `assumed_shapes` names those whose size depends on values and was assumed.
+    `inputs` and `outputs` name tensors. `assumed_shapes` names those whose size depends on values and was
+    assumed.
 
     Raises:
         ValueError: Listing every violation, when names repeat, a reference is unknown or the order is not
@@ -129,7 +130,9 @@ class OpGraph:
         problems = list(_violations(self))
         if problems:
             shown = "\n  ".join(problems[:20])
-            raise ValueError(f"the op graph {self.name!r} is malformed ({len(problems)} problems):\n  {shown}")
+            raise ValueError(
+                f"the op graph {self.name!r} is malformed ({len(problems)} problems):\n  {shown}"
+            )
 
     @cached_property
     def op(self) -> Mapping[str, Op]:
@@ -164,8 +167,9 @@ class OpGraph:
     def fingerprint(self) -> str:
         """Identity of the model's own forward computation.
 
-        Covers op types, wiring and variable shapes inside the model's layers. Leaves out names (Keras numbers layers
-        anew in every process), the batch size, loss and optimizer, so a plan survives a rebuild and a recompile.
+        Covers op types, wiring and variable shapes inside the model's layers. Leaves out names (Keras numbers
+        layers anew in every process), the batch size, loss and optimizer, so a plan survives a rebuild and a
+        recompile.
         """
         index: dict[str, int] = {}
         rows: list[object] = []
@@ -174,7 +178,9 @@ class OpGraph:
                 continue
             index[op.name] = len(index)
             wires = [
-                (index[p], self.op[p].outputs.index(name)) if (p := self.tensor[name].producer) in index else None
+                (index[p], self.op[p].outputs.index(name))
+                if (p := self.tensor[name].producer) in index
+                else None
                 for name in op.inputs
             ]
             shapes = [(self.variable[v].spec.shape, self.variable[v].spec.dtype) for v in op.variables]
@@ -182,7 +188,7 @@ class OpGraph:
         return hashlib.sha256(msgspec.json.encode(rows)).hexdigest()[:16]
 
     def to_networkx(self) -> nx.DiGraph:
-        """The graph as networkx sees it: one node per op, `tensors` on each data edge, control edges without."""
+        """The graph as networkx sees it: a node per op, `tensors` on data edges, none on control edges."""
         graph = nx.DiGraph(name=self.name)
         for op in self.ops:
             graph.add_node(op.name, op=op)

@@ -40,8 +40,8 @@ class Origin(StrEnum):
 class ModelInfo:
     """The model the plan is for.
 
-    `loss_origin` and `optimizer_origin` are `compiled`, `option` or `assumed`; `input_shapes` holds the sizes that were
-    given for inputs the model leaves open, by input name (empty for the only input).
+    `loss_origin` and `optimizer_origin` are `compiled`, `option` or `assumed`; `input_shapes` holds the sizes
+    that were given for inputs the model leaves open, by input name (empty for the only input).
     """
 
     source: str
@@ -122,9 +122,10 @@ class SolverInfo:
 class Verification:
     """What running the placed model beside the unplaced one showed.
 
-    `*_max_abs_diff` are absolute; `*_max_rel_diff` are norms of differences over the norm of the tensor; `control_*` is the
-    unplaced model against itself with the rows of the batch reversed. `ran_on` maps planned devices to those that ran.
-    `passed`: nothing is misplaced and no relative difference exceeds `tolerance`.
+    `*_max_abs_diff` are absolute; `*_max_rel_diff` are norms of differences over the norm of the tensor;
+    `control_*` is the unplaced model against itself with the rows of the batch reversed. `ran_on` maps
+    planned devices to those that ran. `passed`: nothing is misplaced and no relative difference exceeds
+    `tolerance`.
     """
 
     outputs_max_abs_diff: float
@@ -202,7 +203,9 @@ class PlanDocument:
         known = {device.name for device in self.devices}
         strangers = sorted(set(self.placement.values()) - known)
         if strangers:
-            raise ValueError(f"the placement uses devices that `devices` does not list: {', '.join(strangers)}")
+            raise ValueError(
+                f"the placement uses devices that `devices` does not list: {', '.join(strangers)}"
+            )
 
     def to_json(self) -> str:
         """The text of plan.json: sorted keys, two spaces per level."""

@@ -1,4 +1,4 @@
-"""The placement problem: integers only, so that what the solver calls feasible fits and every run is the same.
+"""The placement problem: integers only, so that what is called feasible fits and every run is the same.
 
 Durations are nanoseconds and rounded up, capacities are bytes and rounded down.
 """
@@ -37,7 +37,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """A value that `source` (a task) produces and `targets` (tasks) need; sent once to each device that needs it."""
+    """A value that task `source` makes and tasks `targets` need; sent once to each device that needs it."""
 
     source: int
     targets: tuple[int, ...]
@@ -60,14 +60,14 @@ class ProblemLink:
 class PlacementProblem:
     """Assign each item to a device so that the last task ends as early as possible.
 
-    A device runs one task at a time. A task starts when all its transfers have arrived; a transfer between tasks on one
-    device takes no time, and transfers overlap with computation and with each other.
+    A device runs one task at a time. A task starts when all its transfers have arrived; a transfer between
+    tasks on one device takes no time, and transfers overlap with computation and with each other.
 
     Attributes:
         links: `links[a][b]` is the link from device a to device b; the diagonal is ignored.
         use_every_device: Whether each device must hold at least one item.
-        balance_permille: Among placements within this much of the shortest makespan found, prefer the one whose
-            largest memory is smallest; 0 keeps the shortest as it is.
+        balance_permille: Among placements within this much of the shortest makespan found, prefer the one
+            whose largest memory is smallest; 0 keeps the shortest as it is.
         hints: Known assignments (item -> device index), each a warm start; infeasible ones are ignored.
 
     Raises:
@@ -134,10 +134,11 @@ class Solution:
     """What the solver says of a problem.
 
     Attributes:
-        status: `optimal` (proved), `feasible`, `infeasible` (proved) or `time-limit` (nothing found, nothing proved).
+        status: `optimal` (proved), `feasible`, `infeasible` (proved) or `time-limit` (nothing found,
+            nothing proved).
         assignment: Device index per item; None without one.
         makespan_ns: End of the last task under `assignment`.
-        shortest_ns: Shortest makespan found before balancing memory; equal to `makespan_ns` without balancing.
+        shortest_ns: Shortest makespan found before balancing memory; equal to `makespan_ns` without it.
         lower_bound_ns: No assignment can end earlier.
     """
 

@@ -1,4 +1,4 @@
-"""What a simulation of one step says: when each op runs where, what crosses links, how much memory is held."""
+"""What a simulation of one step says: when each op runs where, what crosses links, what memory is held."""
 
 from __future__ import annotations
 
@@ -41,7 +41,11 @@ class MemoryUse:
     def total_bytes(self) -> int:
         """Everything held at the peak."""
         return (
-            self.parameter_bytes + self.slot_bytes + self.state_bytes + self.gradient_bytes + self.activation_bytes
+            self.parameter_bytes
+            + self.slot_bytes
+            + self.state_bytes
+            + self.gradient_bytes
+            + self.activation_bytes
         )
 
 

@@ -1,4 +1,4 @@
-"""A captured step: the op graph together with TensorFlow's own graph, carried unopened from capture to emission."""
+"""A captured step: the op graph with TensorFlow's own graph, carried unopened from capture to emission."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ class CapturedStep:
         captures: Tensors from outside the graph, by the name of the op that stands for each.
         variables: The variables among them: Keras' variable where there is one, else TensorFlow's.
         variable_names: Their names in the op graph.
-        outputs: `{"y_pred", "loss", "gradients"}` as far as computed, with tensor names in place of tensors. A
-            gradient is None (unconnected), a name, or (values, indices, dense shape) names for a sparse one.
+        outputs: `{"y_pred", "loss", "gradients"}` as far as computed, with tensor names in place of tensors.
+            A gradient is None (unconnected), a name, or (values, indices, dense shape) names for a sparse
+            one.
         side_effects: Names of the ops to run besides those the outputs need.
         trainable: The variables the gradients belong to, in order.
     """

@@ -8,7 +8,16 @@ from typing import Any
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.op_graph import OpGraph, Phase, VariableKind
-from partitioner.ir.plan import DeviceInfo, Objective, Origin, PlannedEdge, PlannedLayer, Predicted, Stage, Strategy
+from partitioner.ir.plan import (
+    DeviceInfo,
+    Objective,
+    Origin,
+    PlannedEdge,
+    PlannedLayer,
+    Predicted,
+    Stage,
+    Strategy,
+)
 from partitioner.planner.search import Found
 
 _LOSS = "loss"
@@ -191,7 +200,8 @@ def _notes(costed: CostedGraph) -> list[str]:
     if assumed:
         shown = ", ".join(assumed[:3]) + (", ..." if len(assumed) > 3 else "")
         notes.append(
-            f"{len(assumed)} tensors have a size that depends on values; the batch size was assumed for it: {shown}"
+            f"{len(assumed)} tensors have a size that depends on values; "
+            f"the batch size was assumed for it: {shown}"
         )
     hosted = sorted({op.type for op in costed.graph.ops if op.host_only})
     if hosted and any("GPU" in placed.name for placed in costed.topology.devices):

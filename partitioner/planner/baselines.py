@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partitioner.ir.op_graph import VariableKind
 from partitioner.ir.costed import CostedGraph
+from partitioner.ir.op_graph import VariableKind
 from partitioner.planner.coarsen import Coarsening
 
 
@@ -20,7 +20,7 @@ def equal_layers(coarsening: Coarsening, num_devices: int) -> tuple[int, ...]:
 
 
 def greedy_by_bytes(costed: CostedGraph, coarsening: Coarsening, num_devices: int) -> tuple[int, ...]:
-    """Consecutive items, the same parameter bytes on each device: what `device_map="balanced"` does in Accelerate."""
+    """Consecutive items, equal parameter bytes on each device: Accelerate's `device_map="balanced"`."""
     graph = costed.graph
     users = {variable: op.name for op in reversed(graph.ops) for variable in op.variables}
     sizes = [0.0] * len(coarsening.items)

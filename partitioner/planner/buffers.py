@@ -22,7 +22,7 @@ class Buffers:
 
     @cached_property
     def passes_on(self) -> Mapping[str, str | None]:
-        """For each output that has no buffer of its own, the tensor whose buffer it is; None for a variable's."""
+        """For each output without a buffer of its own, the tensor that has it; None for a variable."""
         graph = self.costed.graph
         found: dict[str, str | None] = {}
         for op, cost in zip(graph.ops, self.costed.costs, strict=True):
@@ -88,7 +88,7 @@ class Buffers:
 
 
 def total_bytes(costed: CostedGraph) -> dict[str, int]:
-    """Bytes a step needs at least, over all devices: parameters, slots, other state, gradients, saved activations."""
+    """Bytes a step keeps between phases, over all devices: variables, gradients, saved activations."""
     buffers = Buffers(costed)
     graph = costed.graph
     kinds = dict.fromkeys(VariableKind, 0)

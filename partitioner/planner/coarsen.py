@@ -1,9 +1,9 @@
 """Coarsen an op graph to items: ops that share a device.
 
 They are colocation groups; all ops of one leaf layer, since TensorFlow fuses inside layers and
-people name layers; and ops that cost nothing, with whoever reads them. Until here nothing is lost that a placement could
-want, but for splitting a leaf layer. Only when more than `max_items` remain, the lightest item joins the neighbour it
-exchanges most with.
+people name layers; and ops that cost nothing, with whoever reads them. Until here nothing is lost that a
+placement could want, but for splitting a leaf layer. Only when more than `max_items` remain, the lightest
+item joins the neighbour it exchanges most with.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import VariableKind
 
 DEFAULT_MAX_ITEMS = 64
-# A leaf layer with more parameters than this (LSTM has 3, batch normalization 2) is a model in disguise, and is placed
-# op by op.
+# A leaf layer with more parameters than this (LSTM has 3, batch normalization 2) is a model in disguise, and
+# is placed op by op.
 _MAX_LEAF_PARAMETERS = 4
 
 
@@ -47,7 +47,8 @@ def coarsen(
     Args:
         costed: The graph with its costs.
         max_items: Merge on, lightest first, while there are more.
-        keep_apart: Device index by op, for ops that are pinned; ops of different devices do not merge for size.
+        keep_apart: Device index by op, for ops that are pinned; ops of different devices do not merge for
+            size.
     """
     graph = costed.graph
     sets: UnionFind = UnionFind(op.name for op in graph.ops)

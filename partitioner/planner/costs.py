@@ -12,14 +12,14 @@ _HANDLE = TensorSpec(shape=(), dtype="resource")
 
 
 def cost_graph(graph: OpGraph, topology: Topology) -> CostedGraph:
-    """The graph with the cost of each op; op types without a formula are costed by their bytes and reported."""
+    """The graph with the cost of each op; op types without a formula are costed by bytes and reported."""
     return CostedGraph(
         graph=graph, costs=tuple(op_cost(op_spec(graph, op)) for op in graph.ops), topology=topology
     )
 
 
 def op_spec(graph: OpGraph, op: Op) -> OpSpec:
-    """What a formula sees of an op. Handles of variables, which the graph keeps apart, come first as in TensorFlow."""
+    """What a formula sees of an op. Handles, which the graph keeps apart, come first as in TensorFlow."""
     handles = (_HANDLE,) * len(op.variables)
     return OpSpec(
         type=op.type,

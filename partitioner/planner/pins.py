@@ -15,11 +15,12 @@ from partitioner.planner.topology import parse_devices
 def pinned_ops(graph: OpGraph, pins: Mapping[str, str], devices: Sequence[DeviceName]) -> dict[str, int]:
     """Device index of every op that a pin matches.
 
-    A pattern must match all of a layer path (`encoder/dense`), of a layer around it (`encoder`), or of an op name.
+    A pattern must match all of a layer path (`encoder/dense`), of a layer around it (`encoder`), or of an op
+    name.
 
     Raises:
-        UsageError: Listing every pin whose pattern is no regular expression, matches nothing, or names a device that is
-            not among `devices`; or two pins that send one op to different devices.
+        UsageError: Listing every pin whose pattern is no regular expression, matches nothing, or names a
+            device that is not among `devices`; or two pins that send one op to different devices.
     """
     problems: list[str] = []
     found: dict[str, tuple[int, str]] = {}
@@ -44,7 +45,9 @@ def pinned_ops(graph: OpGraph, pins: Mapping[str, str], devices: Sequence[Device
         for name in matched:
             index, by = found.setdefault(name, (devices.index(device), pattern))
             if index != devices.index(device):
-                problems.append(f"{pattern}={text}: {graph.op[name].layer or name} is already pinned by {by!r}")
+                problems.append(
+                    f"{pattern}={text}: {graph.op[name].layer or name} is already pinned by {by!r}"
+                )
                 break
     if problems:
         raise UsageError(

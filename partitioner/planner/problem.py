@@ -1,7 +1,8 @@
 """Turn a coarsened graph into the integers the solver works on.
 
-Tasks are the parts of an item that run in one go: its forward, backward and update ops, each split into what other items
-wait for and what nobody waits for. (The gradient of a weight can wait while the gradient of the input is needed at once.)
+Tasks are the parts of an item that run in one go: its forward, backward and update ops, each split into what
+other items wait for and what nobody waits for. (The gradient of a weight can wait while the gradient of the
+input is needed at once.)
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from partitioner.ir.op_graph import Op, Phase
 from partitioner.ir.problem import Item, PlacementProblem, ProblemDevice, ProblemLink, Task, Transfer
 from partitioner.planner.buffers import Buffers
 from partitioner.planner.coarsen import Coarsening
+
+Label = tuple[int, Phase, bool, int]
+"""Names a task: item, phase, whether another item waits for it, depth."""
 
 
 def placement_problem(
@@ -70,16 +74,37 @@ def placement_problem(
     )
 
 
-def item_bytes(costed: CostedGraph, coarsening: Coarsening) -> list[int]:
-    """Bytes each item keeps between phases: its variables, its gradients and what it saves for the backward pass."""
+def item_bytes(costed: CostedGraph, coarsening: Coarsening, *, at_least: bool = False) -> list[int]:
+    """Bytes each item keeps between phases: variables, gradients and what it saves for the backward pass.
+
+    With `at_least`, gradients and saved activations are taken as never held at the same time, and the larger
+    kind counts.
+    """
     graph, buffers = costed.graph, Buffers(costed)
-    sizes = [0] * len(coarsening.items)
+    variables, saved, gradients = ([0] * len(coarsening.items) for _ in range(3))
     for variable in graph.variables:
         if variable.name in buffers.home_op:
-            sizes[coarsening.item_of[buffers.home_op[variable.name]]] += allocated_bytes(variable.size_bytes, "GPU")
+            item = coarsening.item_of[buffers.home_op[variable.name]]
+            variables[item] += allocated_bytes(variable.size_bytes, "GPU")
     for name, maker in buffers.kept.items():
-        sizes[coarsening.item_of[maker]] += allocated_bytes(graph.tensor[name].size_bytes, "GPU")
-    return sizes
+        kind = gradients if name in buffers.gradients else saved
+        kind[coarsening.item_of[maker]] += allocated_bytes(graph.tensor[name].size_bytes, "GPU")
+    if at_least:
+        saved, gradients = max(saved, gradients, key=sum), [0] * len(coarsening.items)
+    return [sum(kinds) for kinds in zip(variables, saved, gradients, strict=True)]
+
+
+def adjacent_items(costed: CostedGraph, coarsening: Coarsening) -> list[set[int]]:
+    """For each item, the others that it exchanges a tensor with or waits for."""
+    item_of = coarsening.item_of
+    adjacent: list[set[int]] = [set() for _ in coarsening.items]
+    for op in costed.graph.ops:
+        for source in _sources(costed, op):
+            a, b = item_of[source], item_of[op.name]
+            if a != b:
+                adjacent[a].add(b)
+                adjacent[b].add(a)
+    return adjacent
 
 
 def _problem_link(costed: CostedGraph, a: int, b: int) -> ProblemLink:
@@ -93,7 +118,7 @@ def _problem_link(costed: CostedGraph, a: int, b: int) -> ProblemLink:
 def _tasks(costed: CostedGraph, coarsening: Coarsening) -> tuple[tuple[Task, ...], dict[str, int]]:
     graph = costed.graph
     labels = _task_labels(costed, coarsening)
-    durations: dict[object, list[float]] = {}
+    durations: dict[Label, list[float]] = {}
     for op, seconds in zip(graph.ops, costed.seconds, strict=True):
         total = durations.setdefault(labels[op.name], [0.0] * len(seconds))
         for device, value in enumerate(seconds):
@@ -106,11 +131,8 @@ def _tasks(costed: CostedGraph, coarsening: Coarsening) -> tuple[tuple[Task, ...
     return tasks, {name: index[label] for name, label in labels.items()}
 
 
-Label = tuple[int, Phase, bool, int]
-
-
 def _task_labels(costed: CostedGraph, coarsening: Coarsening) -> dict[str, Label]:
-    """Task of each op: (item, phase, whether other items wait for it, depth); depth only splits what would be a cycle."""
+    """Task of each op; its depth only splits what would be a cycle."""
     graph = costed.graph
     awaited = _awaited(costed, coarsening)
     labels: dict[str, Label] = {
@@ -156,7 +178,7 @@ def _sources(costed: CostedGraph, op: Op) -> list[str]:
 
 
 def _transfers(costed: CostedGraph, task_of: Mapping[str, int]) -> tuple[Transfer, ...]:
-    """One transfer per source and set of targets: of several, the largest arrives last and the others never matter."""
+    """One transfer per source and set of targets: of several, the largest arrives last and alone matters."""
     graph = costed.graph
     sizes: dict[tuple[int, tuple[int, ...]], int] = {}
     for op in graph.ops:

@@ -1,11 +1,11 @@
-"""Find the best placement: simple candidates, the solver's, all judged by one simulation within the memory limits."""
+"""Find the best placement: simple ones, the solver's and their neighbours, all judged by one simulation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from partitioner.errors import InfeasibleError, TimeLimitError, UsageError
+from partitioner.errors import TimeLimitError, UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import Baseline, Objective, SolverInfo, Strategy
@@ -13,32 +13,22 @@ from partitioner.ir.problem import PlacementProblem
 from partitioner.ir.schedule import Schedule
 from partitioner.planner import baselines
 from partitioner.planner.bounds import lower_bound_seconds
-from partitioner.planner.buffers import Buffers, total_bytes
 from partitioner.planner.coarsen import Coarsening, coarsen
-from partitioner.planner.problem import item_bytes, placement_problem
-from partitioner.planner.simulate import simulate
+from partitioner.planner.judge import Assignment, Judge, Judged
+from partitioner.planner.need import Need
+from partitioner.planner.polish import polish
+from partitioner.planner.problem import adjacent_items, item_bytes, placement_problem
 from partitioner.planner.solve.client import SolveResult, solve
 
-# Among placements within 1 % of the fastest, the one whose fullest device is emptiest: estimates are not that exact,
-# and memory to spare is worth more than a percent of time.
+# Among placements within 1 % of the fastest, the one whose fullest device is emptiest: estimates are not that
+# exact, and memory to spare is worth more than a percent of time.
 _BALANCE_PERMILLE = 10
 _MEMORY_ONLY_PERMILLE = 10**6
 _MEMORY_ROUNDS = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A placement and what it is predicted to do."""
-
-    name: str
-    assignment: tuple[int, ...]
-    schedule: Schedule
-    fits: bool
-
-    @property
-    def peak_share(self) -> float:
-        """Largest peak memory in bytes over all devices."""
-        return max(use.total_bytes for use in self.schedule.peak.values())
+# Work allowed for the neighbours of placements, in ops simulated, so that it is the same on every machine: at
+# about 20 microseconds an op, a fifth of the solver's time limit and at most 8 s.
+_POLISHED_OPS_PER_SECOND = 10_000
+_MAX_POLISHED_OPS = 400_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +51,6 @@ def search(
     pinned: Mapping[str, int] | None = None,
     time_limit_seconds: float = 60.0,
     seed: int = 0,
-    describe_need: Callable[[], str | None] = lambda: None,
 ) -> Found:
     """Choose a device for every op.
 
@@ -73,14 +62,13 @@ def search(
         pinned: Device index by op name.
         time_limit_seconds: For the solver.
         seed: For the solver.
-        describe_need: Text that helps a user whose model does not fit.
 
     Raises:
-        InfeasibleError: No placement fits, with the bytes needed and available.
+        InfeasibleError: No placement fits, with the bytes needed and available and what would help.
         TimeLimitError: The time ran out before a placement that fits was found.
         UsageError: The pins contradict the strategy, or a layer split has fewer parts than devices.
     """
-    return _Search(costed, strategy, objective, dict(pinned or {}), time_limit_seconds, seed, describe_need).run()
+    return _Search(costed, strategy, objective, dict(pinned or {}), time_limit_seconds, seed).run()
 
 
 class _Search:
@@ -92,46 +80,44 @@ class _Search:
         pinned: dict[str, int],
         time_limit_seconds: float,
         seed: int,
-        describe_need: Callable[[], str | None],
     ) -> None:
         self.costed, self.strategy, self.objective, self.pinned = costed, strategy, objective, pinned
-        self.time_limit_seconds, self.seed, self.describe_need = time_limit_seconds, seed, describe_need
+        self.time_limit_seconds, self.seed = time_limit_seconds, seed
         self.devices = costed.topology.devices
-        self.buffers = Buffers(costed)
         self.coarsening = coarsen(costed, keep_apart=pinned)
         self.required = self._required_devices()
-        self.simulated: dict[tuple[int, ...], Schedule] = {}
-        self.notes: list[str] = []
+        self.judge = Judge(costed, self.coarsening)
 
     def run(self) -> Found:
-        if self.strategy is Strategy.LAYER_SPLIT and len(self.coarsening.items) < len(self.devices):
+        num_items = len(self.coarsening.items)
+        if self.strategy is Strategy.LAYER_SPLIT and num_items < len(self.devices):
             raise UsageError(
-                f"the model has {len(self.coarsening.items)} parts that can be placed, fewer than {len(self.devices)} devices",
-                help=f"give at most {len(self.coarsening.items)} devices",
+                f"the model has {num_items} parts that can be placed, fewer than {len(self.devices)} devices",
+                help=f"give at most {num_items} devices",
             )
-        compared = self._baselines()
+        compared = {name: self.judge(assignment) for name, assignment in self._baselines().items()}
         bound = lower_bound_seconds(self.costed)
-        eligible = [candidate for candidate in compared if self._is_eligible(candidate)]
-        seconds, status = 0.0, "optimal"
-        if not self._is_settled(eligible, bound):
-            result = self._ask_solver([c.assignment for c in compared])
-            seconds, status = result.solution.seconds, result.solution.status
-            if result.note:
-                self.notes.append(result.note)
+        seconds, status, note = 0.0, "optimal", ""
+        if not self._is_settled(bound):
+            starts = self._starts()
+            result = self._ask_solver(starts)
+            seconds, status, note = result.solution.seconds, result.solution.status, result.note
             if result.solution.assignment is not None:
-                solved = self._candidate("solver", result.solution.assignment)
-                eligible += [solved] if self._is_eligible(solved) else []
+                starts.append(result.solution.assignment)
+            self._polish(starts)
+        eligible = self._eligible()
         if not eligible:
             raise self._nothing_fits(status)
-        best = min(eligible, key=self._worth)
-        step = best.schedule.step_seconds
+        best = self._choose(eligible, list(compared.values()))
+        step = best.step_seconds
         gap = max(0.0, (step - bound) / step) if step > 0 else 0.0
         return Found(
-            placement={name: best.assignment[item] for name, item in self.coarsening.item_of.items()},
-            schedule=best.schedule,
+            placement=self.judge.placement(best.assignment),
+            schedule=self.judge.schedule(best.assignment),
             coarsening=self.coarsening,
             baselines=tuple(
-                Baseline(name=c.name, step_seconds=c.schedule.step_seconds, fits=c.fits) for c in compared
+                Baseline(name=name, step_seconds=judged.step_seconds, fits=judged.fits)
+                for name, judged in compared.items()
             ),
             solver=SolverInfo(
                 status="optimal" if gap <= 1e-9 else "time-limit" if status == "time-limit" else "feasible",
@@ -141,87 +127,138 @@ class _Search:
                 seconds=seconds,
                 seed=self.seed,
             ),
-            notes=tuple(self.notes),
+            notes=(note,) if note else (),
         )
 
     def _required_devices(self) -> dict[int, int]:
         """Device by item, for items with a pinned op.
 
         Raises:
-            UsageError: Ops of one item are pinned to different devices.
+            UsageError: Listing every item whose ops are pinned to different devices.
         """
-        required: dict[int, int] = {}
+        wanted: dict[int, set[int]] = {}
         for name, device in self.pinned.items():
-            item = self.coarsening.item_of[name]
-            if required.setdefault(item, device) != device:
-                raise UsageError(
-                    f"pins send parts of {self.coarsening.names[item]!r} to different devices, but they share a device",
-                    notes=[f"{short_name(self.devices[d].name)}" for d in sorted({required[item], device})],
-                    help="ops on one variable, and all ops of one layer, stay together: pin the whole layer",
-                )
+            wanted.setdefault(self.coarsening.item_of[name], set()).add(device)
+        torn = {item: devices for item, devices in wanted.items() if len(devices) > 1}
+        if torn:
+            raise UsageError(
+                "pins send to different devices what must share one",
+                notes=[
+                    f"{self.coarsening.names[item]}: pinned to "
+                    + " and ".join(short_name(self.devices[d].name) for d in sorted(devices))
+                    for item, devices in torn.items()
+                ],
+                help="ops on one variable, and all ops of one layer, stay together: pin the whole layer",
+            )
+        required = {item: devices.pop() for item, devices in wanted.items()}
         if self.strategy is Strategy.SINGLE and len(set(required.values())) > 1:
-            raise UsageError("the pins need more than one device, the strategy is single", help="--strategy auto")
+            raise UsageError(
+                "the pins need more than one device, the strategy is single", help="--strategy auto"
+            )
         return required
 
-    def _baselines(self) -> list[Candidate]:
+    def _baselines(self) -> dict[str, Assignment]:
+        """What a plan is compared with, by name: made without regard to pins or memory."""
         count = len(self.devices)
-        found = [self._candidate(f"single-device {short_name(self.devices[d].name)}", baselines.single_device(self.coarsening, d)) for d in self._distinct_devices()]
+        found = {
+            f"single-device {short_name(self.devices[d].name)}": baselines.single_device(self.coarsening, d)
+            for d in self._distinct_devices()
+        }
         if count > 1:
-            found.append(self._candidate("equal-layers", baselines.equal_layers(self.coarsening, count)))
-            found.append(self._candidate("greedy-by-bytes", baselines.greedy_by_bytes(self.costed, self.coarsening, count)))
+            found["equal-layers"] = baselines.equal_layers(self.coarsening, count)
+            found["greedy-by-bytes"] = baselines.greedy_by_bytes(self.costed, self.coarsening, count)
         return found
 
     def _distinct_devices(self) -> list[int]:
         """One device of each kind: identical ones give identical baselines, unless a pin tells them apart."""
+        pinned = set(self.required.values())
         kinds: dict[object, int] = {}
         for index, placed in enumerate(self.devices):
-            key = (placed.device.name, placed.memory_bytes, index if index in self.required.values() else None)
+            key = (placed.device.name, placed.memory_bytes, index if index in pinned else None)
             kinds.setdefault(key, index)
         return list(kinds.values())
 
-    def _candidate(self, name: str, assignment: Sequence[int]) -> Candidate:
-        key = tuple(assignment)
-        if key not in self.simulated:
-            placement = {op: key[item] for op, item in self.coarsening.item_of.items()}
-            self.simulated[key] = simulate(self.costed, placement, self.buffers)
-        schedule = self.simulated[key]
-        fits = all(schedule.peak[placed.name].total_bytes <= placed.memory_bytes for placed in self.devices)
-        return Candidate(name=name, assignment=key, schedule=schedule, fits=fits)
+    def _starts(self) -> list[Assignment]:
+        """Placements that keep to the pins, from which the solver and the polishing set out."""
+        consecutive = [
+            baselines.balanced_compute(self.costed, self.coarsening, count)
+            for count in range(2, len(self.devices) + 1)
+        ]
+        made = [self._pinned(start) for start in [*self._baselines().values(), *consecutive]]
+        return list(dict.fromkeys(made))
 
-    def _is_eligible(self, candidate: Candidate) -> bool:
-        used = set(candidate.assignment)
+    def _pinned(self, assignment: Assignment) -> Assignment:
+        return tuple(self.required.get(item, device) for item, device in enumerate(assignment))
+
+    def _is_allowed(self, assignment: Assignment) -> bool:
+        num_used = len(set(assignment))
         allowed = {
-            Strategy.SINGLE: len(used) == 1,
-            Strategy.LAYER_SPLIT: len(used) == len(self.devices),
+            Strategy.SINGLE: num_used == 1,
+            Strategy.LAYER_SPLIT: num_used == len(self.devices),
             Strategy.AUTO: True,
         }[self.strategy]
-        return candidate.fits and allowed and all(candidate.assignment[i] == d for i, d in self.required.items())
+        return allowed and all(assignment[item] == device for item, device in self.required.items())
 
-    def _is_settled(self, eligible: Sequence[Candidate], bound: float) -> bool:
-        """Whether a simple candidate is already known to be best, so that the solver need not run."""
+    def _eligible(self) -> list[Judged]:
+        return [j for j in self.judge.known.values() if j.fits and self._is_allowed(j.assignment)]
+
+    def _is_settled(self, bound: float) -> bool:
+        """Whether a simple placement is already known to be best, so that nothing else need be looked at."""
         if self.strategy is Strategy.SINGLE or len(self.devices) == 1:
             return True
         if self.objective is Objective.MEMORY:
             return False
-        return any(c.schedule.step_seconds <= bound * (1 + 1e-9) for c in eligible)
+        return any(judged.step_seconds <= bound * (1 + 1e-9) for judged in self._eligible())
 
-    def _worth(self, candidate: Candidate) -> tuple[float, ...]:
-        step = candidate.schedule.step_seconds
+    def _worth(self, judged: Judged) -> tuple[float, ...]:
         if self.objective is Objective.MEMORY:
-            return (candidate.peak_share, step)
-        return (step, candidate.peak_share, len(set(candidate.assignment)))
+            return (judged.over_bytes, judged.largest_peak_bytes, judged.step_seconds)
+        return (judged.over_bytes, judged.step_seconds, judged.largest_peak_bytes)
 
-    def _ask_solver(self, known: Sequence[tuple[int, ...]]) -> SolveResult:
-        """Solve, simulate, and while the simulated peak passes a limit, solve again with that much less room."""
-        balance = _MEMORY_ONLY_PERMILLE if self.objective is Objective.MEMORY else _BALANCE_PERMILLE
-        hints = [*known, baselines.balanced_compute(self.costed, self.coarsening, len(self.devices))]
+    def _choose(self, eligible: Sequence[Judged], compared: Sequence[Judged]) -> Judged:
+        """The best; of those about as fast, and no slower than anything it is compared with, the emptiest."""
+        if self.objective is Objective.MEMORY:
+            return min(eligible, key=self._worth)
+        limit = min(judged.step_seconds for judged in eligible) * (1 + _BALANCE_PERMILLE / 1000)
+        limit = min([limit, *(judged.step_seconds for judged in compared if judged in eligible)])
+        return min(
+            (judged for judged in eligible if judged.step_seconds <= limit),
+            key=lambda judged: (judged.largest_peak_bytes, judged.step_seconds, len(set(judged.assignment))),
+        )
+
+    def _polish(self, starts: Sequence[Assignment]) -> None:
+        """Climb from every start, the best first, while the allowance lasts; the judge remembers them."""
+        num_ops = min(_MAX_POLISHED_OPS, int(_POLISHED_OPS_PER_SECOND * self.time_limit_seconds))
+        known = self.judge.known
+        allowed = [self.judge(start) for start in dict.fromkeys(starts) if self._is_allowed(start)]
+        most = len(known) + max(1, num_ops // len(self.costed.graph.ops))
+
+        def worth(assignment: Assignment) -> tuple[float, ...] | None:
+            if not self._is_allowed(assignment):
+                return (float("inf"),)
+            if assignment not in known and len(known) >= most:
+                return None
+            return self._worth(self.judge(assignment))
+
+        adjacent = adjacent_items(self.costed, self.coarsening)
+        for judged in sorted(allowed, key=self._worth):
+            polish(judged.assignment, adjacent=adjacent, num_devices=len(self.devices), worth=worth)
+
+    def _ask_solver(self, hints: Sequence[Assignment]) -> SolveResult:
+        """Solve, simulate, and while the simulated peak passes a limit, solve again with that much less room.
+
+        When what is kept between phases cannot be placed, the solver is asked again without what need not be
+        held at the same time.
+        """
         problem = placement_problem(
             self.costed,
             self.coarsening,
             capacities_bytes=[placed.memory_bytes for placed in self.devices],
             pinned=self.pinned,
             use_every_device=self.strategy is Strategy.LAYER_SPLIT,
-            balance_permille=balance,
+            balance_permille=(
+                _MEMORY_ONLY_PERMILLE if self.objective is Objective.MEMORY else _BALANCE_PERMILLE
+            ),
             hints=hints,
             time_limit_seconds=self.time_limit_seconds,
             seed=self.seed,
@@ -229,25 +266,30 @@ class _Search:
         result, spent = solve(problem), 0.0
         for _ in range(_MEMORY_ROUNDS):
             spent += result.solution.seconds
-            tighter = self._tighter(problem, result)
-            if tighter is None or spent >= self.time_limit_seconds:
+            other = self._relaxed(problem, result) or self._tighter(problem, result)
+            if other is None or spent >= self.time_limit_seconds:
                 break
-            problem = replace(tighter, time_limit_seconds=self.time_limit_seconds - spent)
+            problem = replace(other, time_limit_seconds=self.time_limit_seconds - spent)
             result = solve(problem)
         return replace(result, solution=replace(result.solution, seconds=spent))
 
+    def _relaxed(self, problem: PlacementProblem, result: SolveResult) -> PlacementProblem | None:
+        """The problem with what each item needs at least, when there is no room for all that it keeps."""
+        least = item_bytes(self.costed, self.coarsening, at_least=True)
+        items = tuple(replace(i, memory_bytes=size) for i, size in zip(problem.items, least, strict=True))
+        if result.solution.status != "infeasible" or items == problem.items:
+            return None
+        return replace(problem, items=items)
+
     def _tighter(self, problem: PlacementProblem, result: SolveResult) -> PlacementProblem | None:
         """The problem with less room where the simulated peak passed the limit; None when everything fits."""
-        if result.solution.assignment is None:
+        assignment = result.solution.assignment
+        if assignment is None or self.judge(assignment).fits:
             return None
-        schedule = self._candidate("solver", result.solution.assignment).schedule
-        over = [max(0, schedule.peak[p.name].total_bytes - p.memory_bytes) for p in self.devices]
-        if not any(over):
-            return None
-        memory = item_bytes(self.costed, self.coarsening)
+        over = self.judge.over_bytes(self.judge.schedule(assignment))
         used = [0] * len(self.devices)
-        for item, device in enumerate(result.solution.assignment):
-            used[device] += memory[item]
+        for item, device in zip(problem.items, assignment, strict=True):
+            used[device] += item.memory_bytes
         devices = tuple(
             replace(device, capacity_bytes=max(0, used[index] - extra)) if extra else device
             for index, (device, extra) in enumerate(zip(problem.devices, over, strict=True))
@@ -260,22 +302,14 @@ class _Search:
                 f"no placement that fits was found within {self.time_limit_seconds:g} s",
                 help=f"--time-limit {2 * self.time_limit_seconds:g}",
             )
-        need = total_bytes(self.costed)
-        have = [f"{short_name(p.name)} {_gib(p.memory_bytes)}" for p in self.devices]
-        memory = item_bytes(self.costed, self.coarsening)
-        largest = max(range(len(memory)), key=memory.__getitem__)
-        return InfeasibleError(
-            "the model does not fit on the given devices",
-            notes=[
-                f"needs >= {_gib(sum(need.values()))} GiB: "
-                + ", ".join(f"{name} {_gib(size)}" for name, size in need.items() if size),
-                f"have     {_gib(sum(p.memory_bytes for p in self.devices))} GiB: {', '.join(have)}",
-                f"largest part: {self.coarsening.names[largest]} {_gib(memory[largest])}",
-            ],
-            help=self.describe_need() or "add a device, or use a smaller --batch-size",
+        allowed = [judged for judged in self.judge.known.values() if self._is_allowed(judged.assignment)]
+        closest = sorted(allowed, key=lambda judged: judged.over_bytes)[:4]
+        need = Need(
+            costed=self.costed,
+            coarsening=self.coarsening,
+            attempts=[self.judge.placement(judged.assignment) for judged in closest],
         )
-
-
-def _gib(size_bytes: float) -> str:
-    value = size_bytes / 2**30
-    return f"{value:.1f}" if value >= 0.1 else f"{value:.4f}"
+        other_fits = any(judged.fits for judged in self.judge.known.values())
+        return need.error(
+            alternative="--strategy auto" if other_fits and self.strategy is not Strategy.AUTO else ""
+        )

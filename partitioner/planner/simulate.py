@@ -1,8 +1,9 @@
-"""Simulate one step of a placed op graph: a deterministic event simulation with serial devices and serial links.
+"""Simulate one step of a placed op graph: deterministic events, serial devices and serial links.
 
-A device runs one op at a time, the one that became ready first (ties: graph order), as an executor with one stream does. A
-tensor crosses to each device that needs it once, when it is ready, on a link that carries one tensor at a time in each
-direction; transfers overlap with computation. Ops that cost nothing take no place on their device.
+A device runs one op at a time, the one that became ready first (ties: graph order), as an executor with one
+stream does. A tensor crosses to each device that needs it once, when it is ready, on a link that carries one
+tensor at a time in each direction; transfers overlap with computation. Ops that cost nothing take no place on
+their device.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class _DeviceMemory:
     held: dict[tuple[str, bool], int] = field(default_factory=dict)
     activation_bytes: int = 0
     gradient_bytes: int = 0
-    peak: MemoryUse = field(default_factory=MemoryUse)
+    worst: tuple[int, int] = (0, 0)
+    """Activation and gradient bytes when their sum was largest."""
 
     def take(self, buffer: str, size_bytes: int, is_gradient: bool) -> None:
         size = allocated_bytes(size_bytes, self.kind)
@@ -54,7 +56,8 @@ class _DeviceMemory:
             self.gradient_bytes += size
         else:
             self.activation_bytes += size
-        self.note()
+        if self.activation_bytes + self.gradient_bytes > sum(self.worst):
+            self.worst = (self.activation_bytes, self.gradient_bytes)
 
     def drop(self, buffer: str, is_gradient: bool) -> None:
         size = self.held.pop((buffer, is_gradient), 0)
@@ -63,16 +66,16 @@ class _DeviceMemory:
         else:
             self.activation_bytes -= size
 
-    def note(self) -> None:
-        now = MemoryUse(
+    @property
+    def peak(self) -> MemoryUse:
+        activation_bytes, gradient_bytes = self.worst
+        return MemoryUse(
             parameter_bytes=self.variables[VariableKind.PARAMETER],
             slot_bytes=self.variables[VariableKind.SLOT],
             state_bytes=self.variables[VariableKind.STATE],
-            gradient_bytes=self.gradient_bytes,
-            activation_bytes=self.activation_bytes,
+            gradient_bytes=gradient_bytes,
+            activation_bytes=activation_bytes,
         )
-        if now.total_bytes > self.peak.total_bytes:
-            self.peak = now
 
 
 class _Simulation:
@@ -93,7 +96,7 @@ class _Simulation:
         self._lay_out_memory()
 
     def _wire(self) -> None:
-        """Who waits for what: `local[t]` and `remote[t][d]` are the ops that read tensor t where it is made and on d."""
+        """Who waits for what: `local[t]` are ops that read tensor t where it is made, `remote[t][d]` on d."""
         self.waiting = [0] * len(self.graph.ops)
         self.local: dict[str, list[int]] = {}
         self.remote: dict[str, dict[int, list[int]]] = {}
@@ -108,7 +111,7 @@ class _Simulation:
                     self.remote.setdefault(name, {}).setdefault(self.device[index], []).append(index)
 
     def _lay_out_memory(self) -> None:
-        """Variables on their devices, and how many readers each buffer on each device has before it is let go."""
+        """Variables on their devices, and how many readers each buffer on each device waits for."""
         self.memory = []
         for index, name in enumerate(self.names):
             kind = DeviceName.parse(name).type
@@ -118,7 +121,6 @@ class _Simulation:
                 if user is not None and self.device[self.position[user]] == index:
                     sizes[variable.kind] += allocated_bytes(variable.size_bytes, kind)
             self.memory.append(_DeviceMemory(kind, sizes))
-            self.memory[-1].note()
         self.readers: dict[tuple[str, int], int] = {}
         for op_index, op in enumerate(self.graph.ops):
             for name in dict.fromkeys(op.inputs):
@@ -136,7 +138,7 @@ class _Simulation:
             self.readers[owner, device] = self.readers.get((owner, device), 0) + 1
 
     def _owner(self, name: str, device: int) -> str | None:
-        """The tensor whose buffer `name` uses on `device`: followed only as far as the ops there pass it on."""
+        """The tensor whose buffer `name` uses on `device`: followed as far as the ops there pass it on."""
         current: str | None = name
         while current is not None and current in self.buffers.passes_on:
             if self.device[self.position[self.graph.tensor[current].producer]] != device:

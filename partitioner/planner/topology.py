@@ -6,7 +6,16 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from cost_models.hardware import Device, Link, Topology, TopologyDevice, UnknownHardware, catalogue, device_named, link_named
+from cost_models.hardware import (
+    Device,
+    Link,
+    Topology,
+    TopologyDevice,
+    UnknownHardware,
+    catalogue,
+    device_named,
+    link_named,
+)
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.plan import DeviceInfo, Origin
@@ -18,7 +27,17 @@ DEFAULT_NETWORK = "ethernet-25g"
 # MinSystemMemory: 6 % and at least 300 MiB on devices of 2 GiB and more).
 _RESERVED_FRACTION = 0.06
 
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+_UNITS = {
+    "": 1,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "KI": 2**10,
+    "MI": 2**20,
+    "GI": 2**30,
+    "TI": 2**40,
+}
 
 
 def parse_devices(text: str | Sequence[str]) -> list[DeviceName]:
@@ -100,13 +119,19 @@ def build_topology(
     num_cpus = sum(name.type == "CPU" for name in names)
     placed, infos = [], []
     for name in names:
-        device, origin = _hardware_of(name, hardware, (present or {}).get(name.canonical), all_cpus=num_cpus == len(names))
-        usable = device.memory_bytes if name.type == "CPU" else int(device.memory_bytes * (1 - _RESERVED_FRACTION))
+        device, origin = _hardware_of(
+            name, hardware, (present or {}).get(name.canonical), all_cpus=num_cpus == len(names)
+        )
+        usable = (
+            device.memory_bytes if name.type == "CPU" else int(device.memory_bytes * (1 - _RESERVED_FRACTION))
+        )
         if name.type == "CPU" and name.is_local:
             usable = _host_memory_bytes() // num_cpus
         usable = limits.get(name, usable)
         placed.append(TopologyDevice(name=name.canonical, device=device, memory_bytes=usable))
-        infos.append(DeviceInfo(name=name.canonical, hardware=device.name, origin=origin, memory_bytes=usable))
+        infos.append(
+            DeviceInfo(name=name.canonical, hardware=device.name, origin=origin, memory_bytes=usable)
+        )
     chosen = _link_named(link) if link else None
     links = tuple(tuple(_link_between(a, b, chosen) for b in names) for a in names)
     return Topology(devices=tuple(placed), links=links), tuple(infos)

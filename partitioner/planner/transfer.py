@@ -13,9 +13,9 @@ from partitioner.planner.assemble import forward_boxes
 def transfer_placement(plan: PlanDocument, graph: OpGraph) -> dict[str, str]:
     """Canonical device of every op of `graph`, a step of the model that `plan` is for.
 
-    An op goes where the plan has an op of this name; else where its colocation group went, else where its layer is, else
-    where the ops that feed it, or that it feeds, are. In a colocation group the first op that is known decides, so that a
-    variable stays in one place.
+    An op goes where the plan has an op of this name; else where its colocation group went, else where its
+    layer is, else where the ops that feed it, or that it feeds, are. In a colocation group the first op that
+    is known decides, so that a variable stays in one place.
     """
     layer_device = {layer.name: layer.device for layer in plan.layers}
     found: dict[str, str] = {}
@@ -35,7 +35,7 @@ def transfer_placement(plan: PlanDocument, graph: OpGraph) -> dict[str, str]:
 
 
 def _spread(graph: OpGraph, found: dict[str, str], last: str) -> None:
-    """Place what is left beside its neighbours: with its readers, else with what it reads, else with the loss."""
+    """Place what is left: with its readers, else with what it reads, else with the loss."""
     for op in reversed(graph.ops):
         if op.name not in found:
             readers = [found[r] for name in op.outputs for r in graph.consumers[name] if r in found]
@@ -48,10 +48,10 @@ def _spread(graph: OpGraph, found: dict[str, str], last: str) -> None:
 
 
 def rebase(plan: PlanDocument, graph: OpGraph) -> PlanDocument:
-    """The plan in the names of `graph`, a step of the same kind and fingerprint that may call its layers otherwise.
+    """The plan in the names of `graph`, a step of the same kind and fingerprint with other layer names.
 
-    Keras numbers unnamed layers anew whenever a process builds a model again. Layers keep their order, so the n-th
-    layer of the graph is the n-th of the plan.
+    Keras numbers unnamed layers anew whenever a process builds a model again. Layers keep their order, so the
+    n-th layer of the graph is the n-th of the plan.
 
     Raises:
         UsageError: The graph belongs to another model.
@@ -60,7 +60,8 @@ def rebase(plan: PlanDocument, graph: OpGraph) -> PlanDocument:
         raise UsageError(
             "the plan is for another model",
             notes=[
-                f"plan:  {plan.model.name}, fingerprint {plan.model.fingerprint}, {plan.model.num_parameters} parameters",
+                f"plan:  {plan.model.name}, fingerprint {plan.model.fingerprint}, "
+                f"{plan.model.num_parameters} parameters",
                 f"model: {graph.name}, fingerprint {graph.fingerprint}, {graph.num_parameters} parameters",
             ],
             help="make a plan for this model: partitioner.plan(model, devices=[...])",

@@ -1,0 +1,59 @@
+"""Improve a placement by looking at its neighbours: one item moved, or two items exchanged.
+
+The solver works with whole tasks in the best order; the simulation runs op by op, first come first served.
+This closes part of the distance: hill climbing on the simulation itself (Kernighan and Lin, "An efficient
+heuristic procedure for partitioning graphs", 1970, has the same moves).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import combinations
+
+Assignment = tuple[int, ...]
+
+
+def polish(
+    start: Assignment,
+    *,
+    adjacent: Sequence[Collection[int]],
+    num_devices: int,
+    worth: Callable[[Assignment], tuple[float, ...] | None],
+) -> Assignment:
+    """The best placement that single improvements lead to.
+
+    Args:
+        start: Device index per item.
+        adjacent: For each item, the items it exchanges tensors with; moves to their devices are tried first.
+        num_devices: Devices to choose from.
+        worth: What a placement is worth (less is better); infinite when it is not allowed, None to stop
+            looking.
+    """
+    best, best_worth = start, worth(start)
+    improved = best_worth is not None
+    while improved:
+        improved = False
+        for candidate in _neighbours(best, adjacent, num_devices):
+            found = worth(candidate)
+            if found is None:
+                return best
+            if best_worth is None or found < best_worth:
+                best, best_worth, improved = candidate, found, True
+                break
+    return best
+
+
+def _neighbours(
+    assignment: Assignment, adjacent: Sequence[Collection[int]], num_devices: int
+) -> Iterator[Assignment]:
+    near = [sorted({assignment[other] for other in others}) for others in adjacent]
+    for is_near in (True, False):
+        for item, device in enumerate(assignment):
+            for target in range(num_devices):
+                if target != device and (target in near[item]) is is_near:
+                    yield (*assignment[:item], target, *assignment[item + 1 :])
+    for a, b in combinations(range(len(assignment)), 2):
+        if assignment[a] != assignment[b]:
+            swapped = list(assignment)
+            swapped[a], swapped[b] = assignment[b], assignment[a]
+            yield tuple(swapped)
