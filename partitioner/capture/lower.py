@@ -10,6 +10,7 @@ import networkx as nx
 import tensorflow as tf
 
 from cost_models.specs import AttributeValue, TensorSpec
+from partitioner.capture.gradient_order import sort_gradient_parts, tape_rank
 from partitioner.capture.graph_def import READ, bypass_identity_n, share_reads, take_colocations
 from partitioner.capture.grouping import RawOp, colocation_groups, parameter_of_slots
 from partitioner.capture.kernels import is_host_only
@@ -43,6 +44,8 @@ def capture_step(
     graph_def = trace.graph.as_graph_def()
     order = {op.name: index for index, op in enumerate(trace.graph.get_operations())}
     colocations = take_colocations(graph_def)
+    if kind is StepKind.TRAIN:
+        sort_gradient_parts(graph_def, colocations, _tape_rank(trace))
     bypass_identity_n(graph_def, (name for name, phase in phases.items() if phase is Phase.UPDATE))
     shared = share_reads(graph_def, order, names)
     colocations = {name: shared.get(target, target) for name, target in colocations.items()}
@@ -92,6 +95,13 @@ def capture_step(
     )
 
 
+def _tape_rank(trace: Trace) -> dict[str, int]:
+    trained = {id(variable.value.handle) for variable in trace.trainable}
+    sources = [placeholder for external, placeholder in trace.graph.captures if id(external) in trained]
+    forward = trace.graph.get_operations()[: trace.num_forward]
+    return tape_rank(forward, trace.scaled_loss, sources)
+
+
 def _phases(trace: Trace) -> dict[str, Phase]:
     """Phase of each op by when it was made; what a forward op needs is forward, however late it was made.
 
@@ -125,7 +135,9 @@ def _captured_variables(
     trace: Trace, captures: Mapping[str, Any], model: keras.Model, objective: TrainingObjective | None
 ) -> dict[str, Any]:
     """Variable by the placeholder of its handle: Keras' own object where Keras owns it."""
-    owned = list(model.variables) + (list(objective.optimizer.variables) if objective else [])
+    owned = list(model.variables)
+    if objective:
+        owned += [*objective.optimizer.variables, *objective.model.metrics_variables]
     for layer in model._flatten_layers():
         owned += [generator.state for generator in getattr(layer, "_seed_generators", [])]
     by_handle = {id(variable.handle): variable for variable in trace.graph.variables}

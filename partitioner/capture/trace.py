@@ -14,6 +14,7 @@ import tensorflow as tf
 from partitioner.capture.layers import LayerRecorder
 from partitioner.capture.module_file import shown
 from partitioner.capture.objective import TrainingObjective
+from partitioner.capture.predicate import predicated_writes
 from partitioner.errors import ModelError, PartitionError
 from partitioner.ir.op_graph import Layer
 from partitioner.ir.step import StepKind
@@ -29,6 +30,7 @@ class Trace:
         graph: The FuncGraph; its batch size is open.
         inputs: Placeholders of the flattened arguments.
         outputs: Tensors of `graph`, keyed like `CapturedStep.outputs`.
+        scaled_loss: The tensor that is differentiated: the loss, scaled if the optimizer asks for it; None without one.
         trainable: The variables that the gradients belong to.
         layer_of: Layer path by op name.
         layers: The layers called.
@@ -39,6 +41,7 @@ class Trace:
     graph: Any
     inputs: tuple[Any, ...]
     outputs: dict[str, Any]
+    scaled_loss: Any
     trainable: tuple[Any, ...]
     layer_of: dict[str, str]
     layers: tuple[Layer, ...]
@@ -74,12 +77,13 @@ def trace_step(
         objective.optimizer.build(list(trainable))
     recorder = LayerRecorder(model)
     outputs: dict[str, Any] = {}
+    scaled_loss: list[Any] = []
     counts: list[int] = []
 
     def step(x: Any, y: Any, sample_weight: Any) -> None:
         graph = tf.compat.v1.get_default_graph()
-        outputs.clear()
-        counts.clear()
+        for collected in (outputs, scaled_loss, counts):
+            collected.clear()
         training = kind is StepKind.TRAIN
         with recorder.recording(graph):
             outputs["y_pred"] = call_model(model, x, training)
@@ -88,11 +92,12 @@ def trace_step(
         counts.append(len(graph.get_operations()))
         if training and objective is not None:
             # tf.gradients colocates every gradient op with the op it differentiates; a tape does not.
-            loss = objective.optimizer.scale_loss(outputs["loss"])
+            scaled_loss.append(objective.optimizer.scale_loss(outputs["loss"]))
             counts[0] = len(graph.get_operations())
-            outputs["gradients"] = tf.gradients(loss, [variable.value for variable in trainable])
+            outputs["gradients"] = tf.gradients(scaled_loss, [variable.value for variable in trainable])
             counts.append(len(graph.get_operations()))
-            objective.optimizer.apply_gradients(list(zip(outputs["gradients"], trainable, strict=True)))
+            with predicated_writes(trainable[0].value):
+                objective.optimizer.apply_gradients(list(zip(outputs["gradients"], trainable, strict=True)))
 
     try:
         graph = tf.function(step, autograph=False).get_concrete_function(*specs).graph
@@ -105,6 +110,7 @@ def trace_step(
         graph=graph,
         inputs=tuple(tensor for tensor in graph.inputs if id(tensor) not in captured),
         outputs=dict(outputs),
+        scaled_loss=scaled_loss[0] if scaled_loss else None,
         trainable=trainable,
         layer_of=recorder.layer_of(),
         layers=recorder.layers,

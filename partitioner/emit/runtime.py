@@ -38,8 +38,10 @@ def set_up_devices(names: Sequence[str]) -> dict[str, str]:
     num_cpus = 1 + max((d.index for d in devices if d.type == "CPU"), default=0)
     stand_ins = {device: num_cpus + offset for offset, device in enumerate(absent)}
     _make_logical_cpus(num_cpus + len(absent))
-    # The remapper fuses across devices (Conv on one with BiasAdd on the next) and so undoes a placement.
-    tf.config.optimizer.set_experimental_options({"remapping": False})
+    # Two graph rewrites see no device borders: the remapper fuses across them (Conv on one with BiasAdd on the next) and
+    # so undoes a placement; the arithmetic optimizer merges sums only where they share a device, so that a placed model
+    # would round differently from the unplaced one.
+    tf.config.optimizer.set_experimental_options({"remapping": False, "arithmetic_optimization": False})
     return {
         device.canonical: DeviceName(type="CPU", index=stand_ins[device]).canonical
         if device in stand_ins
