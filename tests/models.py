@@ -149,7 +149,10 @@ def two_towers() -> keras.Model:
 def _pair_model(structure: Callable[..., Any]) -> keras.Model:
     left, right = keras.Input((WIDTH,), name="left"), keras.Input((WIDTH,), name="right")
     x = layers.Dense(8, activation="relu")(layers.Concatenate()([left, right]))
-    kind, size = layers.Dense(CLASSES, name="kind")(x), layers.Dense(1, name="size")(layers.Subtract()([left, right]))
+    kind, size = (
+        layers.Dense(CLASSES, name="kind")(x),
+        layers.Dense(1, name="size")(layers.Subtract()([left, right])),
+    )
     return keras.Model(structure(left=left, right=right), structure(kind=kind, size=size))
 
 
@@ -157,7 +160,9 @@ def _pair_model(structure: Callable[..., Any]) -> keras.Model:
 def dict_of_outputs() -> keras.Model:
     model = _pair_model(dict)
     kind = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("adam", {"kind": kind, "size": "mse"}, loss_weights={"kind": 1.0, "size": 0.3}, jit_compile=False)
+    model.compile(
+        "adam", {"kind": kind, "size": "mse"}, loss_weights={"kind": 1.0, "size": 0.3}, jit_compile=False
+    )
     return model
 
 
@@ -191,8 +196,12 @@ def subclassed() -> keras.Model:
 
 @_case(images)
 def nested() -> keras.Model:
-    encoder = keras.Sequential([keras.Input((SIDE, SIDE, 2)), layers.Conv2D(4, 3), layers.Flatten()], name="encoder")
-    classifier = keras.Sequential([layers.Dense(8, activation="relu"), layers.Dense(CLASSES)], name="classifier")
+    encoder = keras.Sequential(
+        [keras.Input((SIDE, SIDE, 2)), layers.Conv2D(4, 3), layers.Flatten()], name="encoder"
+    )
+    classifier = keras.Sequential(
+        [layers.Dense(8, activation="relu"), layers.Dense(CLASSES)], name="classifier"
+    )
     inputs = keras.Input((SIDE, SIDE, 2))
     return compiled(keras.Model(inputs, classifier(encoder(inputs))))
 

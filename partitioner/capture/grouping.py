@@ -20,6 +20,8 @@ class RawOp:
         inputs: Names of the tensors it reads.
         variables: Names of the variables whose handle it takes.
         differentiates: Name of the forward op that `_class` says it belongs to, or empty.
+        is_scalar: Whether it makes nothing but scalars. A norm over all gradients or a flag that all are finite goes
+            into every update, yet says nothing of where an update belongs.
     """
 
     name: str
@@ -28,10 +30,14 @@ class RawOp:
     inputs: tuple[str, ...]
     variables: tuple[str, ...]
     differentiates: str = ""
+    is_scalar: bool = False
 
 
 def parameter_of_slots(
-    ops: Sequence[RawOp], gradient_of: Mapping[str, frozenset[str]], parameters: Iterable[str], slots: Iterable[str]
+    ops: Sequence[RawOp],
+    gradient_of: Mapping[str, frozenset[str]],
+    parameters: Iterable[str],
+    slots: Iterable[str],
 ) -> dict[str, str]:
     """Which parameter each optimizer variable serves: the one whose gradient alone decides what is written to it.
 
@@ -51,7 +57,9 @@ def parameter_of_slots(
             reads[op.name] = _parameters_read(op, reads, gradient_of, owners)
             for variable in candidates.intersection(op.variables) if op.type != READ else ():
                 owners[variable] = owners.get(variable, frozenset()) | reads[op.name]
-    return {name: next(iter(found)) for name, found in owners.items() if name in candidates and len(found) == 1}
+    return {
+        name: next(iter(found)) for name, found in owners.items() if name in candidates and len(found) == 1
+    }
 
 
 def colocation_groups(
@@ -88,8 +96,10 @@ def _parameters_read(
     gradient_of: Mapping[str, frozenset[str]],
     owners: Mapping[str, frozenset[str]],
 ) -> frozenset[str]:
-    """Parameters whose gradient, value or slots an update op's result depends on."""
+    """Parameters whose gradient, value or slots an update op's result depends on, other than through scalars."""
     nothing: frozenset[str] = frozenset()
+    if op.is_scalar:
+        return nothing
     by_tensor = [gradient_of.get(name) or reads.get(producer(name), nothing) for name in op.inputs]
     return nothing.union(*by_tensor, *(owners.get(variable, nothing) for variable in op.variables))
 
@@ -110,7 +120,9 @@ def _parameter_updated(
             if name in unread:
                 serves[name] |= serves[op.name] or several
     shared = {op.name for op in updates if op.name in unread and op.variables}
-    return {name: next(iter(found)) for name, found in serves.items() if len(found) == 1 and name not in shared}
+    return {
+        name: next(iter(found)) for name, found in serves.items() if len(found) == 1 and name not in shared
+    }
 
 
 def _adopt_constants(ops: Sequence[RawOp], sets: UnionFind) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import keras
@@ -52,7 +52,9 @@ def capture_step(
     outputs = {key: tf.nest.map_structure(_tensor_names, value) for key, value in trace.outputs.items()}
     results = [name for name in tf.nest.flatten(outputs) if name is not None]
     side_effects = tuple(
-        op.name for op in trace.graph.control_outputs if op.op_def.is_stateful and op.type not in (READ, "Placeholder")
+        op.name
+        for op in trace.graph.control_outputs
+        if op.op_def.is_stateful and op.type not in (READ, "Placeholder")
     )
     inputs = {tensor.op.name: tensor for tensor in trace.inputs}
     graph_def = prune(graph_def, [*map(producer, results), *side_effects, *inputs])
@@ -117,7 +119,11 @@ def _phases(trace: Trace) -> dict[str, Phase]:
                 stack.append(tensor.op)
     last_backward = trace.num_forward + trace.num_backward
     return {
-        op.name: Phase.FORWARD if op.name in forward else Phase.BACKWARD if i < last_backward else Phase.UPDATE
+        op.name: Phase.FORWARD
+        if op.name in forward
+        else Phase.BACKWARD
+        if i < last_backward
+        else Phase.UPDATE
         for i, op in enumerate(ops)
     }
 
@@ -127,7 +133,9 @@ def _topological(graph_def: Any, order: Mapping[str, int]) -> list[Any]:
     nodes = {node.name: node for node in graph_def.node}
     graph = nx.DiGraph()
     graph.add_nodes_from(nodes)
-    graph.add_edges_from((producer(reference), node.name) for node in graph_def.node for reference in node.input)
+    graph.add_edges_from(
+        (producer(reference), node.name) for node in graph_def.node for reference in node.input
+    )
     return [nodes[name] for name in nx.lexicographical_topological_sort(graph, key=order.__getitem__)]
 
 
@@ -141,7 +149,9 @@ def _captured_variables(
     for layer in model._flatten_layers():
         owned += [generator.state for generator in getattr(layer, "_seed_generators", [])]
     by_handle = {id(variable.handle): variable for variable in trace.graph.variables}
-    by_handle |= {id(variable.value.handle): variable for variable in owned if hasattr(variable.value, "handle")}
+    by_handle |= {
+        id(variable.value.handle): variable for variable in owned if hasattr(variable.value, "handle")
+    }
     return {name: by_handle[id(external)] for name, external in captures.items() if id(external) in by_handle}
 
 
@@ -178,7 +188,12 @@ def _op_graph(
 ) -> dict[str, Any]:
     """The `ops`, `tensors` and `variables` of the op graph."""
     nodes = [node for node in nodes if node.name not in variables]
-    raw = [_raw_op(node, phases, names, colocations) for node in nodes]
+    scalars = {
+        node.name
+        for node in nodes
+        if (made := _output_names(trace, node.name)) and not any(specs[t].shape for t in made)
+    }
+    raw = [_raw_op(node, phases, names, colocations, scalars) for node in nodes]
     parameters = {id(variable): name for name, variable in _by_name(variables, names).items()}
     trained = {parameters[id(v)]: v for v in trace.trainable if id(v) in parameters}
     gradient_of: dict[str, frozenset[str]] = {}
@@ -208,7 +223,9 @@ def _op_graph(
             inputs=op.inputs,
             outputs=_output_names(trace, op.name),
             control_inputs=tuple(
-                dict.fromkeys(producer(r) for r in node.input if r.startswith("^") and producer(r) not in variables)
+                dict.fromkeys(
+                    producer(r) for r in node.input if r.startswith("^") and producer(r) not in variables
+                )
             ),
             variables=op.variables,
             attributes=_attributes(node),
@@ -238,7 +255,11 @@ def _by_name(variables: Mapping[str, Any], names: Mapping[str, str]) -> dict[str
 
 
 def _raw_op(
-    node: Any, phases: Mapping[str, Phase], names: Mapping[str, str], colocations: Mapping[str, str]
+    node: Any,
+    phases: Mapping[str, Phase],
+    names: Mapping[str, str],
+    colocations: Mapping[str, str],
+    scalars: Container[str],
 ) -> RawOp:
     data = [reference for reference in node.input if not reference.startswith("^")]
     return RawOp(
@@ -248,6 +269,7 @@ def _raw_op(
         inputs=tuple(r if ":" in r else f"{r}:0" for r in data if producer(r) not in names),
         variables=tuple(dict.fromkeys(names[producer(r)] for r in data if producer(r) in names)),
         differentiates=colocations.get(node.name, "") if phases[node.name] is Phase.BACKWARD else "",
+        is_scalar=node.name in scalars,
     )
 
 
@@ -265,7 +287,10 @@ def _layer_of_variables(ops: Iterable[RawOp], layer_of: Mapping[str, str]) -> di
 
 
 def _layer_of_ops(
-    ops: Iterable[RawOp], layer_of: Mapping[str, str], layer_of_variable: Mapping[str, str], groups: Mapping[str, str]
+    ops: Iterable[RawOp],
+    layer_of: Mapping[str, str],
+    layer_of_variable: Mapping[str, str],
+    groups: Mapping[str, str],
 ) -> dict[str, str]:
     """A forward op has the layer whose call made it; a backward op that of the op it differentiates; an update op that
     of the parameter it updates."""

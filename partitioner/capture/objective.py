@@ -19,9 +19,11 @@ DEFAULT_OPTIMIZER = "adam"
 class TrainingObjective:
     """Loss and optimizer of a training step, each with where it comes from: compiled, option or assumed.
 
-    `compute_loss(x, y, y_pred, sample_weight, training)` returns the scalar loss, regularisation included.
+    `compute_loss(x, y, y_pred, sample_weight, training)` returns the scalar loss, regularisation included. Computing it may
+    update metrics of `model` (Keras keeps one per loss).
     """
 
+    model: keras.Model
     loss: Any
     loss_origin: str
     optimizer: Any
@@ -48,13 +50,16 @@ def training_objective(model: keras.Model, *, loss: Any = None, optimizer: Any =
     if type(model).train_step is not keras.Model.train_step and not getattr(model, "is_placed", False):
         raise UsageError(
             f"{type(model).__name__} overrides train_step, so its training step is not the standard one",
-            notes=["partition places forward, loss, gradients and the optimizer's update of the standard step"],
+            notes=[
+                "partition places forward, loss, gradients and the optimizer's update of the standard step"
+            ],
             help="move the custom part into compute_loss(), or plan with --inference",
         )
     compiled = bool(getattr(model, "compiled", False))
     chosen_optimizer, optimizer_origin = _optimizer(model, optimizer, compiled)
     if loss is None and compiled and model.loss is not None:
         return TrainingObjective(
+            model=model,
             loss=model.loss,
             loss_origin="compiled",
             optimizer=chosen_optimizer,
@@ -66,6 +71,7 @@ def training_objective(model: keras.Model, *, loss: Any = None, optimizer: Any =
     origin = "assumed" if loss is None else "option"
     chosen_loss = DEFAULT_LOSS if loss is None else loss
     return TrainingObjective(
+        model=model,
         loss=chosen_loss,
         loss_origin=origin,
         optimizer=chosen_optimizer,
@@ -82,7 +88,8 @@ def _optimizer(model: keras.Model, option: Any, compiled: bool) -> tuple[Any, st
         return keras.optimizers.get(DEFAULT_OPTIMIZER if option is None else option), origin
     except (ValueError, TypeError) as error:
         raise UsageError(
-            f"Keras knows no optimizer {option!r}", help="one of adam, adamw, sgd, rmsprop, lion, adafactor, ..."
+            f"Keras knows no optimizer {option!r}",
+            help="one of adam, adamw, sgd, rmsprop, lion, adafactor, ...",
         ) from error
 
 

@@ -52,8 +52,12 @@ def emit_function(
         graph = tf.compat.v1.get_default_graph()
         flat = [value for value in tf.nest.flatten(arguments) if value is not None]
         replaced = dict(zip(step.inputs, flat, strict=True))
-        replaced |= {f"{name}:0": graph.capture(external) for name, external in outside.items() if name in live}
-        found = tf.graph_util.import_graph_def(graph_def, input_map=replaced, return_elements=fetches, name="")
+        replaced |= {
+            f"{name}:0": graph.capture(external) for name, external in outside.items() if name in live
+        }
+        found = tf.graph_util.import_graph_def(
+            graph_def, input_map=replaced, return_elements=fetches, name=""
+        )
         by_name = dict(zip(fetches, found, strict=True))
         return {
             key: tf.nest.map_structure(lambda name: None if name is None else by_name[name], value)

@@ -82,11 +82,17 @@ class PlacedModel(keras.Model):
             optimizer, loss = self._saved_objective(optimizer, loss)
         self.program.forget()
         super().compile(optimizer=optimizer, loss=loss, **options)
-        original = self.model
-        if original is not None and not (
-            original.compiled and original.optimizer is self.optimizer and original.loss is loss
-        ):
+        if self.model is not None:
+            self._share_objective(self.model, loss, options.get("loss_weights"))
+
+    def _share_objective(self, original: keras.Model, loss: Any, loss_weights: Any) -> None:
+        """Let both models compute the loss with one object: it keeps a metric per output, which fit() reports."""
+        own = original._compile_config.config if original.compiled else {}
+        if own and original.loss is loss and own.get("loss_weights") == loss_weights:
+            self._compile_loss = original._compile_loss
+        if not own or original.loss is not loss or original.optimizer is not self.optimizer:
             original.compile(optimizer=self.optimizer, loss=loss, jit_compile=False)
+        original._compile_loss = self._compile_loss
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True) -> Any:  # noqa: D102
         if self.model is not None and type(self.model).compute_loss is not keras.Model.compute_loss:

@@ -6,6 +6,7 @@ are what is left after all of that.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,8 @@ from partitioner.ir.devices import DeviceName
 # What the runtime adds by itself, on the device that suits it.
 _RUNTIME_OPS = frozenset({"_Send", "_Recv", "_HostSend", "_HostRecv", "_Arg", "_Retval", "_DeviceArg", "_DeviceRetval",
                           "NoOp", "Const", "_HostConst", "Identity", "IdentityN", "Placeholder", "_SOURCE", "_SINK"})  # fmt: skip
+
+_BODY = re.compile(r"(body|cond|then|else|branches)/_\d+$")
 
 
 @contextmanager
@@ -60,8 +63,9 @@ def misplaced_ops(
 ) -> tuple[int, tuple[str, ...]]:
     """Compare what ran with what was planned.
 
-    An executed op counts when its name (without the calls it was inlined from) is planned; it is misplaced when it ran
-    elsewhere. An op that an optimizer made is misplaced when it computes on a device that the plan does not use.
+    An executed op counts when its name (without the calls it was inlined from) is planned, or when it belongs to the body
+    of a planned loop or branch; it is misplaced when it ran elsewhere. An op that an optimizer made is misplaced when it
+    computes on a device that the plan does not use.
 
     Returns:
         How many ops were compared, and a line for each misplaced one.
@@ -80,12 +84,18 @@ def misplaced_ops(
 
 
 def _planned(name: str, placement: Mapping[str, str]) -> str | None:
-    while True:
-        if name in placement:
-            return placement[name]
-        _, slash, name = name.partition("/")
-        if not slash:
-            return None
+    """Device planned for an executed op: under its own name, else that of the loop or branch whose body it is in.
+
+    TensorFlow names an op of a body `<loop>/body/_7/<op>` and an op of an inlined call `<call>/<op>`. Only calls may be
+    cut off in front: the rest of a body op's name may happen to be the name of quite another op.
+    """
+    parts = name.split("/")
+    while "PartitionedCall" in parts[0] and len(parts) > 1:
+        parts = parts[1:]
+    if (plain := "/".join(parts)) in placement:
+        return placement[plain]
+    bodies = [i for i in range(1, len(parts) - 1) if _BODY.match("/".join(parts[i : i + 2]))]
+    return next((placement[owner] for i in bodies if (owner := "/".join(parts[:i])) in placement), None)
 
 
 def _short(device: str) -> str:

@@ -39,8 +39,25 @@ def restored(variables: Sequence[Any]) -> Iterator[Callable[[], None]]:
         restore()
 
 
-def reference_functions(model: keras.Model, compute_loss: Callable[..., Any], optimizer: Any) -> tuple[Any, Any]:
-    """`gradients(x, y)` -> (outputs, loss, gradients) and `train(x, y)` -> loss, of the unplaced model."""
+def nudged(restore: Callable[[], None], variables: Sequence[Any]) -> Callable[[], None]:
+    """`restore`, and then every float of `variables` one unit in the last place larger."""
+
+    def restore_and_nudge() -> None:
+        restore()
+        for variable in variables:
+            value = variable.numpy()
+            variable.assign(np.nextafter(value, np.full_like(value, np.inf)))
+
+    return restore_and_nudge
+
+
+def reference_functions(
+    model: keras.Model, compute_loss: Callable[..., Any], optimizer: Any
+) -> tuple[Any, Any]:
+    """`gradients(x, y)` -> (outputs, loss, gradients) and `train(x, y)` -> loss, of the unplaced model.
+
+    Gradients are those the optimizer is given: of the scaled loss where it scales.
+    """
 
     def forward(x: Any, y: Any) -> tuple[Any, Any]:
         y_pred = model(x, training=True) if model._call_has_training_arg else model(x)
@@ -50,7 +67,8 @@ def reference_functions(model: keras.Model, compute_loss: Callable[..., Any], op
     def gradients(x: Any, y: Any) -> tuple[Any, Any, Any]:
         with tf.GradientTape() as tape:
             y_pred, loss = forward(x, y)
-        found = tape.gradient(loss, model.trainable_variables)
+            scaled = optimizer.scale_loss(loss)
+        found = tape.gradient(scaled, model.trainable_variables)
         return y_pred, loss, [None if g is None else as_dense(g, v.shape) for g, v in _pairs(found, model)]
 
     @tf.function(autograph=False)
@@ -69,7 +87,11 @@ def _pairs(gradients: Sequence[Any], model: keras.Model) -> Iterator[tuple[Any, 
 
 
 def run_reference(
-    gradients: Any, train: Any, batches: Sequence[tuple[Any, Any]], variables: Sequence[Any], restore: Callable[[], None]
+    gradients: Any,
+    train: Any,
+    batches: Sequence[tuple[Any, Any]],
+    variables: Sequence[Any],
+    restore: Callable[[], None],
 ) -> Trajectory:
     """Gradients on the first batch, then one training step per batch, from the restored state."""
     restore()
