@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from networkx.utils import UnionFind
 
@@ -147,7 +148,8 @@ def _join_lightest(costed: CostedGraph, sets: UnionFind, max_items: int, pinned:
         sets.union(heavy, light)
         _absorb(light, heavy, weight, traffic, pin, alive)
         if (root := sets[heavy]) != heavy:  # the structure keeps whichever name it likes
-            for table in (weight, traffic, pin, alive):
+            tables: tuple[dict[str, Any], ...] = (weight, traffic, pin, alive)
+            for table in tables:
                 if heavy in table:
                     table[root] = table.pop(heavy)
             for neighbour in traffic[root]:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.op_graph import OpGraph
-from partitioner.planner.topology import parse_devices
 
 
 def pinned_ops(graph: OpGraph, pins: Mapping[str, str], devices: Sequence[DeviceName]) -> dict[str, int]:
@@ -19,14 +18,18 @@ def pinned_ops(graph: OpGraph, pins: Mapping[str, str], devices: Sequence[Device
     name.
 
     Raises:
-        UsageError: Listing every pin whose pattern is no regular expression, matches nothing, or names a
-            device that is not among `devices`; or two pins that send one op to different devices.
+        UsageError: Listing every pin whose pattern is no regular expression, matches nothing, or whose
+            device is none or not among `devices`; or two pins that send one op to different devices.
     """
     problems: list[str] = []
     found: dict[str, tuple[int, str]] = {}
     prefixes = {layer: _and_parents(layer) for layer in {op.layer for op in graph.ops}}
     for pattern, text in pins.items():
-        (device,) = parse_devices([text])
+        try:
+            device = DeviceName.parse(text)
+        except ValueError as error:
+            problems.append(f"{pattern}={text}: {error}")
+            continue
         if device not in devices:
             known = ", ".join(d.short for d in devices)
             problems.append(f"{pattern}={text}: {device.short} is not among the devices ({known})")

@@ -167,19 +167,18 @@ def _limits(
     if memory_limit is None:
         return {}
     if isinstance(memory_limit, str) and "=" in memory_limit:
-        memory_limit = dict(part.split("=", 1) for part in memory_limit.split(",") if "=" in part)
+        pairs = [part.partition("=") for part in memory_limit.split(",")]
+        memory_limit = {name: size for name, _, size in pairs}
     if not isinstance(memory_limit, Mapping):
-        size = parse_bytes(memory_limit)
-        return dict.fromkeys(names, size)
-    found: dict[DeviceName, int] = {}
-    for text, size in memory_limit.items():
-        (name,) = parse_devices([text])
-        if name not in names:
-            raise UsageError(
-                f"--memory-limit names {name.short}, which is not among the devices",
-                notes=[f"devices: {', '.join(n.short for n in names)}"],
-            )
-        found[name] = parse_bytes(size)
+        return dict.fromkeys(names, parse_bytes(memory_limit))
+    found = {name: parse_bytes(size) for text, size in memory_limit.items() for name in parse_devices([text])}
+    strangers = [name.short for name in found if name not in names]
+    if strangers:
+        raise UsageError(
+            f"--memory-limit names {', '.join(strangers)}, which {'is' if len(strangers) == 1 else 'are'} "
+            "not among the devices",
+            notes=[f"devices: {', '.join(name.short for name in names)}"],
+        )
     return found
 
 

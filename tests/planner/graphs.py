@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from cost_models.hardware import Device, Link, Topology, TopologyDevice
 from cost_models.specs import OpCost, TensorSpec
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import Layer, Op, OpGraph, Phase, Tensor, Variable, VariableKind
+
+# Runs share a machine with others: examples are few, the same in every run, and never timed.
+settings.register_profile("planner", deadline=None, derandomize=True, max_examples=50, database=None)
+settings.load_profile("planner")
 
 SECOND = 2**10
 """FLOPs that a test device does in a second; a power of two, so that times are exact floats."""

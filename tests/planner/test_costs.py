@@ -1,0 +1,53 @@
+"""What is handed to the cost formulas, and what comes back per device."""
+
+from __future__ import annotations
+
+from graphs import topology
+
+from cost_models.specs import TensorSpec
+from partitioner.ir.op_graph import Op, OpGraph, Tensor, Variable, VariableKind
+from partitioner.planner.costs import cost_graph, op_spec
+
+MATRIX = TensorSpec(shape=(8, 16), dtype="float32")
+
+
+def matmul_graph(op_type: str = "MatMul") -> OpGraph:
+    """x (8 x 16) times w (16 x 32), which is read from a variable."""
+    return OpGraph(
+        name="matmul",
+        batch_size=8,
+        training=False,
+        ops=(
+            Op(name="x", type="Placeholder", outputs=("x:0",)),
+            Op(name="read", type="ReadVariableOp", outputs=("w:0",), variables=("w",)),
+            Op(name="y", type=op_type, inputs=("x:0", "w:0"), outputs=("y:0",)),
+        ),
+        tensors=(
+            Tensor(name="x:0", producer="x", spec=MATRIX),
+            Tensor(name="w:0", producer="read", spec=TensorSpec(shape=(16, 32), dtype="float32")),
+            Tensor(name="y:0", producer="y", spec=TensorSpec(shape=(8, 32), dtype="float32")),
+        ),
+        variables=(
+            Variable(name="w", spec=TensorSpec(shape=(16, 32), dtype="float32"), kind=VariableKind.PARAMETER),
+        ),
+    )
+
+
+def test_a_matmul_costs_two_flops_per_product() -> None:
+    costed = cost_graph(matmul_graph(), topology(2, speeds=[1.0, 2.0]))
+    assert [cost.flops for cost in costed.costs] == [0, 0, 2 * 8 * 16 * 32]
+    assert costed.costs[2].moved_bytes == 4 * (8 * 16 + 16 * 32 + 8 * 32)
+    assert costed.seconds == ((0.0, 0.0), (0.0, 0.0), (8192 / 1024, 8192 / 2048))
+
+
+def test_the_handle_of_a_variable_comes_first_as_in_tensorflow() -> None:
+    graph = matmul_graph()
+    spec = op_spec(graph, graph.op["read"])
+    assert [tensor.dtype for tensor in spec.inputs] == ["resource"]
+    assert spec.outputs == (TensorSpec(shape=(16, 32), dtype="float32"),)
+
+
+def test_an_unknown_op_is_reported_and_not_free() -> None:
+    costed = cost_graph(matmul_graph("FrobnicateV9"), topology(1))
+    assert costed.uncosted_ops == {"FrobnicateV9": 1}
+    assert costed.costs[2].moved_bytes == 4 * (8 * 16 + 16 * 32 + 8 * 32)
