@@ -73,7 +73,8 @@ def trace_step(
             f"the model {model.name!r} has no trainable variables, so it has no training step",
             help="plan its inference: --inference",
         )
-    if trainable and objective is not None:
+    if trainable and objective is not None and not objective.optimizer.built:
+        # Once only: a loss scaling optimizer makes a new scale whenever it is built.
         objective.optimizer.build(list(trainable))
     recorder = LayerRecorder(model)
     outputs: dict[str, Any] = {}
