@@ -238,7 +238,7 @@ def _violations(graph: OpGraph) -> Iterable[str]:
                 yield f"tensor {name!r} names {tensors[name].producer!r} as its producer, not {op.name!r}"
         seen.add(op.name)
         produced.update(op.outputs)
-    for name in tensors.keys() - produced:
+    for name in sorted(tensors.keys() - produced):
         yield f"tensor {name!r} has no producer among the ops"
     for name in (*graph.inputs, *graph.outputs):
         if name not in tensors:

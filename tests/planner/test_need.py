@@ -45,7 +45,7 @@ def test_without_slots_it_would_fit() -> None:
 
 
 def test_a_smaller_batch_would_fit() -> None:
-    """4 x 256 MiB of parameters on two devices of 1,100 MiB leave about 300 each, for two layers' activations."""
+    """Two layers a device: 512 MiB of parameters of 1,100, the rest for gradients and activations."""
     error = refused(trained(2, 1100 * MIB, saved_bytes=512 * MIB))
     assert error.help is not None
     batch_size = int(error.help.removeprefix("--batch-size ").split(",")[0])

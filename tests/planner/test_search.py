@@ -136,7 +136,7 @@ def test_a_layer_split_of_too_few_parts() -> None:
 
 
 def test_gradients_and_saved_activations_need_not_fit_together() -> None:
-    """What two devices hold at once is less than what they keep in all: the solver alone would call it infeasible."""
+    """What two devices hold at once is less than what they keep in all, which does not fit."""
     made = training_chain(4, parameter_bytes=2**20, slot_bytes=0, saved_bytes=2**20)
     costed = made.costed(topology(2, memory_bytes=5 * 2**20 + 2**19))
     assert all_schedules(costed)

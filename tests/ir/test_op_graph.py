@@ -1,0 +1,152 @@
+"""The op graph: what it refuses, all at once, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cost_models.specs import TensorSpec
+from partitioner.ir.op_graph import Op, OpGraph, Phase, Tensor, Variable, VariableKind
+
+SPEC = TensorSpec(shape=(2, 3), dtype="float32")
+WEIGHT = Variable(name="w", spec=SPEC, kind=VariableKind.PARAMETER)
+
+
+def graph(**changes) -> OpGraph:
+    """x -> y (layer A, weight w) -> z (layer B, reads y twice)."""
+    made = OpGraph(
+        name="g",
+        batch_size=2,
+        training=False,
+        ops=(
+            Op(name="x", type="Placeholder", outputs=("x:0",)),
+            Op(name="y", type="MatMul", layer="A", inputs=("x:0",), outputs=("y:0", "y:1"), variables=("w",)),
+            Op(
+                name="z",
+                type="Add",
+                layer="B",
+                inputs=("y:1", "y:1"),
+                outputs=("z:0",),
+                control_inputs=("x",),
+            ),
+        ),
+        tensors=tuple(
+            Tensor(name=name, producer=name[0], spec=SPEC) for name in ("x:0", "y:0", "y:1", "z:0")
+        ),
+        variables=(WEIGHT,),
+    )
+    return replace(made, **changes)
+
+
+def test_every_violation_is_listed() -> None:
+    with pytest.raises(ValueError, match="the op graph 'g' is malformed") as raised:
+        OpGraph(
+            name="g",
+            batch_size=0,
+            training=False,
+            ops=(
+                Op(name="a", type="Add", inputs=("b:0", "gone:0"), outputs=("c:0",), control_inputs=("b",)),
+                Op(name="b", type="Add", outputs=("b:0", "made:0"), variables=("v",)),
+                Op(name="b", type="Add"),
+            ),
+            tensors=(
+                Tensor(name="b:0", producer="b", spec=SPEC),
+                Tensor(name="c:0", producer="b", spec=SPEC),
+                Tensor(name="lost:0", producer="b", spec=SPEC),
+                Tensor(name="lost:0", producer="b", spec=SPEC),
+            ),
+            variables=(WEIGHT, WEIGHT),
+            outputs=("nothing:0",),
+        )
+    assert str(raised.value).splitlines() == [
+        "the op graph 'g' is malformed (12 problems):",
+        "  batch_size is 0, expected at least 1",
+        "  two tensors share a name",
+        "  two variables share a name",
+        "  op 'a' reads 'b:0' before its producer 'b'",
+        "  op 'a' reads the unknown tensor 'gone:0'",
+        "  op 'a' waits for 'b', which does not come before it",
+        "  tensor 'c:0' names 'b' as its producer, not 'a'",
+        "  op 'b' uses the unknown variable 'v'",
+        "  op 'b' produces the unknown tensor 'made:0'",
+        "  two ops are named 'b'",
+        "  tensor 'lost:0' has no producer among the ops",
+        "  the graph names the unknown tensor 'nothing:0' as input or output",
+    ]
+
+
+def test_look_ups() -> None:
+    made = graph()
+    assert made.op["y"].type == "MatMul"
+    assert made.tensor["y:0"].producer == "y"
+    assert made.variable["w"] is WEIGHT
+    assert made.consumers == {"x:0": ("y",), "y:0": (), "y:1": ("z",), "z:0": ()}
+    assert made.num_parameters == 6
+
+
+def test_networkx_has_data_and_control_edges() -> None:
+    found = graph().to_networkx()
+    assert dict(found.edges) == {
+        ("x", "y"): {"tensors": ("x:0",)},
+        ("x", "z"): {"tensors": ()},
+        ("y", "z"): {"tensors": ("y:1",)},
+    }
+    assert found.nodes["y"]["op"].layer == "A"
+
+
+def renamed() -> OpGraph:
+    text = {"x": "in", "y": "A_1/MatMul", "z": "B_1/Add", "w": "kernel"}
+
+    def tensor(name: str) -> str:
+        return text[name[0]] + name[1:]
+
+    made = graph()
+    return replace(
+        made,
+        name="other",
+        batch_size=4,
+        ops=tuple(
+            replace(
+                op,
+                name=text[op.name],
+                layer=op.layer and f"{op.layer}_1",
+                inputs=tuple(map(tensor, op.inputs)),
+                outputs=tuple(map(tensor, op.outputs)),
+                control_inputs=tuple(text[name] for name in op.control_inputs),
+                variables=tuple(text[name] for name in op.variables),
+            )
+            for op in made.ops
+        ),
+        tensors=tuple(replace(t, name=tensor(t.name), producer=text[t.producer]) for t in made.tensors),
+        variables=(replace(WEIGHT, name="kernel"),),
+    )
+
+
+def with_loss() -> OpGraph:
+    made = graph()
+    loss = Op(name="loss", type="Mean", inputs=("z:0",), outputs=("loss:0",))
+    back = Op(name="back", type="Mul", layer="B", phase=Phase.BACKWARD, inputs=("loss:0",))
+    return replace(
+        made,
+        training=True,
+        ops=(*made.ops, loss, back),
+        tensors=(*made.tensors, Tensor(name="loss:0", producer="loss", spec=SPEC)),
+    )
+
+
+def test_the_fingerprint_survives_names_batch_and_training() -> None:
+    assert graph().fingerprint == renamed().fingerprint == with_loss().fingerprint
+
+
+@pytest.mark.parametrize("what", ["type", "wiring", "variable", "order"])
+def test_the_fingerprint_tells_models_apart(what: str) -> None:
+    made = graph()
+    x, y, z = made.ops
+    changed = {
+        "type": {"ops": (x, y, replace(z, type="Mul"))},
+        "wiring": {"ops": (x, y, replace(z, inputs=("y:0", "y:1")))},
+        "variable": {"variables": (replace(WEIGHT, spec=TensorSpec(shape=(3, 2), dtype="float32")),)},
+        "order": {"ops": (x, y, replace(z, inputs=("x:0", "y:1")))},
+    }[what]
+    assert replace(made, **changed).fingerprint != made.fingerprint
