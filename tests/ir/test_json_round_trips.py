@@ -73,8 +73,8 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     "kind",
     [
         Op, Tensor, Variable, Layer, ModelInfo, DeviceInfo, Stage, Predicted, Baseline, SolverInfo,
-        Verification, PlannedLayer, PlannedEdge, ProblemDevice, Item, Task, Transfer, ProblemLink, OpRun, Send, MemoryUse,
-        DeviceName,
+        Verification, PlannedLayer, PlannedEdge, ProblemDevice, Item, Task, Transfer, ProblemLink,
+        OpRun, Send, MemoryUse, DeviceName,
     ],
 )  # fmt: skip
 @given(data=st.data())

@@ -16,8 +16,8 @@ from partitioner.ir.plan import PlanDocument
 KEYS = {
     "": {
         "schema", "model", "devices", "strategy", "num_replicas", "num_stages", "num_microbatches",
-        "schedule", "updates", "stages", "placement", "predicted", "baselines", "solver", "uncosted_ops", "verification",
-        "versions",
+        "schedule", "updates", "stages", "placement", "predicted", "baselines", "solver",
+        "uncosted_ops", "verification", "versions",
     },
     "model": {"source", "fingerprint", "num_ops", "num_parameters", "batch_size", "training"},
     "devices": {"name", "hardware", "origin", "memory_bytes"},
