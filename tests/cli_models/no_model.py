@@ -1,0 +1,3 @@
+"""Numbers only."""
+
+ANSWER = 42

@@ -1,0 +1,98 @@
+"""Each example keeps the promise of its first lines: it trains as a script, and `partition` plans it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+NAMES = ("mlp_784", "cnn_28x28", "cnn_32x32", "two_models")
+
+PLAN_ALL = """
+import sys
+sys.modules["sklearn"] = None  # importing it raises ImportError, as if it were not installed
+from partitioner.cli import main
+for path in sys.argv[1:]:
+    code = main([path, "--devices", "CPU:0,CPU:1", "--dry-run", "-q", "--time-limit", "5"])
+    assert code == 0, f"{path}: exit code {code}"
+"""
+
+
+def test_each_is_listed() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*NAMES, "digits"}
+
+
+def test_partition_plans_each_without_scikit_learn(tmp_path: Path) -> None:
+    paths = [str(EXAMPLES / f"{name}.py") for name in NAMES]
+    command = (sys.executable, "-c", PLAN_ALL, *paths)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in NAMES:
+        assert re.search(rf"^{name} \(.*{name}\.py\)$", done.stdout, re.MULTILINE)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs", "promises"),
+    [
+        (
+            "mlp_784",
+            2,
+            [r"misplaced ops 0, gradients off by \d\.\de[-+]\d\d", r"test loss \d\.\d{4}, accuracy \d+\.\d%"],
+        ),
+        (
+            "cnn_28x28",
+            2,
+            [
+                r"layer-split on CPU:0 and CPU:1, 2 stages \(as asked for\)",
+                r"test loss \d\.\d{4}, accuracy \d+\.\d%, \d+\.\d ms per step \(measured\)",
+            ],
+        ),
+        (
+            "cnn_32x32",
+            1,
+            [
+                r"cut by hand: \d+\.\d% of 360 test digits recognised",
+                r"cut by the planner: \d+\.\d% of 360 test digits recognised",
+            ],
+        ),
+        (
+            "two_models",
+            1,
+            [
+                r"accuracy: largest difference between the two histories (0\.0e\+00|\d\.\de-0[6-9])",
+                r"loss: largest difference between the two histories (0\.0e\+00|\d\.\de-0[6-9])",
+                r"test loss \d\.\d{4}, accuracy \d+\.\d%",
+            ],
+        ),
+    ],
+)
+def test_each_trains_as_a_script(tmp_path: Path, name: str, epochs: int, promises: list[str]) -> None:
+    pytest.importorskip("sklearn")
+    command = (sys.executable, EXAMPLES / f"{name}.py", "--devices", "CPU:0,CPU:1", "--epochs", str(epochs))
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for promise in promises:
+        assert re.search(rf"^\s*{promise}$", done.stdout, re.MULTILINE), f"{promise}\n\n{done.stdout}"
+    written = {"two_models.plan.json", "two_models.dot"} if name == "two_models" else set()
+    assert {path.name for path in tmp_path.iterdir()} == written
+
+
+def test_the_sweep_prints_a_line_per_setting(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    command = (
+        sys.executable, EXAMPLES / "cnn_28x28.py", "--sweep", "--devices", "CPU:0,CPU:1", "--epochs", "2"
+    )  # fmt: skip
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if re.match(r" +\d", line)]
+    # One and two stages; then three more batch sizes and two more precisions on two stages.
+    expected = [("1", "64", "float32"), ("2", "64", "float32")]
+    expected += [("2", size, "float32") for size in ("32", "128", "256")]
+    expected += [("2", "64", precision) for precision in ("mixed_bfloat16", "mixed_float16")]
+    assert [tuple(row[:3]) for row in rows] == expected
+    assert all(float(row[4]) > 0 and row[6].endswith("%") for row in rows)

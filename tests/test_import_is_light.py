@@ -1,0 +1,52 @@
+"""`import partitioner`, `--help`, misuse and a plan shown again load no TensorFlow, Keras or OR-Tools."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+SCRIPT = """
+import contextlib, io, sys
+import partitioner
+from partitioner.cli import main
+
+with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+    try:
+        code = main(sys.argv[1:])
+    except SystemExit as stop:  # argparse's --help and --version
+        code = stop.code
+heavy = {"tensorflow", "keras", "ortools"} & set(sys.modules)
+print(code, sorted(heavy), len(out.getvalue()) > 0, len(err.getvalue()) > 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--help"], "0 [] True False"),
+        (["--version"], "0 [] True False"),
+        (["model.py", "--devices", "XPU:0"], "2 [] False True"),
+        (["model.py", "--devices", "GPU:0", "--hardware", "a1000"], "2 [] False True"),
+        (["plan.json", "--dot", "plan.dot"], "0 [] True False"),
+    ],
+)
+def test_nothing_heavy_is_imported(tmp_path: Path, arguments: list[str], expected: str) -> None:
+    (tmp_path / "plan.json").write_bytes((GOLDEN / "cli_plan.json").read_bytes())
+    command = (sys.executable, "-c", SCRIPT, *arguments)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == expected
+
+
+def test_the_api_is_imported_when_first_used() -> None:
+    script = (
+        "import sys, partitioner; before = 'tensorflow' in sys.modules; "
+        "names = dir(partitioner); partitioner.plan; "
+        "print(before, 'plan' in names, 'tensorflow' in sys.modules, 'ortools' in sys.modules)"
+    )
+    done = subprocess.run((sys.executable, "-c", script), capture_output=True, text=True, check=True)
+    assert done.stdout == "False True True False\n"

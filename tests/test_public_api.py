@@ -1,0 +1,131 @@
+"""What users and scripts rely on: names, signatures, docstrings, an option for each argument of `plan`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import cost_models
+import partitioner
+from partitioner import api, errors, plan_view
+from partitioner.cli.options import read_options
+
+GOLDEN = Path(__file__).parent / "golden"
+FUNCTIONS = ("auto_place", "load", "place", "plan", "set_up_devices", "verify")
+# Arguments of `plan` whose option has another name, or that have none, and why.
+OTHER_NAMES = {"pins": "pin"}
+NO_OPTION = {
+    "model": "the MODEL argument",
+    "example_inputs": "arrays do not fit on a command line: the file's variable of that name",
+    "example_targets": "likewise",
+    "source": "the MODEL argument as it was typed",
+}
+
+
+def test_the_public_names() -> None:
+    assert partitioner.__all__ == sorted(
+        [
+            *FUNCTIONS,
+            "Plan",
+            "PartitionError",
+            "InfeasibleError",
+            "ModelError",
+            "TimeLimitError",
+            "UsageError",
+            "VerificationError",
+        ]
+    )
+    assert all(getattr(partitioner, name) for name in partitioner.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'plam'"):
+        partitioner.plam  # noqa: B018
+
+
+def test_signatures() -> None:
+    """Change them only by adding; then change the golden file with them."""
+    told = [_written(name, inspect.signature(getattr(partitioner, name))) for name in FUNCTIONS]
+    methods = ("from_json", "load", "save", "to_dot", "to_json", "to_svg", "to_text")
+    told += [_written(f"Plan.{name}", inspect.signature(getattr(partitioner.Plan, name))) for name in methods]
+    assert "\n".join(told) + "\n" == (GOLDEN / "public_api.txt").read_text(encoding="utf-8")
+
+
+def test_each_error_has_the_exit_code_of_the_contract() -> None:
+    kinds = ("UsageError", "ModelError", "InfeasibleError", "TimeLimitError", "VerificationError")
+    codes = {name: getattr(partitioner, name).exit_code for name in kinds}
+    assert list(codes.values()) == [2, 3, 4, 5, 6]
+    assert all(issubclass(getattr(partitioner, name), partitioner.PartitionError) for name in kinds)
+
+
+def test_an_error_reads_offender_place_numbers_help() -> None:
+    error = partitioner.ModelError("no model", where="a.py:1 (f)", notes=["2 GiB", "3 GiB"], help="try b.py")
+    assert str(error) == "no model\n  --> a.py:1 (f)\n   |  2 GiB\n   |  3 GiB\n   help: try b.py"
+    assert str(partitioner.UsageError("wrong")) == "wrong"
+
+
+def test_everything_public_has_a_docstring() -> None:
+    modules = [api, plan_view, errors, cost_models]
+    modules += [
+        importlib.import_module(f"cost_models.{found.name}")
+        for found in pkgutil.iter_modules(cost_models.__path__)
+    ]
+    silent = [
+        f"{module.__name__}.{name}"
+        for module in modules
+        for name, thing in [("", module), *_defined(module)]
+        if not (thing.__doc__ or "").strip() or _is_made_by_dataclass(thing)
+    ]
+    assert not silent
+
+
+def test_each_argument_of_plan_has_an_option_of_the_same_meaning_and_default() -> None:
+    options = vars(read_options(["model.py", "--devices", "CPU:0"]))
+    parameters = inspect.signature(partitioner.plan).parameters
+    assert set(NO_OPTION) <= set(parameters)
+    for name, parameter in parameters.items():
+        if name in NO_OPTION:
+            continue
+        option = OTHER_NAMES.get(name, name)
+        assert option in options, f"plan({name}=) has no option"
+        if parameter.default is not inspect.Parameter.empty:
+            assert (options[option] or None) == (parameter.default or None), name
+
+
+def _written(name: str, signature: inspect.Signature) -> str:
+    """One parameter per line, so that a change shows as one line."""
+    lines = [
+        f"    {re.sub(r": '([^']*)'", r': \1', str(parameter))},"
+        for parameter in signature.parameters.values()
+    ]
+    keyword_only = [p.kind is inspect.Parameter.KEYWORD_ONLY for p in signature.parameters.values()]
+    if True in keyword_only:
+        lines.insert(keyword_only.index(True), "    *,")
+    return "\n".join([f"{name}(", *lines, f") -> {signature.return_annotation}"])
+
+
+def _defined(module: object) -> list[tuple[str, object]]:
+    """The public functions and classes of a module, and the public methods of those classes."""
+    name_of = getattr(module, "__name__", "")
+    own = [
+        (name, thing)
+        for name, thing in vars(module).items()
+        if not name.startswith("_")
+        and (inspect.isfunction(thing) or inspect.isclass(thing))
+        and thing.__module__ == name_of
+    ]
+    methods = [
+        (f"{name}.{method}", thing)
+        for name, cls in own
+        if inspect.isclass(cls)
+        for method, thing in vars(cls).items()
+        if not method.startswith("_") and inspect.isfunction(thing)
+    ]
+    return own + methods
+
+
+def _is_made_by_dataclass(thing: object) -> bool:
+    """A dataclass without a docstring gets its signature as one."""
+    return inspect.isclass(thing) and (thing.__doc__ or "").startswith(f"{thing.__name__}(")
