@@ -96,10 +96,8 @@ def test_each_argument_of_plan_has_an_option_of_the_same_meaning_and_default() -
 
 def _written(name: str, signature: inspect.Signature) -> str:
     """One parameter per line, so that a change shows as one line."""
-    lines = [
-        f"    {re.sub(r": '([^']*)'", r': \1', str(parameter))},"
-        for parameter in signature.parameters.values()
-    ]
+    unquoted = [re.sub(r": '([^']*)'", r": \1", str(p)) for p in signature.parameters.values()]
+    lines = [f"    {parameter}," for parameter in unquoted]
     keyword_only = [p.kind is inspect.Parameter.KEYWORD_ONLY for p in signature.parameters.values()]
     if True in keyword_only:
         lines.insert(keyword_only.index(True), "    *,")
