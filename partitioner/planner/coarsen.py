@@ -148,7 +148,7 @@ def _join_lightest(costed: CostedGraph, sets: UnionFind, max_items: int, pinned:
         sets.union(heavy, light)
         _absorb(light, heavy, weight, traffic, pin, alive)
         if (root := sets[heavy]) != heavy:  # the structure keeps whichever name it likes
-            tables: tuple[dict[str, Any], ...] = (weight, traffic, pin, alive)
+            tables: list[dict[str, Any]] = [weight, traffic, pin, alive]
             for table in tables:
                 if heavy in table:
                     table[root] = table.pop(heavy)

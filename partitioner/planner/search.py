@@ -108,7 +108,7 @@ class _Search:
         eligible = self._eligible()
         if not eligible:
             raise self._nothing_fits(status)
-        best = self._choose(eligible, list(compared.values()))
+        best = self._in_order(self._choose(eligible, list(compared.values())))
         step = best.step_seconds
         gap = max(0.0, (step - bound) / step) if step > 0 else 0.0
         return Found(
@@ -127,8 +127,14 @@ class _Search:
                 seconds=seconds,
                 seed=self.seed,
             ),
-            notes=(note,) if note else (),
+            notes=tuple(filter(None, (note, self._coarsening_note()))),
         )
+
+    def _coarsening_note(self) -> str:
+        if self.coarsening.is_lossless or len(self.devices) == 1:
+            return ""
+        count = len(self.coarsening.items)
+        return f"light parts were joined to their neighbours, until {count} remained to be placed"
 
     def _required_devices(self) -> dict[int, int]:
         """Device by item, for items with a pinned op.
@@ -225,6 +231,14 @@ class _Search:
             (judged for judged in eligible if judged.step_seconds <= limit),
             key=lambda judged: (judged.largest_peak_bytes, judged.step_seconds, len(set(judged.assignment))),
         )
+
+    def _in_order(self, judged: Judged) -> Judged:
+        """The same with devices named in the order in which items reach them, where that changes nothing."""
+        reached = dict.fromkeys([*judged.assignment, *range(len(self.devices))])
+        name = {device: index for index, device in enumerate(reached)}
+        renamed = self.judge([name[device] for device in judged.assignment])
+        same = self._is_allowed(renamed.assignment) and self._worth(renamed) == self._worth(judged)
+        return renamed if same else judged
 
     def _polish(self, starts: Sequence[Assignment]) -> None:
         """Climb from every start, the best first, while the allowance lasts; the judge remembers them."""

@@ -108,6 +108,21 @@ def test_memory_as_objective_gives_the_smallest_largest_peak() -> None:
     assert largest_peak(found.schedule) == min(map(largest_peak, all_schedules(costed)))
 
 
+def test_alike_devices_are_named_in_the_order_the_items_reach_them() -> None:
+    made = chain([1.0] * 3, [256] * 3, [2**20] * 3)
+    found = find(made.costed(topology(4, memory_bytes=3 * 2**19)))
+    assert [found.placement[f"op{index}"] for index in range(3)] == [0, 1, 2]
+    unlike = made.costed(topology(4, memory_bytes=[2**10, 3 * 2**19, 2**10, 2**22]))
+    assert set(find(unlike).placement.values()) <= {1, 3}
+
+
+def test_a_note_says_when_parts_were_joined() -> None:
+    assert find(chain([1.0] * 64, [4] * 64).costed()).notes == ()
+    assert find(chain([1.0] * 65, [4] * 65).costed()).notes == (
+        "light parts were joined to their neighbours, until 64 remained to be placed",
+    )
+
+
 def test_pins_are_kept() -> None:
     costed = two_towers().costed(topology(2, wire=FAST))
     found = find(costed, pinned={"a0": 1, "b1": 1, "join": 0})
