@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-GOLDEN = Path(__file__).parent / "golden"
+ROOT = Path(__file__).parents[1]
+GOLDEN = ROOT / "tests" / "golden"
 
 SCRIPT = """
 import contextlib, io, sys
@@ -50,3 +51,9 @@ def test_the_api_is_imported_when_first_used() -> None:
     )
     done = subprocess.run((sys.executable, "-c", script), capture_output=True, text=True, check=True)
     assert done.stdout == "False True True False\n"
+
+
+def test_imports_run_in_one_direction() -> None:
+    """The contracts of pyproject.toml: which package may import which, and who may import what is heavy."""
+    importlinter = pytest.importorskip("importlinter.cli")
+    assert importlinter.lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True) == 0

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import cost_models
 import partitioner
 from partitioner import api, errors, plan_view
+from partitioner.cli import main
 from partitioner.cli.options import read_options
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -43,6 +45,12 @@ def test_the_public_names() -> None:
     assert all(getattr(partitioner, name) for name in partitioner.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'plam'"):
         partitioner.plam  # noqa: B018
+
+
+def test_the_installed_command_and_version() -> None:
+    (script,) = metadata.entry_points(group="console_scripts", name="partition")
+    assert script.load() is main
+    assert metadata.version("partition") == partitioner.__version__
 
 
 def test_signatures() -> None:
