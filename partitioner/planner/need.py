@@ -31,11 +31,12 @@ class Need:
         need = self._bytes_by_kind()
         size, name = max(zip(item_bytes(self.costed, self.coarsening), self.coarsening.names, strict=True))
         have = ", ".join(f"{short_name(placed.name)} {_gib(placed.memory_bytes)}" for placed in devices)
-        kinds = ", ".join(f"{kind} {_gib(size)}" for kind, size in need.items() if size)
+        total = sum(need.values())
+        kinds = ", ".join(f"{kind} {_gib(size)}" for kind, size in need.items() if size > total / 1000)
         return InfeasibleError(
             "the model does not fit on the given devices",
             notes=[
-                f"needs    {_gib(sum(need.values()))} GiB: {kinds}",
+                f"needs    {_gib(total)} GiB: {kinds}",
                 f"have     {_gib(sum(placed.memory_bytes for placed in devices))} GiB: {have}",
                 f"largest part: {name} {_gib(size)}",
             ],

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from partitioner.errors import TimeLimitError, UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import short_name
+from partitioner.ir.op_graph import Phase
 from partitioner.ir.plan import Baseline, Objective, SolverInfo, Strategy
 from partitioner.ir.problem import PlacementProblem
 from partitioner.ir.schedule import Schedule
@@ -233,8 +234,11 @@ class _Search:
         )
 
     def _in_order(self, judged: Judged) -> Judged:
-        """The same with devices named in the order in which items reach them, where that changes nothing."""
-        reached = dict.fromkeys([*judged.assignment, *range(len(self.devices))])
+        """The same with devices named in the order the layers reach them, where that changes nothing."""
+        item_of = self.coarsening.item_of
+        forward = [op for op in self.costed.graph.ops if op.phase is Phase.FORWARD and op.layer]
+        layers = [judged.assignment[item_of[op.name]] for op in forward]
+        reached = dict.fromkeys([*layers, *judged.assignment, *range(len(self.devices))])
         name = {device: index for index, device in enumerate(reached)}
         renamed = self.judge([name[device] for device in judged.assignment])
         same = self._is_allowed(renamed.assignment) and self._worth(renamed) == self._worth(judged)

@@ -108,7 +108,7 @@ def test_memory_as_objective_gives_the_smallest_largest_peak() -> None:
     assert largest_peak(found.schedule) == min(map(largest_peak, all_schedules(costed)))
 
 
-def test_alike_devices_are_named_in_the_order_the_items_reach_them() -> None:
+def test_alike_devices_are_named_in_the_order_the_layers_reach_them() -> None:
     made = chain([1.0] * 3, [256] * 3, [2**20] * 3)
     found = find(made.costed(topology(4, memory_bytes=3 * 2**19)))
     assert [found.placement[f"op{index}"] for index in range(3)] == [0, 1, 2]
