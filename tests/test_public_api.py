@@ -115,14 +115,14 @@ def _written(name: str, signature: inspect.Signature) -> str:
 def _defined(module: object) -> list[tuple[str, object]]:
     """The public functions and classes of a module, and the public methods of those classes."""
     name_of = getattr(module, "__name__", "")
-    own = [
+    own: list[tuple[str, object]] = [
         (name, thing)
         for name, thing in vars(module).items()
         if not name.startswith("_")
         and (inspect.isfunction(thing) or inspect.isclass(thing))
         and thing.__module__ == name_of
     ]
-    methods = [
+    methods: list[tuple[str, object]] = [
         (f"{name}.{method}", thing)
         for name, cls in own
         if inspect.isclass(cls)

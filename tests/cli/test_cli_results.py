@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import keras
 import pytest
@@ -225,7 +226,7 @@ def _plan(run: Run, model: str, *arguments: str) -> dict:
     return json.loads(out)
 
 
-def _first(value: object) -> object:
+def _first(value: Any) -> Any:
     return value[0] if isinstance(value, list) else value
 
 
