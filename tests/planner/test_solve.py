@@ -132,6 +132,20 @@ def test_unequal_links_choose_the_near_device(solve: Solve) -> None:
     assert (solution.status, solution.makespan_ns, solution.assignment) == ("optimal", 22, (0, 2))
 
 
+def test_every_nanosecond_of_a_dearer_link_counts(solve: Solve) -> None:
+    # The reader must leave the source's device and may choose none: 10 + 3 + 10.
+    links = {(0, 1): link(latency_ns=3), (1, 0): link(latency_ns=2)}
+    solution = solve(
+        problem([1, 1], [(10, 1), (10, 1)], [(0, 1, 0)], links=links, allowed={0: (0,), 1: (1,)})
+    )
+    assert (solution.status, solution.makespan_ns, solution.lower_bound_ns) == ("optimal", 23, 23)
+    # Both directions are open: the cheap one is taken, unless device 0 is too slow for the longer task.
+    solution = solve(problem([1, 1], [(10, 1), (10, 1)], [(0, 1, 0)], links=links))
+    assert (solution.makespan_ns, solution.assignment) == (22, (1, 0))
+    uneven = problem([1, 1], [(10, 1), (20, 1)], [(0, 1, 0)], links=links, slowdown=(2, 1))
+    assert (solve(uneven).makespan_ns, solve(uneven).assignment) == (43, (0, 1))
+
+
 def test_allowed_devices_are_respected(solve: Solve) -> None:
     solution = solve(problem([9, 9], [(10, 1)] * 3, [(0, 1, 4), (1, 2, 4)], allowed={1: (1,)}))
     assert (solution.status, solution.makespan_ns, solution.assignment) == ("optimal", 30, (1, 1, 1))
@@ -172,9 +186,10 @@ def test_balance_trades_the_allowed_time_for_memory(solve: Solve) -> None:
 
 
 def test_balance_is_relative_to_capacity(solve: Solve) -> None:
-    # Three items of 10 bytes over 20 and 40 bytes: (10, 20) fills both half, (20, 10) fills one wholly.
-    solution = solve(problem([20, 40], [(0, 10)] * 3, balance_permille=10))
-    assert sorted(placed(solution)) == [0, 1, 1]
+    # Four items of 10 bytes over 20 and 40 bytes: two each would fill the small device, one and three leave
+    # a quarter of either free.
+    solution = solve(problem([20, 40], [(0, 10)] * 4, balance_permille=10))
+    assert sorted(placed(solution)) == [0, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -250,10 +265,27 @@ def test_the_same_problem_has_the_same_answer_on_every_run(seed: int) -> None:
         search.DETERMINISTIC_PER_SECOND = 0.002
         print(to_json(replace(search.solve_in_process(problem), seconds=0.0)))
     """
-    asked = towers(60, 2, seed=seed, time_limit_seconds=120.0, balance_permille=20)
+    asked = towers(90, 4, seed=seed, time_limit_seconds=120.0, balance_permille=20)
     first, second = (run_in_a_fresh_process(stopped, asked) for _ in range(2))
     assert from_json(first, Solution).status == "feasible"
     assert first == second
+
+
+def test_only_the_answer_reaches_stdout() -> None:
+    # The program stands for a library that writes to the file descriptor itself.
+    noisy = """
+        import io, os
+        from partitioner.ir.problem import Solution
+        from partitioner.planner.solve import __main__ as child
+        def solve(problem):
+            os.write(1, b"a banner\\n")
+            return Solution(status="infeasible")
+        child.solve_in_process = solve
+        sys.stdin = io.TextIOWrapper(io.BytesIO(to_json(problem).encode() + b"\\n"))
+        child.main()
+    """
+    answer = run_in_a_fresh_process(noisy, towers(2, 2))
+    assert from_json(answer, Solution) == Solution(status="infeasible")
 
 
 @pytest.mark.parametrize("objective", ["minimise_makespan", "minimise_fullest_device"])

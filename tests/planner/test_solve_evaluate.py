@@ -54,8 +54,8 @@ def test_priority_decides_the_order() -> None:
 def test_the_largest_of_several_transfers_counts_once() -> None:
     twice = diamond(
         transfers=(
-            Transfer(source=0, targets=(1, 1), size_bytes=2),
-            Transfer(source=0, targets=(1,), size_bytes=10),
+            Transfer(source=0, targets=(1, 1), size_bytes=10),
+            Transfer(source=0, targets=(1,), size_bytes=2),
         )
     )
     assert schedule_assignment(twice, (0, 1, 2, 2)).starts_ns[1] == 10 + 2 + 5
