@@ -281,8 +281,8 @@ def test_recompile_with_other_loss_weights(fresh_keras: None) -> None:
 def test_variables_live_where_the_plan_has_their_ops(pair: Any) -> None:
     _, placed = pair
     device_of_layer = {layer.name: DeviceName.parse(layer.device).short for layer in placed.plan.layers}
-    for layer in placed.model.layers:
-        assert set(devices_of(layer.variables)) <= {device_of_layer[layer.name]}
+    for layer in placed.model.layers[1:]:
+        assert set(devices_of(layer.variables)) == {device_of_layer[layer.name]}
 
 
 def test_overflow_halves_the_scale_and_leaves_weights_alone() -> None:

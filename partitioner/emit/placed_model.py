@@ -48,6 +48,7 @@ class PlacedModel(keras.Model):
         self.plan = plan
         self.own_variables = list(variables)
         self.supports_jit = False
+        self.optimizer = None  # Keras sets it in compile(), which an inference plan does without
         self.built = True
 
     @property

@@ -1,0 +1,215 @@
+"""verify finds what is wrong (device, number, NaN), passes what is right, and leaves no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import models
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import partitioner
+from partitioner.emit.function import emit_function
+from partitioner.ir.devices import short_name
+from partitioner.ir.plan import Verification
+from partitioner.verification import verify_placed
+from partitioner.verification.check import _difference, _rel
+from partitioner.verification.data import as_dense, random_batches
+from partitioner.verification.reference import nudged, restored
+
+THIRD = "/job:localhost/replica:0/task:0/device:CPU:3"
+
+
+def place(model: keras.Model, **options: Any) -> Any:
+    return partitioner.auto_place(
+        model, devices=["CPU:1", "CPU:2"], batch_size=8, strategy="layer-split", time_limit=5, **options
+    )
+
+
+def verify_with(placed: Any, emit: Callable[..., Any], **options: Any) -> Verification:
+    """verify, with `emit` in place of the real emission."""
+    program = placed.program
+    kind, specs = program.signatures()[0]
+    step = program.step(kind, specs)
+    return verify_placed(
+        placed.model,
+        step,
+        program.placement(step),
+        emit,
+        compute_loss=placed._compute_loss if placed.compiled else None,
+        optimizer=placed.optimizer if placed.compiled else None,
+        ran_on=program.devices,
+        num_steps=2,
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def placed() -> Any:
+    keras.utils.set_random_seed(0)
+    return place(models.mlp())
+
+
+def test_a_faithful_emission_passes(placed: Any) -> None:
+    found = verify_with(placed, emit_function)
+    assert found.passed
+    assert found.misplaced_ops == ()
+    assert found.weights_max_rel_diff <= 1e-6
+
+
+def test_an_op_on_another_device_is_named(placed: Any) -> None:
+    (op,) = [name for name in placed.plan.placement if name.endswith("hidden_1_1/MatMul")]
+    found = verify_with(
+        placed, lambda step, placement, **how: emit_function(step, {**placement, op: THIRD}, **how)
+    )
+    assert not found.passed
+    (line,) = found.misplaced_ops
+    assert f"/{op} (" in line
+    assert line.endswith(f"planned on {short_name(placed.plan.placement[op])}, ran on CPU:3")
+    assert found.gradients_max_rel_diff <= 1e-6
+
+
+def test_a_changed_constant_is_found(placed: Any) -> None:
+    def emit(step: Any, placement: Any, **how: Any) -> Any:
+        (rate,) = [n for n in step.graph_def.node if n.name.endswith("hidden_0_1/Gelu/mul/x")]
+        original = rate.attr["value"].tensor.SerializeToString()
+        rate.attr["value"].tensor.float_val[:] = [0.5001]  # gelu's 0.5
+        try:
+            return emit_function(step, placement, **how)
+        finally:
+            rate.attr["value"].tensor.ParseFromString(original)
+
+    found = verify_with(placed, emit)
+    assert not found.passed
+    assert found.misplaced_ops == ()
+    assert 1e-5 < found.outputs_max_rel_diff < 1e-2
+    assert found.weights_max_rel_diff > 1e-5
+
+
+def test_an_update_that_does_not_happen_is_found(placed: Any) -> None:
+    def emit(step: Any, placement: Any, **how: Any) -> Any:
+        return emit_function(step, placement, **{**how, "side_effects": False})
+
+    found = verify_with(placed, emit)
+    assert not found.passed
+    assert found.gradients_max_rel_diff <= 1e-6
+    assert found.weights_max_rel_diff > 1e-3
+
+
+def test_the_same_nan_on_both_sides_is_equal_and_one_alone_is_infinitely_wrong() -> None:
+    nan, one = np.array([np.nan, 1.0]), np.array([1.0, 1.0])
+    assert _difference(nan, nan, np.max) == 0.0
+    assert _difference(nan, one, np.max) == np.inf
+    assert _difference(one, nan, np.max) == np.inf
+    assert _rel([nan], [one]) == [np.inf]
+    assert _difference(np.array([np.inf]), np.array([np.inf]), np.max) == 0.0
+    assert _difference(np.array([np.inf]), np.array([-np.inf]), np.max) == np.inf
+
+
+def test_relative_difference_is_by_norm_and_per_tensor() -> None:
+    # |(3, 4) - (3, 3)| / |(3, 3)| = 1 / sqrt(18); nothing over nothing counts as equal.
+    found = [np.array([3.0, 4.0]), np.zeros(2), np.ones(1)]
+    expected = [np.array([3.0, 3.0]), np.zeros(2), np.zeros(1)]
+    assert _rel(found, expected) == [pytest.approx(1 / np.sqrt(18)), 0.0, np.inf]
+
+
+def test_a_model_that_yields_nan_passes_when_both_do() -> None:
+    inputs = keras.Input((models.WIDTH,))
+    outputs = layers.Dense(models.CLASSES)(layers.Lambda(lambda x: tf.math.log(-tf.abs(x)))(inputs))
+    found = verify_with(place(models.compiled(keras.Model(inputs, outputs), "sgd")), emit_function)
+    assert found.passed
+    assert found.outputs_max_abs_diff == 0.0
+
+
+def test_gradients_that_are_zero_but_for_rounding_do_not_fail_a_model_with_random_state() -> None:
+    """A key's bias shifts all scores of a row alike, so softmax ignores it: its gradient is rounding noise alone, and
+    its relative difference about 1."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((models.LENGTH,), dtype="int32")
+    x = layers.Embedding(models.TOKENS, 8)(inputs)
+    x = layers.MultiHeadAttention(2, 4, dropout=0.1, seed=1)(x, x)
+    x = layers.Dense(models.CLASSES)(layers.GlobalAveragePooling1D()(x))
+    found = verify_with(place(models.compiled(keras.Model(inputs, x))), emit_function)
+    assert found.passed
+    assert found.control_max_rel_diff > 1e-3
+
+
+def test_gradients_of_a_scaled_loss_are_compared_with_scaled_ones() -> None:
+    found = verify_with(place(models.float16()), emit_function)
+    assert found.passed
+    assert found.gradients_max_rel_diff <= 1e-3
+
+
+def test_verify_leaves_variables_optimizer_and_seeds_as_they_were() -> None:
+    keras.utils.set_random_seed(0)
+    model = models.transformer()
+    placed = place(model)
+    x, y = models.sentences(16)
+    placed.fit(x, y, batch_size=8, verbose=0)
+    held = [*model.variables, *placed.optimizer.variables]
+    before = [variable.numpy() for variable in held]
+    assert any("seed" in variable.path for variable in held)
+    partitioner.verify(model, placed, num_steps=2)
+    for variable, value in zip(held, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value, err_msg=variable.path)
+
+
+def test_verify_of_inference() -> None:
+    model = models.resnet()
+    placed = place(model, training=False)
+    found = partitioner.verify(model, placed)
+    assert found.passed
+    assert found.num_steps == 0
+    assert found.num_ops_checked > 10
+
+
+def test_verify_wants_the_model_itself(placed: Any) -> None:
+    with pytest.raises(partitioner.UsageError, match="made from"):
+        partitioner.verify(models.mlp(), placed)
+
+
+def test_restored_puts_values_back_even_after_an_error() -> None:
+    variable = keras.Variable(1.0)
+    with pytest.raises(RuntimeError), restored([variable]) as restore:
+        variable.assign(2.0)
+        restore()
+        assert float(variable) == 1.0
+        variable.assign(3.0)
+        raise RuntimeError
+    assert float(variable) == 1.0
+
+
+def test_nudged_starts_one_unit_in_the_last_place_off() -> None:
+    variable = keras.Variable(np.float32([1.0, -1.0, 0.0]))
+    nudged(lambda: variable.assign([1.0, -1.0, 0.0]), [variable])()
+    # Neighbours of 1 and -1 in binary32: 2^-23 above, 2^-24 above.
+    np.testing.assert_array_equal(variable.numpy()[:2], np.float32([1 + 2**-23, -1 + 2**-24]))
+
+
+def test_random_batches_are_valid_for_every_dtype_and_repeat() -> None:
+    specs = {
+        "floats": tf.TensorSpec([None, 3], tf.bfloat16),
+        "tokens": tf.TensorSpec([None], tf.int64),
+        "mask": tf.TensorSpec([None, 2], tf.bool),
+        "none": None,
+    }
+    (first,), (again,) = random_batches(specs, 4, 1, 0), random_batches(specs, 4, 1, 0)
+    assert {key: None if v is None else (v.dtype.name, tuple(v.shape)) for key, v in first.items()} == {
+        "floats": ("bfloat16", (4, 3)),
+        "tokens": ("int64", (4,)),
+        "mask": ("bool", (4, 2)),
+        "none": None,
+    }
+    assert set(first["tokens"].numpy()) <= {0, 1}
+    np.testing.assert_array_equal(first["tokens"], again["tokens"])
+    with pytest.raises(ValueError, match="string"):
+        random_batches(tf.TensorSpec([None], tf.string), 4, 1, 0)
+
+
+def test_sparse_gradients_add_up_per_row() -> None:
+    rows = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0]]), tf.constant([2, 0, 2]), tf.constant([3, 1]))
+    np.testing.assert_array_equal(as_dense(rows, (3, 1)), [[2.0], [0.0], [5.0]])
