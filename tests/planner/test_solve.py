@@ -143,7 +143,8 @@ def test_every_nanosecond_of_a_dearer_link_counts(solve: Solve) -> None:
     solution = solve(problem([1, 1], [(10, 1), (10, 1)], [(0, 1, 0)], links=links))
     assert (solution.makespan_ns, solution.assignment) == (22, (1, 0))
     uneven = problem([1, 1], [(10, 1), (20, 1)], [(0, 1, 0)], links=links, slowdown=(2, 1))
-    assert (solve(uneven).makespan_ns, solve(uneven).assignment) == (43, (0, 1))
+    solution = solve(uneven)
+    assert (solution.makespan_ns, solution.lower_bound_ns, solution.assignment) == (43, 43, (0, 1))
 
 
 def test_allowed_devices_are_respected(solve: Solve) -> None:

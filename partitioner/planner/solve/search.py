@@ -56,7 +56,8 @@ def solve_in_process(problem: PlacementProblem) -> Solution:
     """Solve a problem with CP-SAT in this process, which must not have imported TensorFlow.
 
     Raises:
-        RuntimeError: CP-SAT rejects the model (its numbers overflow 64 bits).
+        RuntimeError: CP-SAT rejects the model (its numbers overflow 64 bits), or the model disagrees with the
+            schedule of its own solution.
     """
     began = time.monotonic()
     limits = bounds(problem)
@@ -121,4 +122,6 @@ def _run(
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         assignment = [next(d for d, on in devices.items() if solver.value(on)) for devices in model.on]
         found = schedule_assignment(problem, assignment, [solver.value(begin) for begin in model.starts])
+        if found.makespan_ns > solver.value(model.makespan):
+            raise RuntimeError(f"CP-SAT ends after {solver.value(model.makespan)} ns, its schedule {found}")
     return _Answer(status=status, found=found, bound=round(solver.best_objective_bound))
