@@ -50,7 +50,7 @@ def capture_step(
     shared = share_reads(graph_def, order, names)
     colocations = {name: shared.get(target, target) for name, target in colocations.items()}
     outputs = {key: tf.nest.map_structure(_tensor_names, value) for key, value in trace.outputs.items()}
-    results = [name for name in tf.nest.flatten(outputs) if name is not None]
+    results = _names_in(outputs, *outputs)
     side_effects = tuple(
         op.name
         for op in trace.graph.control_outputs
@@ -81,7 +81,7 @@ def capture_step(
             training=kind is StepKind.TRAIN,
             layers=trace.layers,
             inputs=tuple(tensor.name for tensor in trace.inputs),
-            outputs=tuple(dict.fromkeys(results)),
+            outputs=tuple(dict.fromkeys(_names_in(outputs, "loss", "y_pred"))),
             assumed_shapes=assumed,
             **graph,
         ),
@@ -95,6 +95,10 @@ def capture_step(
         side_effects=side_effects,
         trainable=trace.trainable,
     )
+
+
+def _names_in(outputs: Mapping[str, Any], *keys: str) -> list[str]:
+    return [name for key in keys for name in tf.nest.flatten(outputs.get(key)) if name is not None]
 
 
 def _tape_rank(trace: Trace) -> dict[str, int]:

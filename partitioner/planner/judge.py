@@ -17,11 +17,15 @@ Assignment = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A placement and what it is predicted to do. `over_bytes`: beyond the limits, all devices together."""
+    """A placement and what it is predicted to do.
+
+    `sent_bytes` cross links in a step; `over_bytes` are beyond the limits, all devices together.
+    """
 
     assignment: Assignment
     step_seconds: float
     largest_peak_bytes: int
+    sent_bytes: int
     over_bytes: int
 
     @property
@@ -47,6 +51,7 @@ class Judge:
                 assignment=key,
                 step_seconds=schedule.step_seconds,
                 largest_peak_bytes=max(peaks),
+                sent_bytes=sum(send.size_bytes for send in schedule.sends),
                 over_bytes=sum(self.over_bytes(schedule)),
             )
         return self.known[key]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from partitioner.errors import TimeLimitError, UsageError
@@ -21,11 +21,15 @@ from partitioner.planner.polish import polish
 from partitioner.planner.problem import adjacent_items, item_bytes, placement_problem
 from partitioner.planner.solve.client import SolveResult, solve
 
-# Among placements within 1 % of the fastest, the one whose fullest device is emptiest: estimates are not that
-# exact, and memory to spare is worth more than a percent of time.
+# Placements within 1 % of the fastest count as equally fast, because estimates are not that exact: of these, one
+# whose fullest device is at most a tenth fuller than it need be, and of these, the one that sends least.
 _BALANCE_PERMILLE = 10
+_PEAK_ROOM = 1.1
 _MEMORY_ONLY_PERMILLE = 10**6
 _MEMORY_ROUNDS = 4
+# The solver's first try gets this much of the time limit, which is where its placements stop getting better by more
+# than the simulation tells apart; the rest is for finding one that fits, if that has none.
+_FIRST_SHARE = 0.25
 # Work allowed for the neighbours of placements, in ops simulated, so that it is the same on every machine: at
 # about 20 microseconds an op, a fifth of the solver's time limit and at most 8 s.
 _POLISHED_OPS_PER_SECOND = 10_000
@@ -106,10 +110,9 @@ class _Search:
             if result.solution.assignment is not None:
                 starts.append(result.solution.assignment)
             self._polish(starts)
-        eligible = self._eligible()
-        if not eligible:
+        if not self._eligible():
             raise self._nothing_fits(status)
-        best = self._in_order(self._choose(eligible, list(compared.values())))
+        best = self._in_order(self._choose(list(compared.values())))
         step = best.step_seconds
         gap = max(0.0, (step - bound) / step) if step > 0 else 0.0
         return Found(
@@ -222,16 +225,22 @@ class _Search:
             return (judged.over_bytes, judged.largest_peak_bytes, judged.step_seconds)
         return (judged.over_bytes, judged.step_seconds, judged.largest_peak_bytes)
 
-    def _choose(self, eligible: Sequence[Judged], compared: Sequence[Judged]) -> Judged:
-        """The best; of those about as fast, and no slower than anything it is compared with, the emptiest."""
+    def _choose(self, compared: Sequence[Judged]) -> Judged:
+        """The best; of those about as fast, and no slower than anything it is compared with, the simplest."""
+        eligible = self._eligible()
         if self.objective is Objective.MEMORY:
             return min(eligible, key=self._worth)
         limit = min(judged.step_seconds for judged in eligible) * (1 + _BALANCE_PERMILLE / 1000)
         limit = min([limit, *(judged.step_seconds for judged in compared if judged in eligible)])
-        return min(
-            (judged for judged in eligible if judged.step_seconds <= limit),
-            key=lambda judged: (judged.largest_peak_bytes, judged.step_seconds, len(set(judged.assignment))),
-        )
+        as_fast = [judged for judged in eligible if judged.step_seconds <= limit]
+        room_bytes = min(judged.largest_peak_bytes for judged in as_fast) * _PEAK_ROOM
+
+        def sent(judged: Judged) -> tuple[float, ...]:
+            if not (judged.fits and judged.step_seconds <= limit and judged.largest_peak_bytes <= room_bytes):
+                return (float("inf"),)
+            return (judged.sent_bytes, judged.largest_peak_bytes, judged.step_seconds)
+
+        return self.judge(self._climb(min(as_fast, key=sent).assignment, sent, share=0.5))
 
     def _in_order(self, judged: Judged) -> Judged:
         """The same with devices named in the order the layers reach them, where that changes nothing."""
@@ -245,22 +254,28 @@ class _Search:
         return renamed if same else judged
 
     def _polish(self, starts: Sequence[Assignment]) -> None:
-        """Climb from every start, the best first, while the allowance lasts; the judge remembers them."""
-        num_ops = min(_MAX_POLISHED_OPS, int(_POLISHED_OPS_PER_SECOND * self.time_limit_seconds))
-        known = self.judge.known
+        """Climb from every start, the best first, each with an equal share of the allowance."""
         allowed = [self.judge(start) for start in dict.fromkeys(starts) if self._is_allowed(start)]
-        most = len(known) + max(1, num_ops // len(self.costed.graph.ops))
+        for judged in sorted(allowed, key=self._worth):
+            self._climb(judged.assignment, self._worth, share=1 / len(allowed))
 
-        def worth(assignment: Assignment) -> tuple[float, ...] | None:
+    def _climb(
+        self, start: Assignment, worth: Callable[[Judged], tuple[float, ...]], *, share: float
+    ) -> Assignment:
+        """Improve a placement while this share of the allowance lasts; the judge remembers what was seen."""
+        num_ops = min(_MAX_POLISHED_OPS, int(_POLISHED_OPS_PER_SECOND * self.time_limit_seconds)) * share
+        known = self.judge.known
+        most = len(known) + max(1, int(num_ops / len(self.costed.graph.ops)))
+
+        def worth_of(assignment: Assignment) -> tuple[float, ...] | None:
             if not self._is_allowed(assignment):
                 return (float("inf"),)
             if assignment not in known and len(known) >= most:
                 return None
-            return self._worth(self.judge(assignment))
+            return worth(self.judge(assignment))
 
         adjacent = adjacent_items(self.costed, self.coarsening)
-        for judged in sorted(allowed, key=self._worth):
-            polish(judged.assignment, adjacent=adjacent, num_devices=len(self.devices), worth=worth)
+        return polish(start, adjacent=adjacent, num_devices=len(self.devices), worth=worth_of)
 
     def _ask_solver(self, hints: Sequence[Assignment]) -> SolveResult:
         """Solve, simulate, and while the simulated peak passes a limit, solve again with that much less room.
@@ -281,10 +296,13 @@ class _Search:
             time_limit_seconds=self.time_limit_seconds,
             seed=self.seed,
         )
+        problem = replace(problem, time_limit_seconds=self.time_limit_seconds * _FIRST_SHARE)
         result, spent = solve(problem), 0.0
         for _ in range(_MEMORY_ROUNDS):
             spent += result.solution.seconds
             other = self._relaxed(problem, result) or self._tighter(problem, result)
+            if other is None and result.solution.status == "time-limit":
+                other = problem
             if other is None or spent >= self.time_limit_seconds:
                 break
             problem = replace(other, time_limit_seconds=self.time_limit_seconds - spent)
