@@ -119,11 +119,25 @@ def resnet() -> keras.Model:
     return compiled(keras.Model(inputs, layers.Dense(CLASSES)(x)), keras.optimizers.SGD(0.05, momentum=0.9))
 
 
+class Positions(layers.Layer):
+    """Adds what the model learns of each position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = layers.Embedding(LENGTH, 8)
+
+    def build(self, shape: Any) -> None:
+        self.embedding.build((LENGTH,))
+
+    def call(self, x: Any) -> Any:
+        return x + self.embedding(ops.arange(LENGTH))
+
+
 @_case(sentences)
 def transformer() -> keras.Model:
     """Four encoder blocks: sparse embedding gradients, attention, dropout with random state."""
     inputs = keras.Input((LENGTH,), dtype="int32")
-    x = layers.Embedding(TOKENS, 8)(inputs) + layers.Embedding(LENGTH, 8)(ops.arange(LENGTH))
+    x = Positions()(layers.Embedding(TOKENS, 8)(inputs))
     for index in range(4):
         y = layers.LayerNormalization()(x)
         y = layers.MultiHeadAttention(2, 4, dropout=0.1, seed=index)(y, y)
@@ -160,18 +174,14 @@ def _pair_model(structure: Callable[..., Any]) -> keras.Model:
 def dict_of_outputs() -> keras.Model:
     model = _pair_model(dict)
     kind = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(
-        "adam", {"kind": kind, "size": "mse"}, loss_weights={"kind": 1.0, "size": 0.3}, jit_compile=False
-    )
+    model.compile("adam", {"kind": kind, "size": "mse"}, loss_weights={"kind": 1.0, "size": 0.3}, jit_compile=False)
     return model
 
 
 @_case(list_pairs)
 def list_of_outputs() -> keras.Model:
     model = _pair_model(lambda **parts: list(parts.values()))
-    model.compile(
-        "adam", [keras.losses.SparseCategoricalCrossentropy(from_logits=True), "mse"], jit_compile=False
-    )
+    model.compile("adam", [keras.losses.SparseCategoricalCrossentropy(from_logits=True), "mse"], jit_compile=False)
     return model
 
 
@@ -196,12 +206,8 @@ def subclassed() -> keras.Model:
 
 @_case(images)
 def nested() -> keras.Model:
-    encoder = keras.Sequential(
-        [keras.Input((SIDE, SIDE, 2)), layers.Conv2D(4, 3), layers.Flatten()], name="encoder"
-    )
-    classifier = keras.Sequential(
-        [layers.Dense(8, activation="relu"), layers.Dense(CLASSES)], name="classifier"
-    )
+    encoder = keras.Sequential([keras.Input((SIDE, SIDE, 2)), layers.Conv2D(4, 3), layers.Flatten()], name="encoder")
+    classifier = keras.Sequential([layers.Dense(8, activation="relu"), layers.Dense(CLASSES)], name="classifier")
     inputs = keras.Input((SIDE, SIDE, 2))
     return compiled(keras.Model(inputs, classifier(encoder(inputs))))
 

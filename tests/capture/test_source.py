@@ -67,9 +67,7 @@ def test_the_line_that_binds_the_name_last_outside_functions_is_shown(write: Wri
 
 
 def test_the_only_model_of_any_name(write: Write):
-    loaded = load_model(
-        write("classifier = net(name='c')\nalias = classifier\n\ndef build_model():\n    return 1\n")
-    )
+    loaded = load_model(write("classifier = net(name='c')\nalias = classifier\n\ndef build_model():\n    return 1\n"))
     assert loaded.model.name == "c"
     assert loaded.where == f"user_net.py:{AFTER_HEAD} (classifier)"
 
@@ -86,10 +84,7 @@ def test_one_factory_under_two_names_is_one(write: Write):
 
 
 def test_a_variable_model_that_is_none_of_keras_is_passed_over(write: Write):
-    assert (
-        load_model(write("model = 'resnet'\n\ndef build_model():\n    return net(5)\n")).model.output_shape[1]
-        == 5
-    )
+    assert load_model(write("model = 'resnet'\n\ndef build_model():\n    return net(5)\n")).model.output_shape[1] == 5
 
 
 # --- names and literal calls -----------------------------------------------------------------------
@@ -135,9 +130,7 @@ def test_colons_in_arguments_and_directories(write: Write):
         ("mlp.py:build(" + "'x'," * 100 + ")", "mlp.py", "build(" + "'x'," * 100 + ")"),
     ],
 )
-def test_splitting_what_does_not_exist(
-    write: Write, tmp_path: Path, source: str, path: str, name: str | None
-):
+def test_splitting_what_does_not_exist(write: Write, tmp_path: Path, source: str, path: str, name: str | None):
     assert split_source(source) == (tmp_path.resolve() / path, name)
 
 
@@ -209,9 +202,7 @@ def test_prints_go_to_stderr_and_our_arguments_stay_ours(
     assert sys.argv[1:] == ["user_net.py", "--batch-size", "64"]
 
 
-def test_loading_writes_nothing_and_sees_an_edit(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_loading_writes_nothing_and_sees_an_edit(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     load_model(write("model = net(1)\n"))
     assert load_model(write("model = net(2)\n")).model.output_shape == (None, 2)
@@ -403,10 +394,7 @@ def test_a_missing_name_suggests_the_close_one(write: Write):
 def test_a_named_thing_that_is_no_model(write: Write):
     file = write("RATE = 0.1\nlayer = keras.layers.Dense(2)\nmodel = net()\n")
     error = refused(f"{file}:RATE")
-    assert (
-        error.message
-        == "'RATE' is a value of type float, expected a keras.Model or a function that returns one"
-    )
+    assert error.message == "'RATE' is a value of type float, expected a keras.Model or a function that returns one"
     assert error.where == f"user_net.py:{AFTER_HEAD} (RATE)"
     assert refused(f"{file}:layer").help == "make a model of it: model = keras.Sequential([layer])"
     assert refused(f"{file}:model()").help == "leave out the parentheses: partition user_net.py:model"
@@ -414,10 +402,7 @@ def test_a_named_thing_that_is_no_model(write: Write):
 
 def test_a_factory_that_needs_arguments_shows_its_signature(write: Write):
     error = refused(write("def build_model(depth: int, act: str, rate=0.1):\n    return net(depth)\n"))
-    assert (
-        error.message
-        == "'build_model' cannot be called without arguments: missing a required argument: 'depth'"
-    )
+    assert error.message == "'build_model' cannot be called without arguments: missing a required argument: 'depth'"
     assert error.notes == ("its signature: build_model(depth: int, act: str, rate=0.1)",)
     command = "partition \"user_net.py:build_model(depth=1, act='text')\""
     assert error.help == f"give the arguments as literals: {command}"
@@ -548,8 +533,6 @@ def test_where_a_model_in_memory_was_written():
     file = model_where(build_own).rsplit(":", 1)[0]
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     assert file.endswith("test_source.py")
-    assert (
-        model_where(build_own) == f"{file}:{lines.index('def build_own() -> keras.Model:') + 1} (build_own)"
-    )
+    assert model_where(build_own) == f"{file}:{lines.index('def build_own() -> keras.Model:') + 1} (build_own)"
     assert model_where(Own()) == f"{file}:{lines.index('class Own(keras.Model):') + 1} (Own)"
     assert model_where(keras.Sequential(name="mlp")) == "Sequential 'mlp'"
