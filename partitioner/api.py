@@ -16,9 +16,9 @@ import tensorflow as tf
 from partitioner.capture.lower import capture_step
 from partitioner.capture.objective import TrainingObjective, training_objective
 from partitioner.capture.signature import input_specs, specs_like, target_specs
-from partitioner.capture.trace import build, output_specs
 from partitioner.capture.source import LoadedModel
 from partitioner.capture.source import load_model as _load_model
+from partitioner.capture.trace import build, output_specs
 from partitioner.emit import runtime
 from partitioner.emit.export import export_saved_model
 from partitioner.emit.function import emit_function
@@ -44,8 +44,9 @@ _last_step: weakref.WeakKeyDictionary[Any, CapturedStep] = weakref.WeakKeyDictio
 
 
 def set_up_devices(devices: str | Sequence[str]) -> dict[str, str]:
-    """Make devices available in this process, before TensorFlow runs anything: logical CPU devices are created, and a GPU
-    that is not here is stood in for by one.
+    """Make devices available in this process, before TensorFlow runs anything.
+
+    Logical CPU devices are created, and a GPU that is not here is stood in for by one.
 
     Args:
         devices: Names, as a list or a comma list with ranges.
@@ -162,8 +163,8 @@ def plan(
 def place(model: keras.Model, plan: PlanDocument) -> PlacedModel:
     """A Keras model that runs as planned: compile, fit, evaluate, predict and save work as usual.
 
-    The placed model shares its variables with `model`; they move to their planned devices. It comes compiled with what the
-    plan was made for. A GPU of the plan that is not here is stood in for by a logical CPU device.
+    The placed model shares its variables with `model`; they move to their planned devices. It comes compiled with
+    what the plan was made for. A GPU of the plan that is not here is stood in for by a logical CPU device.
 
     Raises:
         UsageError: The plan is for another model, or the devices cannot be made available.
@@ -206,7 +207,9 @@ def auto_place(model: keras.Model, **arguments: Any) -> PlacedModel:
 
 
 def verify(model: keras.Model, placed: PlacedModel, *, num_steps: int = 5, seed: int = 0) -> Verification:
-    """Hold a placed model against the unplaced one: outputs, loss, gradients, `num_steps` training steps, and the device of
+    """Hold a placed model against the unplaced one.
+
+    Compares outputs, loss, gradients and the weights after `num_steps` training steps, and reads back the device of
     every executed op. Variables and optimizer are as before when it returns.
 
     Raises:

@@ -77,8 +77,7 @@ def test_an_error_reads_offender_place_numbers_help() -> None:
 def test_everything_public_has_a_docstring() -> None:
     modules = [api, plan_view, errors, cost_models]
     modules += [
-        importlib.import_module(f"cost_models.{found.name}")
-        for found in pkgutil.iter_modules(cost_models.__path__)
+        importlib.import_module(f"cost_models.{found.name}") for found in pkgutil.iter_modules(cost_models.__path__)
     ]
     silent = [
         f"{module.__name__}.{name}"

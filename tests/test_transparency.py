@@ -28,9 +28,7 @@ def fresh(build: Callable[[], keras.Model]) -> keras.Model:
     return build()
 
 
-def planned(
-    model: keras.Model, data: Callable[[int], Any], devices: list[str], **options: Any
-) -> PlanDocument:
+def planned(model: keras.Model, data: Callable[[int], Any], devices: list[str], **options: Any) -> PlanDocument:
     x, y = data(8)
     return partitioner.plan(
         model, devices=devices, batch_size=8, example_inputs=x, example_targets=y, time_limit=5, **options
@@ -44,9 +42,7 @@ def layer_split(model: keras.Model, data: Callable[[int], Any], devices: list[st
 def round_robin(plan: PlanDocument) -> PlanDocument:
     """The most hostile placement: every op on another device than the op before it."""
     names = [device.name for device in plan.devices]
-    return replace(
-        plan, placement={op: names[index % len(names)] for index, op in enumerate(plan.placement)}
-    )
+    return replace(plan, placement={op: names[index % len(names)] for index, op in enumerate(plan.placement)})
 
 
 class Start:

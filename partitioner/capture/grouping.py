@@ -57,9 +57,7 @@ def parameter_of_slots(
             reads[op.name] = _parameters_read(op, reads, gradient_of, owners)
             for variable in candidates.intersection(op.variables) if op.type != READ else ():
                 owners[variable] = owners.get(variable, frozenset()) | reads[op.name]
-    return {
-        name: next(iter(found)) for name, found in owners.items() if name in candidates and len(found) == 1
-    }
+    return {name: next(iter(found)) for name, found in owners.items() if name in candidates and len(found) == 1}
 
 
 def colocation_groups(
@@ -67,8 +65,8 @@ def colocation_groups(
 ) -> dict[str, str]:
     """Group of every op that must share a device with another: named after the group's first op.
 
-    Together belong: ops on one variable; a backward op and the forward op it differentiates; the update of one parameter
-    with its slots; and a constant with the only group that reads it.
+    Together belong: ops on one variable; a backward op and the forward op it differentiates; the update of one
+    parameter with its slots; and a constant with the only group that reads it.
 
     Args:
         ops: The step, in a topological order.
@@ -120,9 +118,7 @@ def _parameter_updated(
             if name in unread:
                 serves[name] |= serves[op.name] or several
     shared = {op.name for op in updates if op.name in unread and op.variables}
-    return {
-        name: next(iter(found)) for name, found in serves.items() if len(found) == 1 and name not in shared
-    }
+    return {name: next(iter(found)) for name, found in serves.items() if len(found) == 1 and name not in shared}
 
 
 def _adopt_constants(ops: Sequence[RawOp], sets: UnionFind) -> None:

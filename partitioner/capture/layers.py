@@ -1,7 +1,7 @@
 """Remember which Keras layer's call made each op of a graph.
 
-Op names cannot tell: Keras numbers name scopes anew on every call, and `dense_1` is both the second layer and the second
-call of the first. So the calls themselves are watched while tracing.
+Op names cannot tell: Keras numbers name scopes anew on every call, and `dense_1` is both the second layer and the
+second call of the first. So the calls themselves are watched while tracing.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ class LayerRecorder:
     def recording(self, graph: Any) -> Iterator[None]:
         """Watch every layer call that adds ops to `graph`; a second recording replaces the first."""
         self._graph, self._stack, self._spans, self._layers = graph, [], [], {}
+        layers: Any = keras.layers.Layer
+        operations: Any = keras.Operation
         with _patching:
-            layer_call, operation_call = keras.layers.Layer.__call__, keras.Operation.__call__
+            layer_call, operation_call = layers.__call__, operations.__call__
 
             def call_layer(layer: Any, *args: Any, **kwargs: Any) -> Any:
                 return self._record(layer, layer_call, args, kwargs)
@@ -45,11 +47,11 @@ class LayerRecorder:
                     return operation_call(operation, *args, **kwargs)
                 return self._record(operation, operation_call, args, kwargs)
 
-            keras.layers.Layer.__call__, keras.Operation.__call__ = call_layer, call_operation
+            layers.__call__, operations.__call__ = call_layer, call_operation
             try:
                 yield
             finally:
-                keras.layers.Layer.__call__, keras.Operation.__call__ = layer_call, operation_call
+                layers.__call__, operations.__call__ = layer_call, operation_call
 
     def _record(self, layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if tf.compat.v1.get_default_graph() is not self._graph:

@@ -52,9 +52,7 @@ def capture_step(
     outputs = {key: tf.nest.map_structure(_tensor_names, value) for key, value in trace.outputs.items()}
     results = _names_in(outputs, *outputs)
     side_effects = tuple(
-        op.name
-        for op in trace.graph.control_outputs
-        if op.op_def.is_stateful and op.type not in (READ, "Placeholder")
+        op.name for op in trace.graph.control_outputs if op.op_def.is_stateful and op.type not in (READ, "Placeholder")
     )
     inputs = {tensor.op.name: tensor for tensor in trace.inputs}
     graph_def = prune(graph_def, [*map(producer, results), *side_effects, *inputs])
@@ -123,11 +121,7 @@ def _phases(trace: Trace) -> dict[str, Phase]:
                 stack.append(tensor.op)
     last_backward = trace.num_forward + trace.num_backward
     return {
-        op.name: Phase.FORWARD
-        if op.name in forward
-        else Phase.BACKWARD
-        if i < last_backward
-        else Phase.UPDATE
+        op.name: Phase.FORWARD if op.name in forward else Phase.BACKWARD if i < last_backward else Phase.UPDATE
         for i, op in enumerate(ops)
     }
 
@@ -137,9 +131,7 @@ def _topological(graph_def: Any, order: Mapping[str, int]) -> list[Any]:
     nodes = {node.name: node for node in graph_def.node}
     graph = nx.DiGraph()
     graph.add_nodes_from(nodes)
-    graph.add_edges_from(
-        (producer(reference), node.name) for node in graph_def.node for reference in node.input
-    )
+    graph.add_edges_from((producer(reference), node.name) for node in graph_def.node for reference in node.input)
     return [nodes[name] for name in nx.lexicographical_topological_sort(graph, key=order.__getitem__)]
 
 
@@ -153,9 +145,7 @@ def _captured_variables(
     for layer in model._flatten_layers():
         owned += [generator.state for generator in getattr(layer, "_seed_generators", [])]
     by_handle = {id(variable.handle): variable for variable in trace.graph.variables}
-    by_handle |= {
-        id(variable.value.handle): variable for variable in owned if hasattr(variable.value, "handle")
-    }
+    by_handle |= {id(variable.value.handle): variable for variable in owned if hasattr(variable.value, "handle")}
     return {name: by_handle[id(external)] for name, external in captures.items() if id(external) in by_handle}
 
 
@@ -227,9 +217,7 @@ def _op_graph(
             inputs=op.inputs,
             outputs=_output_names(trace, op.name),
             control_inputs=tuple(
-                dict.fromkeys(
-                    producer(r) for r in node.input if r.startswith("^") and producer(r) not in variables
-                )
+                dict.fromkeys(producer(r) for r in node.input if r.startswith("^") and producer(r) not in variables)
             ),
             variables=op.variables,
             attributes=_attributes(node),

@@ -159,8 +159,7 @@ def _user_frame(error: BaseException, path: Path) -> traceback.FrameSummary | No
     own = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if Path(frame.filename).is_relative_to(path.parent)
-        and "site-packages" not in Path(frame.filename).parts
+        if Path(frame.filename).is_relative_to(path.parent) and "site-packages" not in Path(frame.filename).parts
     ]
     return own[-1] if own else None
 

@@ -19,8 +19,8 @@ DEFAULT_OPTIMIZER = "adam"
 class TrainingObjective:
     """Loss and optimizer of a training step, each with where it comes from: compiled, option or assumed.
 
-    `compute_loss(x, y, y_pred, sample_weight, training)` returns the scalar loss, regularisation included. Computing it may
-    update metrics of `model` (Keras keeps one per loss).
+    `compute_loss(x, y, y_pred, sample_weight, training)` returns the scalar loss, regularisation included.
+    Computing it may update metrics of `model` (Keras keeps one per loss).
     """
 
     model: keras.Model
@@ -50,9 +50,7 @@ def training_objective(model: keras.Model, *, loss: Any = None, optimizer: Any =
     if type(model).train_step is not keras.Model.train_step and not getattr(model, "is_placed", False):
         raise UsageError(
             f"{type(model).__name__} overrides train_step, so its training step is not the standard one",
-            notes=[
-                "partition places forward, loss, gradients and the optimizer's update of the standard step"
-            ],
+            notes=["partition places forward, loss, gradients and the optimizer's update of the standard step"],
             help="move the custom part into compute_loss(), or plan with --inference",
         )
     compiled = bool(getattr(model, "compiled", False))
@@ -106,7 +104,7 @@ class _FunctionLoss(keras.losses.Loss):
 
 def _loss_object(loss: Any) -> keras.losses.Loss:
     try:
-        found = keras.losses.get(loss)
+        found: Any = keras.losses.get(loss)
     except (ValueError, TypeError) as error:
         raise UsageError(
             f"Keras knows no loss {loss!r}",
@@ -116,10 +114,10 @@ def _loss_object(loss: Any) -> keras.losses.Loss:
 
 
 def _sum_over_outputs(model: keras.Model, loss: Any) -> Callable[[Any, Any, Any, Any, bool], Any]:
-    one = _loss_object(loss)
+    one: Any = _loss_object(loss)
 
     def compute_loss(x: Any, y: Any, y_pred: Any, sample_weight: Any, training: bool) -> Any:
-        parts = [
+        parts: list[Any] = [
             one(target, output, sample_weight=sample_weight)
             for target, output in zip(tf.nest.flatten(y), tf.nest.flatten(y_pred), strict=True)
         ]

@@ -1,8 +1,8 @@
 """Trace conditional updates of variables without a branch, so that each variable's update is an op of its own.
 
-Keras puts a whole update into one tf.cond for loss scaling, gradient accumulation and averaged weights. That one op takes the
-handle of every variable and slot, and an op runs on one device. Here both branches are traced in line and each write
-keeps the old value where its branch is not taken: the same numbers, at the price of computing both.
+Keras puts a whole update into one tf.cond for loss scaling, gradient accumulation and averaged weights. That one op
+takes the handle of every variable and slot, and an op runs on one device. Here both branches are traced in line and
+each write keeps the old value where its branch is not taken: the same numbers, at the price of computing both.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ def predicated_writes(variable: tf.Variable) -> Iterator[None]:
     resource = next(c for c in type(variable).__mro__ if "assign" in vars(c))
     taken: list[Any] = []
 
-    def cond(
-        pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], name: str | None = None
-    ) -> Any:
+    def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], name: str | None = None) -> Any:
         pred = tf.convert_to_tensor(pred)
         if tf.get_static_value(pred) is not None:
             return smart_cond(pred, true_fn, false_fn, name)
@@ -68,9 +66,7 @@ def predicated_writes(variable: tf.Variable) -> Iterator[None]:
 def _kept(write: str, variable: Any, value: Any, condition: Any) -> Any:
     """What to write so that nothing changes unless `condition` holds."""
     if isinstance(value, tf.IndexedSlices):
-        kept = (
-            tf.gather(variable, value.indices) if write == "scatter_update" else tf.zeros_like(value.values)
-        )
+        kept = tf.gather(variable, value.indices) if write == "scatter_update" else tf.zeros_like(value.values)
         return tf.IndexedSlices(tf.where(condition, value.values, kept), value.indices, value.dense_shape)
     value = tf.convert_to_tensor(value, variable.dtype)
     return tf.where(condition, value, variable.read_value() if write == "assign" else tf.zeros_like(value))

@@ -24,10 +24,7 @@ def input_specs(model: keras.Model, input_shapes: InputShapes | None = None, exa
         UsageError: `input_shapes` names an input the model does not have, or contradicts a known size.
     """
     shapes = dict(input_shapes or {})
-    if example_inputs is not None:
-        specs = tf.nest.map_structure(_spec_of_example, example_inputs)
-    else:
-        specs = _own_specs(model)
+    specs = _own_specs(model) if example_inputs is None else tf.nest.map_structure(_spec_of_example, example_inputs)
     if specs is None:
         specs = _specs_from_shapes(model, shapes)
         shapes = {}

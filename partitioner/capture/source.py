@@ -17,9 +17,7 @@ from partitioner.capture.refusal import refusal
 from partitioner.errors import ModelError
 
 # For a path that does not exist: it ends behind a known suffix, or where a colon and a name or call follow.
-_PATH_AND_NAME = re.compile(
-    r"(?P<path>.+?\.(?:py|keras)|.+):(?P<name>[A-Za-z_]\w*\s*(?:\(.*\))?)?", re.DOTALL
-)
+_PATH_AND_NAME = re.compile(r"(?P<path>.+?\.(?:py|keras)|.+):(?P<name>[A-Za-z_]\w*\s*(?:\(.*\))?)?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,7 @@ def trace_step(
         ModelError: TensorFlow cannot trace the model; the user's own line and TensorFlow's reason are in it.
     """
     build(model, specs[0])
-    trainable = tuple(model.trainable_variables) if kind is StepKind.TRAIN else ()
+    trainable: tuple[Any, ...] = tuple(model.trainable_variables) if kind is StepKind.TRAIN else ()
     if kind is StepKind.TRAIN and not trainable:
         raise ModelError(
             f"the model {model.name!r} has no trainable variables, so it has no training step",
@@ -140,9 +140,7 @@ def output_specs(model: keras.Model, x_specs: Any) -> Any:
     outputs = getattr(model, "output", None) if not isinstance(model, keras.Sequential) else None
     if outputs is None:
         try:
-            outputs = model(
-                tf.nest.map_structure(lambda s: keras.KerasTensor(s.shape, s.dtype.name), x_specs)
-            )
+            outputs = model(tf.nest.map_structure(lambda s: keras.KerasTensor(s.shape, s.dtype.name), x_specs))
         except Exception as error:
             raise _untraceable(model, StepKind.PREDICT, error) from error
     return tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), outputs)
@@ -157,8 +155,7 @@ def _untraceable(model: keras.Model, kind: StepKind, error: Exception) -> ModelE
         f"TensorFlow cannot trace the {kind.value} step of model {model.name!r}",
         where=where,
         notes=[f"{type(error).__name__}: {reason[0] if reason else '(no message)'}", *reason[1:]],
-        help="the model must run under tf.function: check input shapes, dtypes and the loss, "
-        "or try --inference",
+        help="the model must run under tf.function: check input shapes, dtypes and the loss, or try --inference",
     )
 
 

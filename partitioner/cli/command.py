@@ -138,9 +138,7 @@ def _show_again(options: argparse.Namespace) -> None:
     except OSError as error:
         raise UsageError(f"cannot read {str(path)!r}: {error.strerror}") from error
     except msgspec.DecodeError as error:
-        raise UsageError(
-            f"{path} is not a plan: {error}", help="give a plan.json that partition wrote"
-        ) from error
+        raise UsageError(f"{path} is not a plan: {error}", help="give a plan.json that partition wrote") from error
     _print(plan, options, write_pictures(plan, options))
 
 

@@ -54,9 +54,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     if options.shows_plan:
         _refuse_idle(parser, options)
     elif not options.devices:
-        raise UsageError(
-            "which devices? --devices is missing", help="e.g. --devices GPU:0,GPU:1 or CPU:0,CPU:1"
-        )
+        raise UsageError("which devices? --devices is missing", help="e.g. --devices GPU:0,GPU:1 or CPU:0,CPU:1")
     written = [name for name in ("output", "dot", "svg") if getattr(options, name)]
     if options.dry_run and written:
         raise UsageError(f"--dry-run writes no file, but --{written[0]} asks for one")
@@ -107,12 +105,8 @@ def _add_step(group: argparse._ArgumentGroup) -> None:
         help="plan the training step (default)",
     )
     mode.add_argument("--inference", dest="training", action="store_false", help="plan inference")
-    group.add_argument(
-        "--loss", metavar="NAME", help="Keras loss (default: the compiled one, else mean_squared_error)"
-    )
-    group.add_argument(
-        "--optimizer", metavar="NAME", help="Keras optimizer (default: the compiled one, else adam)"
-    )
+    group.add_argument("--loss", metavar="NAME", help="Keras loss (default: the compiled one, else mean_squared_error)")
+    group.add_argument("--optimizer", metavar="NAME", help="Keras optimizer (default: the compiled one, else adam)")
 
 
 def _add_devices(group: argparse._ArgumentGroup) -> None:
@@ -121,9 +115,7 @@ def _add_devices(group: argparse._ArgumentGroup) -> None:
         metavar="LIST",
         help="comma list with ranges: GPU:0,GPU:1 or GPU:0-3 or CPU:0,CPU:1; they need not be here",
     )
-    group.add_argument(
-        "--hardware", metavar="NAME", help="what the devices are: a100-80gb, h100-sxm, t4, ..."
-    )
+    group.add_argument("--hardware", metavar="NAME", help="what the devices are: a100-80gb, h100-sxm, t4, ...")
     group.add_argument("--link", metavar="NAME", help="what joins them: pcie4, nvlink3, ...")
     group.add_argument(
         "--memory-limit",
@@ -160,9 +152,7 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         metavar="SECONDS",
         help="for the solver (default: %(default)g)",
     )
-    group.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="same seed, same plan (default: %(default)s)"
-    )
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="same seed, same plan (default: %(default)s)")
 
 
 def _add_results(group: argparse._ArgumentGroup) -> None:
@@ -188,9 +178,7 @@ def _unknown(parser: argparse.ArgumentParser, text: str) -> UsageError:
     option = text.split("=")[0]
     known = sorted(set(re.findall(r"--[a-z-]+", parser.format_help())))
     close = get_close_matches(option, known, n=1)
-    return UsageError(
-        f"unknown option {option}", help=f"did you mean {close[0]}?" if close else "partition --help"
-    )
+    return UsageError(f"unknown option {option}", help=f"did you mean {close[0]}?" if close else "partition --help")
 
 
 def _refuse_idle(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

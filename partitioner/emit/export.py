@@ -1,8 +1,8 @@
 """Write a placed model as a SavedModel that plain TensorFlow loads, and read it back as a trainable model.
 
-The SavedModel holds `predict(x)`, `evaluate(x, y)` and `train_step(x, y)`, the signature `serving_default`, and every
-variable, optimizer slots included. What TensorFlow does not carry (which variables train, the optimizer's settings) lies
-in `assets.extra/`, the folder SavedModel reserves for its users.
+The SavedModel holds `predict(x)`, `evaluate(x, y)` and `train_step(x, y)`, the signature `serving_default`, and
+every variable, optimizer slots included. What TensorFlow does not carry (which variables train, the optimizer's
+settings) lies in `assets.extra/`, the folder SavedModel reserves for its users.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ def export_saved_model(placed: Any, path: str | Path) -> None:
     The devices in it are the planned ones, whichever devices stood in for them here.
     """
     path = Path(path)
-    root = tf.Module(name=placed.name)
+    root: Any = tf.Module(name=placed.name)
     root.model_variables = [held_variable(variable) for variable in placed.variables_of_model]
-    optimizer = placed.optimizer if placed.compiled else None
+    optimizer: Any = placed.optimizer if placed.compiled else None
     root.optimizer_variables = [held_variable(v) for v in optimizer.variables] if optimizer is not None else []
-    kinds = []
+    kinds: list[StepKind] = []
+    serving: Any = None
     for kind, specs in placed.program.signatures():
         function = placed.program.function(kind, specs)
         if kind is StepKind.PREDICT:
@@ -79,7 +80,7 @@ def export_saved_model(placed: Any, path: str | Path) -> None:
         devices=tuple(placed.program.devices),
         kinds=tuple(kinds),
         variables=tuple(SavedVariable(path=v.path, trainable=v.trainable) for v in placed.variables_of_model),
-        optimizer=keras.optimizers.serialize(optimizer) if optimizer is not None else None,
+        optimizer=None if optimizer is None else dict(keras.optimizers.serialize(optimizer)),  # pyright: ignore[reportArgumentType, reportCallIssue]
         loss=_serialized(placed.loss) if placed.compiled else None,
     )
     (path / EXTRA).parent.mkdir()

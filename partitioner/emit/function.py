@@ -43,8 +43,9 @@ def emit_function(
     roots = [*map(producer, fetches), *(step.side_effects if side_effects else ())]
     graph_def = prune(step.graph_def, [*roots, *map(producer, step.inputs)])
     graph_def = place_graph_def(graph_def, placement, suffix=f"placed_{next(_numbers)}")
+    runtime: Any = context.context()
     for function in graph_def.library.function:
-        context.context().add_function_def(function)
+        runtime.add_function_def(function)
     live = {node.name for node in graph_def.node}
     outside = dict(step.captures) | {p: held_variable(v).handle for p, v in step.variables.items()}
 
@@ -52,12 +53,8 @@ def emit_function(
         graph = tf.compat.v1.get_default_graph()
         flat = [value for value in tf.nest.flatten(arguments) if value is not None]
         replaced = dict(zip(step.inputs, flat, strict=True))
-        replaced |= {
-            f"{name}:0": graph.capture(external) for name, external in outside.items() if name in live
-        }
-        found = tf.graph_util.import_graph_def(
-            graph_def, input_map=replaced, return_elements=fetches, name=""
-        )
+        replaced |= {f"{name}:0": graph.capture(external) for name, external in outside.items() if name in live}
+        found = tf.graph_util.import_graph_def(graph_def, input_map=replaced, return_elements=fetches, name="")
         by_name = dict(zip(fetches, found, strict=True))
         return {
             key: tf.nest.map_structure(lambda name: None if name is None else by_name[name], value)

@@ -1,9 +1,10 @@
-"""Write a placement into a GraphDef: a device on every node, in function bodies too, and constants where they are read."""
+"""Write a placement into a GraphDef: a device on every node, in function bodies too; constants where they are read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+
 
 def place_graph_def(graph_def: Any, placement: Mapping[str, str], suffix: str) -> Any:
     """A copy of `graph_def` with the device of `placement` on every node.

@@ -55,7 +55,11 @@ class SavedProgram:
 
     def signatures(self) -> list[tuple[StepKind, Specs]]:
         """The saved signatures."""
-        return [(kind, (*self._signature(kind), None, None)[:3]) for kind in self._functions]
+        found = []
+        for kind in self._functions:
+            x, *targets = self._signature(kind)
+            found.append((kind, (x, targets[0] if targets else None, None)))
+        return found
 
     def captured_variables(self) -> list[Any]:
         """Every variable of the saved model."""

@@ -1,4 +1,4 @@
-"""The placed model as Keras sees it: compile, fit, evaluate, predict and save work, the placed functions do the work."""
+"""The placed model as Keras sees it: compile, fit, evaluate, predict and save are Keras', the steps are placed."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ class PlacedModel(keras.Model):
         if self.model is None and self.compiled:
             optimizer, loss = self._saved_objective(optimizer, loss)
         self.program.forget()
-        super().compile(optimizer=optimizer, loss=loss, **options)
+        super().compile(optimizer=optimizer, loss=loss, **options)  # pyright: ignore[reportArgumentType]
         if self.model is not None:
             self._share_objective(self.model, loss, options.get("loss_weights"))
 
-    def _share_objective(self, original: keras.Model, loss: Any, loss_weights: Any) -> None:
+    def _share_objective(self, original: Any, loss: Any, loss_weights: Any) -> None:
         """Let both models compute the loss with one object: it keeps a metric per output, which fit() reports."""
         own = original._compile_config.config if original.compiled else {}
         if own and original.loss is loss and own.get("loss_weights") == loss_weights:
@@ -102,8 +102,9 @@ class PlacedModel(keras.Model):
 
     def _saved_objective(self, optimizer: Any, loss: Any) -> tuple[Any, Any]:
         """The optimizer and loss inside the saved training step, if the given ones are the same."""
-        given = keras.optimizers.get(optimizer)
-        same_optimizer = given is self.optimizer or given.get_config() == self.optimizer.get_config()
+        given: Any = keras.optimizers.get(optimizer)
+        own: Any = self.optimizer
+        same_optimizer = given is own or given.get_config() == own.get_config()
         if not same_optimizer or _loss_name(loss) != _loss_name(self.loss):
             raise UsageError(
                 f"the saved training step holds {type(self.optimizer).__name__} and {_loss_name(self.loss)}",

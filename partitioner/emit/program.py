@@ -28,8 +28,10 @@ RESULTS = {
 class Program(Protocol):
     """What a placed model runs."""
 
-    devices: Mapping[str, str]
-    """The device that runs in place of each planned one, in stage order."""
+    @property
+    def devices(self) -> Mapping[str, str]:
+        """The device that runs in place of each planned one, in stage order."""
+        ...
 
     def function(self, kind: StepKind, specs: Specs) -> Any:
         """The ConcreteFunction for a kind of step on arguments of `specs`."""

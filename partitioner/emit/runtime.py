@@ -13,9 +13,9 @@ from partitioner.ir.devices import DeviceName
 def set_up_devices(names: Sequence[str]) -> dict[str, str]:
     """Make the devices of a plan available in this process.
 
-    Logical CPU devices are created as needed. A GPU that this machine does not have is stood in for by a logical CPU
-    device, CPU:0 being kept for the host. TensorFlow fixes its devices when it first runs anything, so this comes before
-    the first op of the process.
+    Logical CPU devices are created as needed. A GPU that this machine does not have is stood in for by a logical
+    CPU device, CPU:0 being kept for the host. TensorFlow fixes its devices when it first runs anything, so this
+    comes before the first op of the process.
 
     Args:
         names: Canonical device names.
@@ -38,9 +38,9 @@ def set_up_devices(names: Sequence[str]) -> dict[str, str]:
     num_cpus = 1 + max((d.index for d in devices if d.type == "CPU"), default=0)
     stand_ins = {device: num_cpus + offset for offset, device in enumerate(absent)}
     _make_logical_cpus(num_cpus + len(absent))
-    # Two graph rewrites see no device borders: the remapper fuses across them (Conv on one with BiasAdd on the next) and
-    # so undoes a placement; the arithmetic optimizer merges sums only where they share a device, so that a placed model
-    # would round differently from the unplaced one.
+    # Two graph rewrites see no device borders: the remapper fuses across them (Conv on one with BiasAdd on the
+    # next) and so undoes a placement; the arithmetic optimizer merges sums only where they share a device, so that
+    # a placed model would round differently from the unplaced one.
     tf.config.optimizer.set_experimental_options({"remapping": False, "arithmetic_optimization": False})
     return {
         device.canonical: DeviceName(type="CPU", index=stand_ins[device]).canonical

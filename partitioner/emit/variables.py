@@ -53,9 +53,7 @@ def refresh_optimizer(optimizer: Any) -> None:
         refresh_optimizer(inner)
 
 
-def variable_homes(
-    placement: Mapping[str, str], uses: Iterable[tuple[str, tuple[str, ...]]]
-) -> dict[str, str]:
+def variable_homes(placement: Mapping[str, str], uses: Iterable[tuple[str, tuple[str, ...]]]) -> dict[str, str]:
     """Device of each variable: that of the ops that take its handle.
 
     Args:

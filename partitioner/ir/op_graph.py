@@ -130,9 +130,7 @@ class OpGraph:
         problems = list(_violations(self))
         if problems:
             shown = "\n  ".join(problems[:20])
-            raise ValueError(
-                f"the op graph {self.name!r} is malformed ({len(problems)} problems):\n  {shown}"
-            )
+            raise ValueError(f"the op graph {self.name!r} is malformed ({len(problems)} problems):\n  {shown}")
 
     @cached_property
     def op(self) -> Mapping[str, Op]:
@@ -178,9 +176,7 @@ class OpGraph:
                 continue
             index[op.name] = len(index)
             wires = [
-                (index[p], self.op[p].outputs.index(name))
-                if (p := self.tensor[name].producer) in index
-                else None
+                (index[p], self.op[p].outputs.index(name)) if (p := self.tensor[name].producer) in index else None
                 for name in op.inputs
             ]
             shapes = [(self.variable[v].spec.shape, self.variable[v].spec.dtype) for v in op.variables]

@@ -203,9 +203,7 @@ class PlanDocument:
         known = {device.name for device in self.devices}
         strangers = sorted(set(self.placement.values()) - known)
         if strangers:
-            raise ValueError(
-                f"the placement uses devices that `devices` does not list: {', '.join(strangers)}"
-            )
+            raise ValueError(f"the placement uses devices that `devices` does not list: {', '.join(strangers)}")
 
     def to_json(self) -> str:
         """The text of plan.json: sorted keys, two spaces per level."""

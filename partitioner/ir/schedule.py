@@ -40,13 +40,7 @@ class MemoryUse:
     @property
     def total_bytes(self) -> int:
         """Everything held at the peak."""
-        return (
-            self.parameter_bytes
-            + self.slot_bytes
-            + self.state_bytes
-            + self.gradient_bytes
-            + self.activation_bytes
-        )
+        return self.parameter_bytes + self.slot_bytes + self.state_bytes + self.gradient_bytes + self.activation_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -200,8 +200,7 @@ def _notes(costed: CostedGraph) -> list[str]:
     if assumed:
         shown = ", ".join(assumed[:3]) + (", ..." if len(assumed) > 3 else "")
         notes.append(
-            f"{len(assumed)} tensors have a size that depends on values; "
-            f"the batch size was assumed for it: {shown}"
+            f"{len(assumed)} tensors have a size that depends on values; the batch size was assumed for it: {shown}"
         )
     hosted = sorted({op.type for op in costed.graph.ops if op.host_only})
     if hosted and any("GPU" in placed.name for placed in costed.topology.devices):

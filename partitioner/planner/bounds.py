@@ -15,8 +15,6 @@ def lower_bound_seconds(costed: CostedGraph) -> float:
     fastest = [min(seconds) for seconds in costed.seconds]
     end: dict[str, float] = {}
     for op, seconds in zip(graph.ops, fastest, strict=True):
-        before = [end[graph.tensor[name].producer] for name in op.inputs] + [
-            end[name] for name in op.control_inputs
-        ]
+        before = [end[graph.tensor[name].producer] for name in op.inputs] + [end[name] for name in op.control_inputs]
         end[op.name] = seconds + max(before, default=0.0)
     return max(max(end.values(), default=0.0), sum(fastest) / len(costed.topology.devices))

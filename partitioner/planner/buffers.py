@@ -97,9 +97,7 @@ def total_bytes(costed: CostedGraph) -> dict[str, int]:
     gradients = sum(
         graph.tensor[r].size_bytes for r in buffers.kept if graph.op[buffers.kept[r]].phase is Phase.BACKWARD
     )
-    saved = sum(
-        graph.tensor[r].size_bytes for r in buffers.kept if graph.op[buffers.kept[r]].phase is Phase.FORWARD
-    )
+    saved = sum(graph.tensor[r].size_bytes for r in buffers.kept if graph.op[buffers.kept[r]].phase is Phase.FORWARD)
     return {
         "parameters": kinds[VariableKind.PARAMETER],
         "gradients": gradients,

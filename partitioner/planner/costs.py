@@ -13,9 +13,7 @@ _HANDLE = TensorSpec(shape=(), dtype="resource")
 
 def cost_graph(graph: OpGraph, topology: Topology) -> CostedGraph:
     """The graph with the cost of each op; op types without a formula are costed by bytes and reported."""
-    return CostedGraph(
-        graph=graph, costs=tuple(op_cost(op_spec(graph, op)) for op in graph.ops), topology=topology
-    )
+    return CostedGraph(graph=graph, costs=tuple(op_cost(op_spec(graph, op)) for op in graph.ops), topology=topology)
 
 
 def op_spec(graph: OpGraph, op: Op) -> OpSpec:

@@ -73,8 +73,7 @@ class Need:
         for placement in self.attempts:
             peak = simulate(costed, placement).peak
             if all(
-                peak[placed.name].total_bytes - without_slots * peak[placed.name].slot_bytes
-                <= placed.memory_bytes
+                peak[placed.name].total_bytes - without_slots * peak[placed.name].slot_bytes <= placed.memory_bytes
                 for placed in costed.topology.devices
             ):
                 return True

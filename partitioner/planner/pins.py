@@ -48,9 +48,7 @@ def pinned_ops(graph: OpGraph, pins: Mapping[str, str], devices: Sequence[Device
         for name in matched:
             index, by = found.setdefault(name, (devices.index(device), pattern))
             if index != devices.index(device):
-                problems.append(
-                    f"{pattern}={text}: {graph.op[name].layer or name} is already pinned by {by!r}"
-                )
+                problems.append(f"{pattern}={text}: {graph.op[name].layer or name} is already pinned by {by!r}")
                 break
     if problems:
         raise UsageError(

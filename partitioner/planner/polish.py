@@ -43,9 +43,7 @@ def polish(
     return best
 
 
-def _neighbours(
-    assignment: Assignment, adjacent: Sequence[Collection[int]], num_devices: int
-) -> Iterator[Assignment]:
+def _neighbours(assignment: Assignment, adjacent: Sequence[Collection[int]], num_devices: int) -> Iterator[Assignment]:
     near = [sorted({assignment[other] for other in others}) for others in adjacent]
     for is_near in (True, False):
         for item, device in enumerate(assignment):

@@ -144,16 +144,12 @@ def _task_labels(costed: CostedGraph, coarsening: Coarsening) -> dict[str, Label
         for source in _sources(costed, op):
             if labels[source] != labels[op.name]:
                 quotient.add_edge(labels[source], labels[op.name])
-    tangled = {
-        label for part in nx.strongly_connected_components(quotient) if len(part) > 1 for label in part
-    }
+    tangled = {label for part in nx.strongly_connected_components(quotient) if len(part) > 1 for label in part}
     if not tangled:
         return labels
     depth: dict[str, int] = {}
     for op in graph.ops:
-        depth[op.name] = max(
-            (depth[s] + (labels[s] != labels[op.name]) for s in _sources(costed, op)), default=0
-        )
+        depth[op.name] = max((depth[s] + (labels[s] != labels[op.name]) for s in _sources(costed, op)), default=0)
     return {
         name: (label[0], label[1], label[2], depth[name] + 1) if label in tangled else label
         for name, label in labels.items()
@@ -192,6 +188,4 @@ def _transfers(costed: CostedGraph, task_of: Mapping[str, int]) -> tuple[Transfe
             if task_of[before] != source:
                 key = (task_of[before], (source,))
                 sizes.setdefault(key, 0)
-    return tuple(
-        Transfer(source=source, targets=targets, size_bytes=size) for (source, targets), size in sizes.items()
-    )
+    return tuple(Transfer(source=source, targets=targets, size_bytes=size) for (source, targets), size in sizes.items())

@@ -162,9 +162,7 @@ class _Search:
             )
         required = {item: devices.pop() for item, devices in wanted.items()}
         if self.strategy is Strategy.SINGLE and len(set(required.values())) > 1:
-            raise UsageError(
-                "the pins need more than one device, the strategy is single", help="--strategy auto"
-            )
+            raise UsageError("the pins need more than one device, the strategy is single", help="--strategy auto")
         return required
 
     def _baselines(self) -> dict[str, Assignment]:
@@ -191,8 +189,7 @@ class _Search:
     def _starts(self) -> list[Assignment]:
         """Placements that keep to the pins, from which the solver and the polishing set out."""
         consecutive = [
-            baselines.balanced_compute(self.costed, self.coarsening, count)
-            for count in range(2, len(self.devices) + 1)
+            baselines.balanced_compute(self.costed, self.coarsening, count) for count in range(2, len(self.devices) + 1)
         ]
         made = [self._pinned(start) for start in [*self._baselines().values(), *consecutive]]
         return list(dict.fromkeys(made))
@@ -259,9 +256,7 @@ class _Search:
         for judged in sorted(allowed, key=self._worth):
             self._climb(judged.assignment, self._worth, share=1 / len(allowed))
 
-    def _climb(
-        self, start: Assignment, worth: Callable[[Judged], tuple[float, ...]], *, share: float
-    ) -> Assignment:
+    def _climb(self, start: Assignment, worth: Callable[[Judged], tuple[float, ...]], *, share: float) -> Assignment:
         """Improve a placement while this share of the allowance lasts; the judge remembers what was seen."""
         num_ops = min(_MAX_POLISHED_OPS, int(_POLISHED_OPS_PER_SECOND * self.time_limit_seconds)) * share
         known = self.judge.known
@@ -289,9 +284,7 @@ class _Search:
             capacities_bytes=[placed.memory_bytes for placed in self.devices],
             pinned=self.pinned,
             use_every_device=self.strategy is Strategy.LAYER_SPLIT,
-            balance_permille=(
-                _MEMORY_ONLY_PERMILLE if self.objective is Objective.MEMORY else _BALANCE_PERMILLE
-            ),
+            balance_permille=(_MEMORY_ONLY_PERMILLE if self.objective is Objective.MEMORY else _BALANCE_PERMILLE),
             hints=hints,
             time_limit_seconds=self.time_limit_seconds,
             seed=self.seed,
@@ -346,6 +339,4 @@ class _Search:
             attempts=[self.judge.placement(judged.assignment) for judged in closest],
         )
         other_fits = any(judged.fits for judged in self.judge.known.values())
-        return need.error(
-            alternative="--strategy auto" if other_fits and self.strategy is not Strategy.AUTO else ""
-        )
+        return need.error(alternative="--strategy auto" if other_fits and self.strategy is not Strategy.AUTO else "")

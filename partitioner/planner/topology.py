@@ -122,24 +122,18 @@ def build_topology(
         device, origin = _hardware_of(
             name, hardware, (present or {}).get(name.canonical), all_cpus=num_cpus == len(names)
         )
-        usable = (
-            device.memory_bytes if name.type == "CPU" else int(device.memory_bytes * (1 - _RESERVED_FRACTION))
-        )
+        usable = device.memory_bytes if name.type == "CPU" else int(device.memory_bytes * (1 - _RESERVED_FRACTION))
         if name.type == "CPU" and name.is_local:
             usable = _host_memory_bytes() // num_cpus
         usable = limits.get(name, usable)
         placed.append(TopologyDevice(name=name.canonical, device=device, memory_bytes=usable))
-        infos.append(
-            DeviceInfo(name=name.canonical, hardware=device.name, origin=origin, memory_bytes=usable)
-        )
+        infos.append(DeviceInfo(name=name.canonical, hardware=device.name, origin=origin, memory_bytes=usable))
     chosen = _link_named(link) if link else None
     links = tuple(tuple(_link_between(a, b, chosen) for b in names) for a in names)
     return Topology(devices=tuple(placed), links=links), tuple(infos)
 
 
-def _hardware_of(
-    name: DeviceName, hardware: str | None, title: str | None, *, all_cpus: bool
-) -> tuple[Device, Origin]:
+def _hardware_of(name: DeviceName, hardware: str | None, title: str | None, *, all_cpus: bool) -> tuple[Device, Origin]:
     if hardware and (name.type == "GPU" or all_cpus):
         try:
             return device_named(hardware), Origin.CATALOGUE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from partitioner.ir.plan import PlanDocument, PlannedEdge, PlannedLayer
@@ -81,6 +81,24 @@ def layer_range(names: Iterable[str], *, max_names: int) -> str:
     if len(listed) <= max_names:
         return ", ".join(listed)
     return f"{listed[0]} .. {listed[-1]} ({len(listed)} layers)"
+
+
+def layer_runs(names: Iterable[str], order: Sequence[str], *, max_runs: int, max_names: int) -> str:
+    """Layers as ranges of `order`, the layers of the whole model: a range leaves no layer out.
+
+    At most `max_runs` ranges are written, the longest ones, in order; the rest is counted.
+    """
+    position = {name: index for index, name in enumerate(order)}
+    runs: list[list[str]] = []
+    for name in sorted(names, key=lambda name: position.get(name, len(order))):
+        if runs and position.get(name, -2) == position.get(runs[-1][-1], -2) + 1:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    shown = sorted(range(len(runs)), key=lambda index: (-len(runs[index]), index))[:max_runs]
+    text = ", ".join(layer_range(runs[index], max_names=max_names) for index in sorted(shown))
+    left = sum(len(run) for index, run in enumerate(runs) if index not in shown)
+    return f"{text} and {left} more" if left else text
 
 
 def draw_boxes(plan: PlanDocument, *, fold: bool) -> Boxes:

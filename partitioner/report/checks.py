@@ -36,9 +36,7 @@ def _sentences(found: Verification, training: bool) -> list[str]:
 
 def _ran_on(ran_on: dict[str, str]) -> str:
     return ", ".join(
-        short_name(actual)
-        if planned == actual
-        else f"{short_name(actual)} standing in for {short_name(planned)}"
+        short_name(actual) if planned == actual else f"{short_name(actual)} standing in for {short_name(planned)}"
         for planned, actual in sorted(ran_on.items())
     )
 

@@ -18,9 +18,7 @@ from partitioner.report.units import format_bytes, format_bytes_of, format_secon
 # 2008 (jfly.uni-koeln.de/color). Vermillion, the loudest, is kept for what crosses devices.
 _CUT_COLOR = "#D55E00"
 _DEVICE_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442")
-_DARK_COLOR = (
-    "#0072B2"  # white on it has a contrast of 5.2:1; on every other one black has 6:1 or more (WCAG 2.1)
-)
+_DARK_COLOR = "#0072B2"  # white on it has a contrast of 5.2:1; on every other one black has 6:1 or more (WCAG 2.1)
 _FONT = "Helvetica"
 _MAX_SINGLE_BOXES = 40
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
@@ -68,9 +66,7 @@ def to_dot(
         cut = picture.boxes[arrow.source].device != picture.boxes[arrow.target].device
         graph.add_edge(_arrow_edge(arrow, cut))
     for number, source in enumerate(picture.outputs):
-        graph.add_node(
-            pydot.Node(f"output{number}", label="output", shape="ellipse", tooltip="output of the model")
-        )
+        graph.add_node(pydot.Node(f"output{number}", label="output", shape="ellipse", tooltip="output of the model"))
         graph.add_edge(pydot.Edge(f"n{source}", f"output{number}"))
     return graph.to_string()
 

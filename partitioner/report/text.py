@@ -14,7 +14,7 @@ from rich.text import Text
 
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import DeviceInfo, PlanDocument, Stage
-from partitioner.report.boxes import layer_range
+from partitioner.report.boxes import layer_runs
 from partitioner.report.checks import verification_lines
 from partitioner.report.units import (
     format_bytes,
@@ -35,9 +35,7 @@ _FACT_ORIGINS = {
 }
 
 
-def render(
-    plan: PlanDocument, *, files: Sequence[str | Path] = (), width: int = 100, color: bool = False
-) -> str:
+def render(plan: PlanDocument, *, files: Sequence[str | Path] = (), width: int = 100, color: bool = False) -> str:
     """The report of a plan as text without trailing spaces; equal plans give equal text.
 
     Args:
@@ -103,11 +101,12 @@ def _sections(plan: PlanDocument, files: Sequence[str | Path]) -> Iterable[tuple
 def _stages(plan: PlanDocument) -> Table:
     table = _table("stage", "device", "layers", ">ops", ">parameters", ">peak memory", ">compute", ">sends")
     memory = {device.name: device.memory_bytes for device in plan.devices}
+    order = [layer.name for layer in plan.layers if layer.class_name != "InputLayer"]
     for stage in plan.stages:
         table.add_row(
             f"{stage.index}" if plan.num_replicas == 1 else f"{stage.index}, replica {stage.replica}",
             short_name(stage.device),
-            Text(_layers(stage)),
+            Text(_layers(stage, order)),
             f"{stage.num_ops:,}",
             format_bytes(stage.parameter_bytes),
             _of_memory(stage.peak_bytes, memory.get(stage.device)),
@@ -117,8 +116,9 @@ def _stages(plan: PlanDocument) -> Table:
     return table
 
 
-def _layers(stage: Stage) -> str:
-    return layer_range(stage.layers, max_names=3 if sum(map(len, stage.layers)) <= 32 else 1)
+def _layers(stage: Stage, order: Sequence[str]) -> str:
+    is_short = sum(map(len, stage.layers)) <= 32
+    return layer_runs(stage.layers, order, max_runs=3, max_names=3 if is_short else 1)
 
 
 def _of_memory(used_bytes: int, memory_bytes: int | None) -> Text:

@@ -1,7 +1,7 @@
 """Read back where ops really ran: from the partition graphs the executor was given, with hard placement.
 
-A requested device proves nothing: soft placement moves ops silently, and optimizers rewrite graphs. The partition graphs
-are what is left after all of that.
+A requested device proves nothing: soft placement moves ops silently, and optimizers rewrite graphs. The partition
+graphs are what is left after all of that.
 """
 
 from __future__ import annotations
@@ -19,8 +19,13 @@ from tensorflow.python.eager import context
 from partitioner.ir.devices import DeviceName
 
 # What the runtime adds by itself, on the device that suits it.
-_RUNTIME_OPS = frozenset({"_Send", "_Recv", "_HostSend", "_HostRecv", "_Arg", "_Retval", "_DeviceArg", "_DeviceRetval",
-                          "NoOp", "Const", "_HostConst", "Identity", "IdentityN", "Placeholder", "_SOURCE", "_SINK"})  # fmt: skip
+_RUNTIME_OPS = frozenset(
+    {
+        *("_Send", "_Recv", "_HostSend", "_HostRecv", "_SOURCE", "_SINK"),
+        *("_Arg", "_Retval", "_DeviceArg", "_DeviceRetval"),
+        *("NoOp", "Const", "_HostConst", "Identity", "IdentityN", "Placeholder"),
+    }
+)
 
 _BODY = re.compile(r"(body|cond|then|else|branches)/_\d+$")
 
@@ -58,14 +63,12 @@ def executed_ops(run: Callable[[], Any]) -> tuple[Any, dict[str, tuple[str, str]
     return result, found
 
 
-def misplaced_ops(
-    executed: Mapping[str, tuple[str, str]], placement: Mapping[str, str]
-) -> tuple[int, tuple[str, ...]]:
+def misplaced_ops(executed: Mapping[str, tuple[str, str]], placement: Mapping[str, str]) -> tuple[int, tuple[str, ...]]:
     """Compare what ran with what was planned.
 
-    An executed op counts when its name (without the calls it was inlined from) is planned, or when it belongs to the body
-    of a planned loop or branch; it is misplaced when it ran elsewhere. An op that an optimizer made is misplaced when it
-    computes on a device that the plan does not use.
+    An executed op counts when its name (without the calls it was inlined from) is planned, or when it belongs to
+    the body of a planned loop or branch; it is misplaced when it ran elsewhere. An op that an optimizer made is
+    misplaced when it computes on a device that the plan does not use.
 
     Returns:
         How many ops were compared, and a line for each misplaced one.

@@ -1,4 +1,4 @@
-"""Run a placed model beside the unplaced one: same outputs, loss, gradients and weights, every op where it should be."""
+"""Run a placed model beside the unplaced one: the same outputs, loss, gradients and weights, every op in its place."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ def verify_placed(
 ) -> Verification:
     """Hold a placed step against the unplaced model. Variables and optimizer are as before when it returns.
 
-    Three runs start from the same state: the unplaced model, the placed one, and as a control the unplaced one again with
-    the rows of each batch in another order, which shows what reordered float sums alone do. (Random state would treat
-    reordered rows differently: such models start their control with every weight off by one unit in the last place.)
+    Three runs start from the same state: the unplaced model, the placed one, and as a control the unplaced one
+    again with the rows of each batch in another order, which shows what reordered float sums alone do. (Random
+    state would treat reordered rows differently: such models start their control with every weight off by one unit
+    in the last place.)
 
     Args:
         model: The unplaced model; it shares its variables with the placed one.
@@ -83,9 +84,7 @@ def _verify_training(
     batches: Sequence[tuple[Any, Any]],
 ) -> Verification:
     assert compute_loss is not None
-    held = list(
-        {id(v): v for v in [*model.variables, *optimizer.variables, *step.variables.values()]}.values()
-    )
+    held = list({id(v): v for v in [*model.variables, *optimizer.variables, *step.variables.values()]}.values())
     reference = reference_functions(model, compute_loss, optimizer)
     placed_gradients = emit(step, placement, results=("y_pred", "loss", "gradients"), side_effects=False)
     placed_train = emit(step, placement, results=("y_pred", "loss"))
@@ -113,9 +112,7 @@ def _verify_training(
         ),
         weights=weights,
     )
-    return _judge(
-        placed, expected, control, misplaced_ops(executed, placement), ran_on, num_steps=len(batches)
-    )
+    return _judge(placed, expected, control, misplaced_ops(executed, placement), ran_on, num_steps=len(batches))
 
 
 def _verify_outputs(
@@ -136,8 +133,14 @@ def _verify_outputs(
     control = [a[np.argsort(order)] for a in flat_arrays(reference(permuted(x, order)))]
     with hard_placement():
         outputs, executed = executed_ops(lambda: _fresh(placed)(x, None, None))
-    runs = [_outputs_only(flat_arrays(outputs["y_pred"])), _outputs_only(expected), _outputs_only(control)]
-    return _judge(*runs, misplaced_ops(executed, placement), ran_on, num_steps=0)
+    return _judge(
+        _outputs_only(flat_arrays(outputs["y_pred"])),
+        _outputs_only(expected),
+        _outputs_only(control),
+        misplaced_ops(executed, placement),
+        ran_on,
+        num_steps=0,
+    )
 
 
 def _outputs_only(outputs: list[np.ndarray]) -> Trajectory:
@@ -153,10 +156,10 @@ def _judge(
     *,
     num_steps: int,
 ) -> Verification:
-    """Compare, and decide tensor by tensor: a difference passes below the tolerance, or near what the control differs by.
+    """Compare, and decide tensor by tensor: a difference passes below the tolerance, or near the control's.
 
-    One by one, because a gradient that is zero but for rounding (of a key's bias in attention) differs by its whole norm,
-    and must not excuse the others.
+    One by one, because a gradient that is zero but for rounding (of a key's bias in attention) differs by its whole
+    norm, and must not excuse the others.
     """
     keys = ("outputs", "loss", "gradients", "weights")
     absolute = {key: _max_abs(getattr(placed, key), getattr(expected, key)) for key in keys}

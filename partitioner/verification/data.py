@@ -24,9 +24,7 @@ def random_batches(specs: Any, batch_size: int, count: int, seed: int) -> list[A
             return tf.constant(generator.standard_normal(shape), spec.dtype)
         if spec.dtype.is_integer or spec.dtype.is_bool:
             return tf.cast(generator.integers(0, 2, shape), spec.dtype)
-        raise ValueError(
-            f"cannot make random values of dtype {spec.dtype.name}; set example_inputs in the model file"
-        )
+        raise ValueError(f"cannot make random values of dtype {spec.dtype.name}; set example_inputs in the model file")
 
     return [tf.nest.map_structure(one, specs) for _ in range(count)]
 

@@ -1,4 +1,4 @@
-"""The unplaced model, written the way Keras trains it: with a tape and no devices. What the placed one is held against."""
+"""The unplaced model, the way Keras trains it: with a tape and no devices. The placed one is held against it."""
 
 from __future__ import annotations
 
@@ -51,9 +51,7 @@ def nudged(restore: Callable[[], None], variables: Sequence[Any]) -> Callable[[]
     return restore_and_nudge
 
 
-def reference_functions(
-    model: keras.Model, compute_loss: Callable[..., Any], optimizer: Any
-) -> tuple[Any, Any]:
+def reference_functions(model: keras.Model, compute_loss: Callable[..., Any], optimizer: Any) -> tuple[Any, Any]:
     """`gradients(x, y)` -> (outputs, loss, gradients) and `train(x, y)` -> loss, of the unplaced model.
 
     Gradients are those the optimizer is given: of the scaled loss where it scales.

@@ -63,7 +63,7 @@ def test_a_compiled_loss_is_what_keras_itself_computes() -> None:
 
 @pytest.mark.parametrize("option", [{"loss": "no such"}, {"optimizer": "no such"}])
 def test_names_keras_does_not_know(option: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match="Keras knows no .* 'no such'") as caught:
+    with pytest.raises(UsageError, match=r"Keras knows no .* 'no such'") as caught:
         training_objective(models.dense_stack(), **option)
     assert caught.value.help
 

@@ -82,8 +82,6 @@ before = placed.evaluate(x, y, batch_size=8, verbose=0)
 placed.fit(x, y, batch_size=8, epochs=2, verbose=0)
 print(isinstance(placed, keras.Model), placed.evaluate(x, y, batch_size=8, verbose=0) < before)
 """
-    done = subprocess.run(
-        (sys.executable, "-c", script), cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run((sys.executable, "-c", script), cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "True True\n"

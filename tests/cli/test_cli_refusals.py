@@ -48,9 +48,7 @@ Run = Callable[..., tuple[int, str, str]]
         (["plan.json", *TWO, "--inference"], "--inference, --devices would do nothing"),
     ],
 )
-def test_wrong_usage_is_told_before_tensorflow_loads(
-    run: Run, tmp_path: Path, arguments: list[str], said: str
-) -> None:
+def test_wrong_usage_is_told_before_tensorflow_loads(run: Run, tmp_path: Path, arguments: list[str], said: str) -> None:
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert said in err

@@ -202,9 +202,7 @@ def test_more_devices_than_layers(run: Run) -> None:
 
 
 def test_a_transformer_encoder_is_placed_and_verified(run: Run) -> None:
-    code, out, _ = run(
-        str(MODELS / "encoder.py"), *TWO, *QUICK, "--strategy", "layer-split", "--json", "--verify"
-    )
+    code, out, _ = run(str(MODELS / "encoder.py"), *TWO, *QUICK, "--strategy", "layer-split", "--json", "--verify")
     assert code == 0
     plan = json.loads(out)
     assert plan["verification"]["passed"]

@@ -83,12 +83,8 @@ def test_no_op_of_a_training_step_is_unknown(graph):
 
 
 def test_tensorflow_counts_the_same_flops(graph):
-    options = tf.compat.v1.profiler.ProfileOptionBuilder(
-        tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
-    )
-    root = tf.compat.v1.profiler.profile(
-        graph=graph, cmd="scope", options=options.with_empty_output().build()
-    )
+    options = tf.compat.v1.profiler.ProfileOptionBuilder(tf.compat.v1.profiler.ProfileOptionBuilder.float_operation())
+    root = tf.compat.v1.profiler.profile(graph=graph, cmd="scope", options=options.with_empty_output().build())
     theirs, todo = {}, [root]
     while todo:
         node = todo.pop()

@@ -180,9 +180,7 @@ def test_an_einsum_that_does_not_fit_is_refused(equation, shapes):
         einsum_flops(equation, shapes)
 
 
-@pytest.mark.parametrize(
-    "op_type", ["Reshape", "Identity", "ReadVariableOp", "Const", "Squeeze", "Shape", "NoOp"]
-)
+@pytest.mark.parametrize("op_type", ["Reshape", "Identity", "ReadVariableOp", "Const", "Squeeze", "Shape", "NoOp"])
 def test_what_copies_nothing_costs_nothing(op_type):
     assert cost(op_type, [f32(10)], [f32(10)]) == OpCost()
 

@@ -157,9 +157,7 @@ def test_links_may_differ_by_direction():
 def test_all_violations_of_a_topology_are_listed():
     first, second = gpus(2)
     with pytest.raises(ValueError) as caught:
-        Topology(
-            devices=(first, replace(second, name="GPU:0", memory_bytes=-1)), links=((link_named("pcie3"),),)
-        )
+        Topology(devices=(first, replace(second, name="GPU:0", memory_bytes=-1)), links=((link_named("pcie3"),),))
     message = str(caught.value)
     assert "links must be 2 x 2, have rows of [1]" in message
     assert "two devices are named 'GPU:0'" in message

@@ -48,9 +48,7 @@ def test_more_work_never_takes_less_time(flops, read_bytes, more):
 
 
 def test_a_message_takes_its_latency_and_its_bytes():
-    link = Link(
-        name="rope", latency_seconds=2.0, bandwidth_bytes_per_second=10.0, source="a test", date="2025-01"
-    )
+    link = Link(name="rope", latency_seconds=2.0, bandwidth_bytes_per_second=10.0, source="a test", date="2025-01")
     assert transfer_seconds(0, link) == 2.0
     assert transfer_seconds(30, link) == 5.0
     with pytest.raises(ValueError, match="-1 bytes"):

@@ -49,9 +49,7 @@ _SPECS = st.builds(
     dtype=st.sampled_from(sorted(ITEM_BYTES)),
 )
 # A whole float reads back as a float only where the type asks for one; attributes may be either.
-_ATTRIBUTES = st.one_of(
-    st.booleans(), _SIZES, st.floats(0.25, 0.75), _TEXT, st.lists(_SIZES, max_size=3).map(tuple)
-)
+_ATTRIBUTES = st.one_of(st.booleans(), _SIZES, st.floats(0.25, 0.75), _TEXT, st.lists(_SIZES, max_size=3).map(tuple))
 
 
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
@@ -134,9 +132,7 @@ SCHEDULE = Schedule(
 SOLUTION = Solution(status="feasible", assignment=(0, 0), makespan_ns=3, shortest_ns=3, lower_bound_ns=3)
 
 
-@pytest.mark.parametrize(
-    "value", [op_graph(), PROBLEM, SCHEDULE, SOLUTION], ids=lambda value: type(value).__name__
-)
+@pytest.mark.parametrize("value", [op_graph(), PROBLEM, SCHEDULE, SOLUTION], ids=lambda value: type(value).__name__)
 def test_wholes_come_back(value: Any) -> None:
     assert from_json(to_json(value), type(value)) == value
     assert from_json(to_json(value, indent=2), type(value)) == value

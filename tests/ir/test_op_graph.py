@@ -31,9 +31,7 @@ def graph(**changes) -> OpGraph:
                 control_inputs=("x",),
             ),
         ),
-        tensors=tuple(
-            Tensor(name=name, producer=name[0], spec=SPEC) for name in ("x:0", "y:0", "y:1", "z:0")
-        ),
+        tensors=tuple(Tensor(name=name, producer=name[0], spec=SPEC) for name in ("x:0", "y:0", "y:1", "z:0")),
         variables=(WEIGHT,),
     )
     return replace(made, **changes)

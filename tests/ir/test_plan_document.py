@@ -95,9 +95,7 @@ def test_saved_plans_come_back(plan: PlanDocument, tmp_path: Path) -> None:
 
 def test_another_schema_is_refused(plan: PlanDocument) -> None:
     text = plan.to_json().replace("partition-plan/1", "partition-plan/9")
-    with pytest.raises(
-        msgspec.ValidationError, match=r"'partition-plan/9', this version reads 'partition-plan/1'"
-    ):
+    with pytest.raises(msgspec.ValidationError, match=r"'partition-plan/9', this version reads 'partition-plan/1'"):
         PlanDocument.from_json(text)
 
 

@@ -110,9 +110,7 @@ class Builder:
         self.costs.append(OpCost(flops=round(seconds * SECOND)))
         return name
 
-    def variable(
-        self, name: str, size_bytes: int, kind: VariableKind = VariableKind.PARAMETER, layer: str = ""
-    ) -> str:
+    def variable(self, name: str, size_bytes: int, kind: VariableKind = VariableKind.PARAMETER, layer: str = "") -> str:
         """A variable; ops name it to use it."""
         spec = TensorSpec(shape=(size_bytes // 4,), dtype="float32")
         self.variables.append(Variable(name=name, spec=spec, kind=kind, layer=layer))
@@ -137,9 +135,7 @@ class Builder:
         return CostedGraph(graph=self.graph(outputs), costs=tuple(self.costs), topology=on or topology())
 
 
-def chain(
-    seconds: Sequence[float], sizes_bytes: Sequence[int], parameters_bytes: Sequence[int] = ()
-) -> Builder:
+def chain(seconds: Sequence[float], sizes_bytes: Sequence[int], parameters_bytes: Sequence[int] = ()) -> Builder:
     """Ops `op0` -> `op1` -> ..., each in a layer of its own; `sizes_bytes[i]` flows out of op i."""
     made = Builder()
     for index, (taken, size) in enumerate(zip(seconds, sizes_bytes, strict=True)):
@@ -162,15 +158,11 @@ def training_chain(num_layers: int, *, parameter_bytes: int, slot_bytes: int, sa
         made.variable(f"w{i}", parameter_bytes, layer=layer)
         if slot_bytes:
             made.variable(f"m{i}", slot_bytes, VariableKind.SLOT, layer=layer)
-        before = made.add(
-            f"f{i}", 1.0, before, size_bytes=saved_bytes, layer=layer, variables=[f"w{i}"], group=f"g{i}"
-        )
+        before = made.add(f"f{i}", 1.0, before, size_bytes=saved_bytes, layer=layer, variables=[f"w{i}"], group=f"g{i}")
     before = made.add("loss", 1.0, before, size_bytes=256)
     for i in reversed(range(num_layers)):
         layer, kept = f"layer{i}", f"f{i}"
-        back = made.add(
-            f"b{i}", 1.0, before, kept, size_bytes=256, layer=layer, phase=Phase.BACKWARD, group=f"g{i}"
-        )
+        back = made.add(f"b{i}", 1.0, before, kept, size_bytes=256, layer=layer, phase=Phase.BACKWARD, group=f"g{i}")
         gradient = made.add(
             f"d{i}", 1.0, before, kept, size_bytes=parameter_bytes, layer=layer, phase=Phase.BACKWARD,
             group=f"g{i}",
@@ -193,9 +185,7 @@ def random_graphs(draw: st.DrawFn, max_ops: int = 8, training: bool = True) -> B
     num_variables = draw(st.integers(0, 3))
     for v in range(num_variables):
         kind = draw(st.sampled_from(list(VariableKind)))
-        made.variable(
-            f"v{v}", 4 * draw(st.integers(0, 300)), kind, layer=draw(st.sampled_from(["", "A", "B"]))
-        )
+        made.variable(f"v{v}", 4 * draw(st.integers(0, 300)), kind, layer=draw(st.sampled_from(["", "A", "B"])))
     owner: dict[str, str] = {}
     for index in range(count):
         earlier = [f"o{i}" for i in range(index)]

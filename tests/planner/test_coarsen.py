@@ -108,9 +108,7 @@ def test_items_partition_the_ops_and_keep_together_what_must_be(made: Builder) -
 
 
 @given(random_graphs(max_ops=10), st.integers(1, 4))
-def test_there_are_at_most_as_many_items_as_asked_for_or_as_cannot_be_joined(
-    made: Builder, max_items: int
-) -> None:
+def test_there_are_at_most_as_many_items_as_asked_for_or_as_cannot_be_joined(made: Builder, max_items: int) -> None:
     costed = made.costed()
     fine, coarse = coarsen(costed), coarsen(costed, max_items)
     joined = nx.Graph()

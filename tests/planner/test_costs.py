@@ -27,9 +27,7 @@ def matmul_graph(op_type: str = "MatMul") -> OpGraph:
             Tensor(name="w:0", producer="read", spec=TensorSpec(shape=(16, 32), dtype="float32")),
             Tensor(name="y:0", producer="y", spec=TensorSpec(shape=(8, 32), dtype="float32")),
         ),
-        variables=(
-            Variable(name="w", spec=TensorSpec(shape=(16, 32), dtype="float32"), kind=VariableKind.PARAMETER),
-        ),
+        variables=(Variable(name="w", spec=TensorSpec(shape=(16, 32), dtype="float32"), kind=VariableKind.PARAMETER),),
     )
 
 

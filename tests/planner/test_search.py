@@ -158,9 +158,7 @@ def test_gradients_and_saved_activations_need_not_fit_together() -> None:
     find(costed)
 
 
-cases = st.tuples(
-    random_graphs(max_ops=6), st.sampled_from([2, 3]), st.sampled_from([FAST, link(0.25, 1024.0)])
-)
+cases = st.tuples(random_graphs(max_ops=6), st.sampled_from([2, 3]), st.sampled_from([FAST, link(0.25, 1024.0)]))
 
 
 @settings(max_examples=15)

@@ -274,9 +274,7 @@ def test_every_op_runs_once_after_all_it_waits_for(case: tuple[Builder, dict[str
     costed = made.costed(topology(3))
     schedule = simulate(costed, placement)
     names = [run.op for run in schedule.runs]
-    assert sorted(names) == sorted(
-        op.name for op, cost in zip(made.ops, made.costs, strict=True) if cost.flops
-    )
+    assert sorted(names) == sorted(op.name for op, cost in zip(made.ops, made.costs, strict=True) if cost.flops)
     times = spans(schedule)
     for op in made.ops:
         for source in [*(name.removesuffix(":0") for name in op.inputs), *op.control_inputs]:

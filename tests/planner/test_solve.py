@@ -73,9 +73,7 @@ def problem(
             Item(name=f"i{i}", memory_bytes=m, allowed_devices=(allowed or {}).get(i, ()))
             for i, (_, m) in enumerate(items)
         ),
-        tasks=tuple(
-            Task(item=i, duration_ns=tuple(ns * s for s in slowdown)) for i, (ns, _) in enumerate(items)
-        ),
+        tasks=tuple(Task(item=i, duration_ns=tuple(ns * s for s in slowdown)) for i, (ns, _) in enumerate(items)),
         transfers=tuple(Transfer(source=a, targets=(b,), size_bytes=size) for a, b, size in transfers),
         **options,
     )
@@ -135,9 +133,7 @@ def test_unequal_links_choose_the_near_device(solve: Solve) -> None:
 def test_every_nanosecond_of_a_dearer_link_counts(solve: Solve) -> None:
     # The reader must leave the source's device and may choose none: 10 + 3 + 10.
     links = {(0, 1): link(latency_ns=3), (1, 0): link(latency_ns=2)}
-    solution = solve(
-        problem([1, 1], [(10, 1), (10, 1)], [(0, 1, 0)], links=links, allowed={0: (0,), 1: (1,)})
-    )
+    solution = solve(problem([1, 1], [(10, 1), (10, 1)], [(0, 1, 0)], links=links, allowed={0: (0,), 1: (1,)}))
     assert (solution.status, solution.makespan_ns, solution.lower_bound_ns) == ("optimal", 23, 23)
     # Both directions are open: the cheap one is taken, unless device 0 is too slow for the longer task.
     solution = solve(problem([1, 1], [(10, 1), (10, 1)], [(0, 1, 0)], links=links))
@@ -232,9 +228,7 @@ def towers(num_items: int, num_devices: int, **options) -> PlacementProblem:
         devices=tuple(ProblemDevice(name=f"d{i}", capacity_bytes=capacity) for i in range(num_devices)),
         links=((link(latency_ns=3),) * num_devices,) * num_devices,
         items=tuple(Item(name=f"i{i}", memory_bytes=size[i]) for i in layers),
-        tasks=tuple(
-            Task(item=i, duration_ns=(factor * work[i],) * num_devices) for factor in (1, 2) for i in layers
-        ),
+        tasks=tuple(Task(item=i, duration_ns=(factor * work[i],) * num_devices) for factor in (1, 2) for i in layers),
         transfers=tuple(transfers),
         **options,
     )
@@ -322,8 +316,7 @@ def shortest_by_hand(asked: PlacementProblem) -> int | None:
         if (
             all(h <= d.capacity_bytes for h, d in zip(held, asked.devices, strict=True))
             and all(
-                not i.allowed_devices or d in i.allowed_devices
-                for i, d in zip(asked.items, assignment, strict=True)
+                not i.allowed_devices or d in i.allowed_devices for i, d in zip(asked.items, assignment, strict=True)
             )
             and (not asked.use_every_device or set(assignment) == set(range(len(asked.devices))))
         ):
@@ -388,22 +381,18 @@ def problems(draw: st.DrawFn) -> PlacementProblem:
     allowed = st.one_of(st.just(()), st.lists(device, min_size=1, unique=True).map(tuple))
     return PlacementProblem(
         devices=tuple(
-            ProblemDevice(
-                name=f"d{i}", capacity_bytes=capacity if equal_devices else draw(st.integers(0, 16))
-            )
+            ProblemDevice(name=f"d{i}", capacity_bytes=capacity if equal_devices else draw(st.integers(0, 16)))
             for i in range(num_devices)
         ),
         links=tuple(
-            tuple(one_wire if equal_links else draw(wires) for _ in range(num_devices))
-            for _ in range(num_devices)
+            tuple(one_wire if equal_links else draw(wires) for _ in range(num_devices)) for _ in range(num_devices)
         ),
         items=tuple(
             Item(name=f"i{i}", memory_bytes=draw(st.integers(0, 6)), allowed_devices=draw(allowed))
             for i in range(num_items)
         ),
         tasks=tuple(
-            Task(item=draw(st.integers(0, num_items - 1)), duration_ns=draw(durations))
-            for _ in range(num_tasks)
+            Task(item=draw(st.integers(0, num_items - 1)), duration_ns=draw(durations)) for _ in range(num_tasks)
         ),
         transfers=tuple(transfers),
         use_every_device=draw(st.booleans()),

@@ -29,9 +29,7 @@ from partitioner.planner.solve.start import proved_at_once
 ROOT = Path(partitioner.__file__).parents[1]
 
 
-def chain(
-    num_items: int, capacity_bytes: int, time_limit_seconds: float = 20.0, **options
-) -> PlacementProblem:
+def chain(num_items: int, capacity_bytes: int, time_limit_seconds: float = 20.0, **options) -> PlacementProblem:
     """Items of 10 ns and 10 bytes in a row, over two devices; a cut costs 3 ns."""
     wire = ProblemLink(latency_ns=3, picoseconds_per_byte=0)
     return PlacementProblem(
@@ -108,9 +106,7 @@ def test_the_best_warm_start_replaces_an_answer(child_runs, source: str) -> None
 def test_without_a_warm_start_the_time_limit_is_reported(child_runs) -> None:
     child_runs("raise SystemExit(3)")
     result = solve(chain(5, 20, hints=((0, 0, 0, 0, 0),)))
-    assert result.solution == Solution(
-        status="time-limit", lower_bound_ns=50, seconds=result.solution.seconds
-    )
+    assert result.solution == Solution(status="time-limit", lower_bound_ns=50, seconds=result.solution.seconds)
     assert "exit code 3" in result.note
 
 

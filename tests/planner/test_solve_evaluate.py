@@ -39,9 +39,7 @@ def diamond(**options) -> PlacementProblem:
         ((0, 1, 2, 0), (0, 14, 14, 48), 58),
     ],
 )
-def test_a_schedule_by_hand(
-    assignment: tuple[int, ...], starts_ns: tuple[int, ...], makespan_ns: int
-) -> None:
+def test_a_schedule_by_hand(assignment: tuple[int, ...], starts_ns: tuple[int, ...], makespan_ns: int) -> None:
     scheduled = schedule_assignment(diamond(), assignment)
     assert (scheduled.starts_ns, scheduled.makespan_ns) == (starts_ns, makespan_ns)
 
@@ -62,9 +60,7 @@ def test_the_largest_of_several_transfers_counts_once() -> None:
 
 
 def test_a_task_of_no_duration_takes_no_place() -> None:
-    instant = diamond(
-        tasks=(Task(item=0, duration_ns=(8, 8, 8)), Task(item=1, duration_ns=(0, 0, 0))), transfers=()
-    )
+    instant = diamond(tasks=(Task(item=0, duration_ns=(8, 8, 8)), Task(item=1, duration_ns=(0, 0, 0))), transfers=())
     assert schedule_assignment(instant, (0, 0, 0, 0)).makespan_ns == 8
 
 

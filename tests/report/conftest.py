@@ -56,9 +56,7 @@ def split_plan() -> PlanDocument:
             output_shape="(64, 28, 28, 32)",
             parameter_bytes=1280,
         ),
-        PlannedLayer(
-            name="max_pooling2d", class_name="MaxPooling2D", device=GPU0, output_shape="(64, 14, 14, 32)"
-        ),
+        PlannedLayer(name="max_pooling2d", class_name="MaxPooling2D", device=GPU0, output_shape="(64, 14, 14, 32)"),
         PlannedLayer(
             name="conv2d_1",
             class_name="Conv2D",
@@ -66,9 +64,7 @@ def split_plan() -> PlanDocument:
             output_shape="(64, 14, 14, 64)",
             parameter_bytes=73984,
         ),
-        PlannedLayer(
-            name="max_pooling2d_1", class_name="MaxPooling2D", device=GPU0, output_shape="(64, 7, 7, 64)"
-        ),
+        PlannedLayer(name="max_pooling2d_1", class_name="MaxPooling2D", device=GPU0, output_shape="(64, 7, 7, 64)"),
         PlannedLayer(name="flatten", class_name="Flatten", device=GPU0, output_shape="(64, 3136)"),
         PlannedLayer(
             name="dense",
@@ -77,9 +73,7 @@ def split_plan() -> PlanDocument:
             output_shape="(64, 2048)",
             parameter_bytes=25_698_304,
         ),
-        PlannedLayer(
-            name="logits", class_name="Dense", device=GPU1, output_shape="(64, 10)", parameter_bytes=81_960
-        ),
+        PlannedLayer(name="logits", class_name="Dense", device=GPU1, output_shape="(64, 10)", parameter_bytes=81_960),
     )
     sizes = {
         "image": 64 * 28 * 28 * 4,
@@ -160,9 +154,7 @@ def split_plan() -> PlanDocument:
             Baseline(name="equal-layers", step_seconds=4.0e-3, fits=True),
             Baseline(name="greedy", step_seconds=1.6e-3, fits=False),
         ),
-        solver=SolverInfo(
-            status="optimal", objective=2.0e-3, lower_bound=1.9e-3, gap=0.05, seconds=0.42, seed=7
-        ),
+        solver=SolverInfo(status="optimal", objective=2.0e-3, lower_bound=1.9e-3, gap=0.05, seconds=0.42, seed=7),
         layers=layers,
         edges=edges,
         notes=("Grappler's remapper is off in the placed model: it would fuse ops across devices.",),

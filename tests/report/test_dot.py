@@ -220,9 +220,7 @@ def _plain(label: object) -> str:
 
 def _bare(layers: list[PlannedLayer], edges: list[PlannedEdge]) -> PlanDocument:
     return PlanDocument(
-        model=ModelInfo(
-            source="", name="m", fingerprint="", num_ops=0, num_parameters=0, batch_size=1, training=True
-        ),
+        model=ModelInfo(source="", name="m", fingerprint="", num_ops=0, num_parameters=0, batch_size=1, training=True),
         devices=(),
         strategy=Strategy.SINGLE,
         num_replicas=1,
@@ -232,9 +230,7 @@ def _bare(layers: list[PlannedLayer], edges: list[PlannedEdge]) -> PlanDocument:
         updates="sync",
         stages=(),
         placement={},
-        predicted=Predicted(
-            step_seconds=0, latency_seconds=0, bottleneck_stage=0, bubble_fraction=0, peak_bytes={}
-        ),
+        predicted=Predicted(step_seconds=0, latency_seconds=0, bottleneck_stage=0, bubble_fraction=0, peak_bytes={}),
         baselines=(),
         solver=SolverInfo(status="optimal", objective=0, lower_bound=0, gap=0, seconds=0, seed=0),
         layers=tuple(layers),

@@ -50,10 +50,7 @@ def test_single_as_asked_for_tells_of_a_faster_split(single_plan: PlanDocument) 
 def test_a_slower_split_as_asked_for_says_so(split_plan: PlanDocument) -> None:
     alone = Baseline(name="single-device", step_seconds=1e-3, fits=True)
     text = render(replace(split_plan, requested_strategy=Strategy.LAYER_SPLIT, baselines=(alone,)))
-    assert (
-        "one device alone would be faster: 1.00 ms a step against 2.00 ms, so this plan is 2.00x slower"
-        in text
-    )
+    assert "one device alone would be faster: 1.00 ms a step against 2.00 ms, so this plan is 2.00x slower" in text
     assert "--strategy single" in text
 
 

@@ -55,9 +55,7 @@ def solve(problem: PlacementProblem, grace_seconds: float = GRACE_SECONDS) -> So
         solution = from_json(child.stdout, Solution)
     except msgspec.DecodeError as error:
         return _without_solver(problem, began, f"the solver's answer is unreadable: {error}")
-    if solution.assignment is not None and (
-        wrong := next(iter(violations(problem, solution.assignment)), "")
-    ):
+    if solution.assignment is not None and (wrong := next(iter(violations(problem, solution.assignment)), "")):
         return _without_solver(problem, began, f"the solver's answer is wrong: {wrong}")
     return SolveResult(solution=replace(solution, seconds=time.monotonic() - began))
 

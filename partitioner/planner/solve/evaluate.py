@@ -64,9 +64,7 @@ def violations(problem: PlacementProblem, assignment: Sequence[int]) -> Iterable
         return
     used_bytes = [0] * len(problem.devices)
     for item, device in zip(problem.items, assignment, strict=True):
-        if not 0 <= device < len(problem.devices) or (
-            item.allowed_devices and device not in item.allowed_devices
-        ):
+        if not 0 <= device < len(problem.devices) or (item.allowed_devices and device not in item.allowed_devices):
             yield f"item {item.name!r} may not be on device {device}"
             return
         used_bytes[device] += item.memory_bytes

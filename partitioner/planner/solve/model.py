@@ -142,10 +142,7 @@ class PlacementModel:
                 self.cp.add(start >= end)
                 continue
             delays = {
-                (d, e): delay_ns(self._problem, d, e, size_bytes)
-                for d in self.on[a]
-                for e in self.on[b]
-                if d != e
+                (d, e): delay_ns(self._problem, d, e, size_bytes) for d in self.on[a] for e in self.on[b] if d != e
             }
             cheapest = min(delays.values(), default=0)
             self.cp.add(start >= end + cheapest - cheapest * self.together[self._pair(a, b)])

@@ -46,9 +46,7 @@ def _candidates(problem: PlacementProblem) -> Iterator[tuple[int, ...]]:
         yield _filled(problem, allowed, [min(c, -(-total_bytes // len(capacities))) for c in capacities])
 
 
-def _filled(
-    problem: PlacementProblem, allowed: list[tuple[int, ...]], capacities: list[int]
-) -> tuple[int, ...]:
+def _filled(problem: PlacementProblem, allowed: list[tuple[int, ...]], capacities: list[int]) -> tuple[int, ...]:
     """Each item on the device of the one before it while that has room, else on the one with most room."""
     room = list(capacities)
     assignment: list[int] = []
