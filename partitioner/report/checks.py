@@ -14,7 +14,7 @@ def verification_lines(
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str, str], ...]]:
     """Sentences, and the rows of a table: what was compared, absolute difference, relative difference.
 
-    A relative difference is a tensor's largest difference divided by its norm; `-` where none was taken.
+    A relative difference is the norm of a tensor's difference over its norm, at worst; `-` where none was taken.
     """
     return tuple(_sentences(found, training)), tuple(_rows(found, training))
 
@@ -30,6 +30,8 @@ def _sentences(found: Verification, training: bool) -> list[str]:
         ]
     else:
         lines = [f"every one of {checked} ran where it was planned"]
+        if not found.passed:
+            lines.append(f"FAILED: relative differences beyond {found.tolerance:.0e} that the control does not explain")
     steps = f", {plural(found.num_steps, 'optimizer step')}" if training else ""
     return [*lines, f"measured on {_ran_on(found.ran_on)}{steps}"]
 
@@ -42,7 +44,7 @@ def _ran_on(ran_on: dict[str, str]) -> str:
 
 
 def _rows(found: Verification, training: bool) -> list[tuple[str, str, str]]:
-    rows = [("outputs", _difference(found.outputs_max_abs_diff), "-")]
+    rows = [("outputs", _difference(found.outputs_max_abs_diff), _difference(found.outputs_max_rel_diff))]
     if training:
         rows += [
             ("loss", _difference(found.loss_max_abs_diff), "-"),

@@ -162,3 +162,10 @@ def _line(text: str, start: str) -> str:
 def _after(text: str, line: str) -> str:
     lines = text.splitlines()
     return lines[lines.index(line) + 1].strip()
+
+
+def test_numbers_that_fail_are_called_failed(split_plan: PlanDocument, passed: Verification) -> None:
+    failed = replace(passed, outputs_max_rel_diff=0.25, passed=False)
+    text = render(replace(split_plan, verification=failed))
+    assert "FAILED: relative differences beyond 1e-05" in text
+    assert "2.5e-01" in text
