@@ -49,9 +49,7 @@ def test_too_late_is_an_error_that_says_what_to_do() -> None:
         """
     )
     assert result.returncode == 2
-    assert result.stdout.splitlines()[0] == (
-        "TensorFlow has already started with 1 logical CPU device, 3 are needed"
-    )
+    assert result.stdout.splitlines()[0] == ("TensorFlow has already started with 1 logical CPU device, 3 are needed")
     assert "call partitioner.set_up_devices([...]) before building the model" in result.stdout
 
 

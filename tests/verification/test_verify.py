@@ -63,9 +63,7 @@ def test_a_faithful_emission_passes(placed: Any) -> None:
 
 def test_an_op_on_another_device_is_named(placed: Any) -> None:
     (op,) = [name for name in placed.plan.placement if name.endswith("hidden_1_1/MatMul")]
-    found = verify_with(
-        placed, lambda step, placement, **how: emit_function(step, {**placement, op: THIRD}, **how)
-    )
+    found = verify_with(placed, lambda step, placement, **how: emit_function(step, {**placement, op: THIRD}, **how))
     assert not found.passed
     (line,) = found.misplaced_ops
     assert f"/{op} (" in line
