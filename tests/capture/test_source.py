@@ -230,7 +230,7 @@ def test_a_keras_file_keeps_its_compile_state(write: Write):
     file = write("model = net(2)\nmodel.compile(optimizer='adam', loss='mse')\n")
     load_model(file).model.save("saved.keras")
     loaded = load_model("saved.keras")
-    assert loaded.model.optimizer.name == "adam"
+    assert type(loaded.model.optimizer).__name__ == "Adam"
     assert loaded.model.loss == "mse"
     assert loaded.where == "saved.keras (net)"
 
