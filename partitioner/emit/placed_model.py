@@ -121,27 +121,27 @@ class PlacedModel(keras.Model):
         """One placed evaluation step."""
         return self._step_with_metrics(StepKind.EVALUATE, data)
 
-    def save(self, filepath: Any, overwrite: bool = True, **options: Any) -> None:
+    def save(self, filepath: Any, overwrite: bool = True, zipped: bool | None = None, **options: Any) -> None:
         """Save as the unplaced model would: a `.keras` file that plain Keras loads, and that can be placed again.
 
         Raises:
             UsageError: The model was loaded from a SavedModel, whose Keras layers are gone; `export` works.
         """
-        self._original("save to .keras").save(filepath, overwrite=overwrite, **options)
+        self._original("save to .keras").save(filepath, overwrite, zipped, **options)
 
-    def save_weights(self, filepath: Any, overwrite: bool = True, **options: Any) -> None:
+    def save_weights(self, filepath: Any, overwrite: bool = True, max_shard_size: Any = None) -> None:
         """Save the weights as the unplaced model would; the files are interchangeable."""
         if self.model is None:
-            super().save_weights(filepath, overwrite=overwrite, **options)
+            super().save_weights(filepath, overwrite, max_shard_size)
         else:
-            self.model.save_weights(filepath, overwrite=overwrite, **options)
+            self.model.save_weights(filepath, overwrite, max_shard_size)
 
-    def load_weights(self, filepath: Any, **options: Any) -> None:
+    def load_weights(self, filepath: Any, skip_mismatch: bool = False, **options: Any) -> None:
         """Load weights that the placed or the unplaced model saved."""
         if self.model is None:
-            super().load_weights(filepath, **options)
+            super().load_weights(filepath, skip_mismatch, **options)
         else:
-            self.model.load_weights(filepath, **options)
+            self.model.load_weights(filepath, skip_mismatch, **options)
 
     def export(self, filepath: str | Path, **_: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Write a SavedModel with a device on every op; plain TensorFlow loads it."""
