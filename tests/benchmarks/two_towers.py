@@ -103,9 +103,7 @@ def main() -> None:
         process.communicate()
     predicted = json.loads(first["placed"])
     medians = {kind: statistics.median(values) for kind, values in seconds.items()}
-    table = Table(
-        title=f"two towers, {options.depth} x Dense({options.width}) each, batch {options.batch_size}"
-    )
+    table = Table(title=f"two towers, {options.depth} x Dense({options.width}) each, batch {options.batch_size}")
     for column in ("", "one serial device", "two devices", "speed-up"):
         table.add_column(column, justify="right")
     for name, one, two in (
