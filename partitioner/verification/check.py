@@ -85,7 +85,7 @@ def _verify_training(
 ) -> Verification:
     assert compute_loss is not None
     held = list({id(v): v for v in [*model.variables, *optimizer.variables, *step.variables.values()]}.values())
-    reference = reference_functions(model, compute_loss, optimizer)
+    reference = reference_functions(model, compute_loss, optimizer, step.specs[:2])
     placed_gradients = emit(step, placement, results=("y_pred", "loss", "gradients"), side_effects=False)
     placed_train = emit(step, placement, results=("y_pred", "loss"))
     with restored(held) as restore:
@@ -124,7 +124,9 @@ def _verify_outputs(
     batches: Sequence[tuple[Any, Any]],
 ) -> Verification:
     reference = tf.function(
-        lambda x: model(x, training=False) if model._call_has_training_arg else model(x), autograph=False
+        lambda x: model(x, training=False) if model._call_has_training_arg else model(x),
+        autograph=False,
+        input_signature=[step.specs[0]],
     )
     placed = emit(step, placement, results=("y_pred",))
     x, _ = batches[0]

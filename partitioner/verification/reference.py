@@ -51,17 +51,20 @@ def nudged(restore: Callable[[], None], variables: Sequence[Any]) -> Callable[[]
     return restore_and_nudge
 
 
-def reference_functions(model: keras.Model, compute_loss: Callable[..., Any], optimizer: Any) -> tuple[Any, Any]:
+def reference_functions(
+    model: keras.Model, compute_loss: Callable[..., Any], optimizer: Any, specs: tuple[Any, Any]
+) -> tuple[Any, Any]:
     """`gradients(x, y)` -> (outputs, loss, gradients) and `train(x, y)` -> loss, of the unplaced model.
 
-    Gradients are those the optimizer is given: of the scaled loss where it scales.
+    Gradients are those the optimizer is given: of the scaled loss where it scales. Both are traced for `specs`, whose
+    batch size is open as in `fit`: with a known one TensorFlow divides by constants, and rounds otherwise.
     """
 
     def forward(x: Any, y: Any) -> tuple[Any, Any]:
         y_pred = model(x, training=True) if model._call_has_training_arg else model(x)
         return y_pred, compute_loss(x, y, y_pred, None, True)
 
-    @tf.function(autograph=False)
+    @tf.function(autograph=False, input_signature=list(specs))
     def gradients(x: Any, y: Any) -> tuple[Any, Any, Any]:
         with tf.GradientTape() as tape:
             y_pred, loss = forward(x, y)
@@ -69,7 +72,7 @@ def reference_functions(model: keras.Model, compute_loss: Callable[..., Any], op
         found = tape.gradient(scaled, model.trainable_variables)
         return y_pred, loss, [None if g is None else as_dense(g, v.shape) for g, v in _pairs(found, model)]
 
-    @tf.function(autograph=False)
+    @tf.function(autograph=False, input_signature=list(specs))
     def train(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
             _, loss = forward(x, y)
