@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 # GPU: kMinAllocationSize in tsl/framework/bfc_allocator.h; the allocator rounds every request up to a
 # multiple of it. CPU: Allocator::kAllocatorAlignment in tsl/framework/allocator.h; the next buffer starts at
@@ -22,12 +22,3 @@ def allocated_bytes(size_bytes: int, device_type: str) -> int:
     if size_bytes < 0:
         raise ValueError(f"a buffer cannot have {size_bytes} bytes")
     return -(-size_bytes // step_bytes) * step_bytes
-
-
-def total_allocated_bytes(sizes_bytes: Iterable[int], device_type: str) -> int:
-    """Bytes that separate buffers take together: the parameters, the gradients or the slots of a device.
-
-    Raises:
-        ValueError: As `allocated_bytes`.
-    """
-    return sum(allocated_bytes(size_bytes, device_type) for size_bytes in sizes_bytes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 from dataclasses import dataclass
@@ -76,22 +75,6 @@ def split_source(source: str) -> tuple[Path, str | None]:
     if match := _PATH_AND_NAME.fullmatch(source):
         return Path(match["path"]).resolve(), match["name"]
     return Path(source).resolve(), None
-
-
-def model_where(obj: object) -> str:
-    """Where a model that is in memory was written, as far as Python knows: `mlp.py:12 (MyNet)`, or its name.
-
-    `obj` is a function, a class, or a model, for which its class speaks unless that is one of Keras itself.
-    """
-    written = obj if inspect.isroutine(obj) or inspect.isclass(obj) else type(obj)
-    name = str(getattr(written, "__name__", type(obj).__name__))
-    if getattr(written, "__module__", "").partition(".")[0] not in ("keras", "tensorflow", "builtins"):
-        try:
-            file = inspect.getsourcefile(inspect.unwrap(written))
-            return f"{shown(file or '')}:{inspect.getsourcelines(written)[1]} ({name})"
-        except (OSError, TypeError):  # typed into an interpreter
-            pass
-    return f"{name} {getattr(obj, 'name', '')!r}" if isinstance(obj, keras.Model) else name
 
 
 def _load_python(source: str, path: Path, name: str | None) -> LoadedModel:

@@ -19,7 +19,7 @@ from partitioner.cli.console import (
     without_native_notices,
 )
 from partitioner.cli.options import read_options
-from partitioner.errors import PartitionError, UsageError, VerificationError
+from partitioner.errors import InfeasibleError, ModelError, PartitionError, UsageError, VerificationError
 
 if TYPE_CHECKING:
     from partitioner.api import Plan
@@ -85,7 +85,11 @@ def _compile(
     progress(f"loading {options.model}")
     loaded = api.load_model(options.model)
     progress("tracing and planning")
-    plan = _plan(api, options, devices, loaded)
+    try:
+        plan = _plan(api, options, devices, loaded)
+    except (InfeasibleError, ModelError) as error:
+        error.where = error.where or loaded.where
+        raise
     if not places:
         return plan, []
     progress("placing")

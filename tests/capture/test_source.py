@@ -11,7 +11,7 @@ from textwrap import dedent
 import keras
 import pytest
 
-from partitioner.capture.source import load_model, model_where, split_source
+from partitioner.capture.source import load_model, split_source
 from partitioner.errors import ModelError
 
 HEAD = "import keras\n\ndef net(units=1, name='net'):\n"
@@ -516,23 +516,3 @@ def test_the_examples_hold_a_compiled_model(example: str, input_shape: tuple[int
     assert (loaded.model.name, loaded.model.input_shape) == (example, (None, *input_shape))
     assert loaded.model.count_params() == num_parameters
     assert loaded.model.compiled
-
-
-# --- models that are in memory ---------------------------------------------------------------------
-
-
-class Own(keras.Model):
-    pass
-
-
-def build_own() -> keras.Model:
-    return Own()
-
-
-def test_where_a_model_in_memory_was_written():
-    file = model_where(build_own).rsplit(":", 1)[0]
-    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
-    assert file.endswith("test_source.py")
-    assert model_where(build_own) == f"{file}:{lines.index('def build_own() -> keras.Model:') + 1} (build_own)"
-    assert model_where(Own()) == f"{file}:{lines.index('class Own(keras.Model):') + 1} (Own)"
-    assert model_where(keras.Sequential(name="mlp")) == "Sequential 'mlp'"

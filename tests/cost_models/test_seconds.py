@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cost_models.communication import transfer_seconds
 from cost_models.hardware import Device, Link, link_named
-from cost_models.memory import allocated_bytes, total_allocated_bytes
+from cost_models.memory import allocated_bytes
 from cost_models.roofline import op_seconds
 from cost_models.specs import OpCost
 
@@ -68,13 +68,8 @@ def test_buffers_are_rounded_up(size, kind, allocated):
     assert allocated_bytes(size, kind) == allocated
 
 
-def test_each_buffer_is_rounded_on_its_own():
-    assert total_allocated_bytes([1, 1, 300], "GPU") == 256 + 256 + 512
-    assert total_allocated_bytes([], "CPU") == 0
-
-
 def test_what_is_no_buffer_is_refused():
     with pytest.raises(ValueError, match="unknown device type 'TPU'; expected CPU or GPU"):
         allocated_bytes(1, "TPU")
     with pytest.raises(ValueError, match="-1 bytes"):
-        total_allocated_bytes([64, -1], "CPU")
+        allocated_bytes(-1, "CPU")
