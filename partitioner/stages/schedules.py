@@ -1,0 +1,262 @@
+"""Schedules of a step in microbatches: the order in which each device runs its stages' forwards and backwards.
+
+Each table has a row per device and a column per unit of time in which one forward or one backward fits. Three stages
+on devices a, b, c and four microbatches; `0F3` is stage 0, forward, microbatch 3.
+
+`sequential`: one microbatch at a time (shown for the first two).
+
+    a | 0F0  .   .   .   .  0B0 0F1  .   .   .   .  0B1
+    b |  .  1F0  .   .  1B0  .   .  1F1  .   .  1B1  .
+    c |  .   .  2F0 2B0  .   .   .   .  2F1 2B1  .   .
+
+`gpipe`: all forwards, then all backwards, both in the order of microbatches (Huang et al. 2019, "GPipe: Efficient
+training of giant neural networks using pipeline parallelism").
+
+    a | 0F0 0F1 0F2 0F3  .   .   .   .  0B0 0B1 0B2 0B3
+    b |  .  1F0 1F1 1F2 1F3  .   .  1B0 1B1 1B2 1B3  .
+    c |  .   .  2F0 2F1 2F2 2F3 2B0 2B1 2B2 2B3  .   .
+
+`1f1b`: takes as long as gpipe, but stage s of S never holds more than S - s microbatches (PipeDream-Flush, Narayanan
+et al. 2021, "Memory-efficient pipeline-parallel DNN training").
+
+    a | 0F0 0F1 0F2  .   .  0B0 0F3 0B1  .  0B2  .  0B3
+    b |  .  1F0 1F1  .  1B0 1F2 1B1 1F3 1B2  .  1B3  .
+    c |  .   .  2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3  .   .
+
+`interleaved`: each device holds several stages, dealt round robin, and works for groups of as many microbatches as
+there are devices (Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters using
+Megatron-LM", section 2.2). Three stages and four microbatches do not go together, so: four stages on two devices.
+
+    a | 0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1  .  2B2  .  2B3 0B2 0B3
+    b |  .  1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3  .
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from graphlib import CycleError, TopologicalSorter
+from itertools import islice
+
+from partitioner.errors import UsageError
+from partitioner.stages.actions import Action, ActionKind
+
+_FORWARD, _BACKWARD = ActionKind.FORWARD, ActionKind.BACKWARD
+
+
+class ScheduleKind(StrEnum):
+    """The schedules, by the names people type."""
+
+    SEQUENTIAL = "sequential"
+    GPIPE = "gpipe"
+    ONE_F_ONE_B = "1f1b"
+    INTERLEAVED = "interleaved"
+
+
+def device_orders(
+    kind: ScheduleKind, stage_devices: Sequence[str], num_microbatches: int, *, training: bool = True
+) -> dict[str, tuple[Action, ...]]:
+    """The actions of each device, in the order in which it runs them.
+
+    Every stage takes its microbatches in order, forward and backward. `gpipe` and `1f1b` are played in unit time, so
+    that a device may hold several stages: what became ready in earlier units may run; a device takes a backward before
+    a forward, then the oldest microbatch (a microbatch waits in one place only, so no tie is left). In `gpipe` a device
+    starts its backwards after all its forwards; in `1f1b` a forward of stage s must leave at most
+    min(microbatches, S - s) microbatches there that wait for their backward. With one stage per device this is the
+    order of the paper: S - 1 - s forwards, then one forward and one backward in turn, then the backwards left.
+
+    Args:
+        kind: The schedule.
+        stage_devices: Device of each stage; a device may occur several times.
+        num_microbatches: At least 1.
+        training: False leaves only forwards: `1f1b` is then `gpipe`, and nothing makes `sequential` wait between
+            microbatches.
+
+    Returns:
+        By device, in the order of their first stages.
+
+    Raises:
+        UsageError: There is no stage or no microbatch; for `interleaved`, the stages are not dealt round robin or the
+            microbatches are no multiple of the devices.
+    """
+    if not stage_devices or num_microbatches < 1:
+        raise UsageError(
+            f"a schedule needs a stage and a microbatch, not {len(stage_devices)} and {num_microbatches}",
+            help="take 1 microbatch to run the batch as a whole",
+        )
+    match kind:
+        case ScheduleKind.SEQUENTIAL:
+            orders = _sequential(stage_devices, num_microbatches)
+        case ScheduleKind.INTERLEAVED:
+            orders = _interleaved(stage_devices, num_microbatches)
+        case ScheduleKind.ONE_F_ONE_B if training:
+            orders = _one_f_one_b(stage_devices, num_microbatches)
+        case ScheduleKind.ONE_F_ONE_B | ScheduleKind.GPIPE:
+            orders = _gpipe(stage_devices, num_microbatches)
+    return {
+        device: tuple(action for action in actions if training or action.kind is _FORWARD)
+        for device, actions in orders.items()
+    }
+
+
+def merged_order(orders: Mapping[str, Sequence[Action]], num_stages: int) -> tuple[Action, ...]:
+    """One order of all actions that respects every device's order and what actions need of each other.
+
+    A forward needs the forward of the stage before; a backward needs its stage's forward and the backward of the stage
+    behind. Actions that can run at the same time, were each to take one unit, stand together, sorted.
+
+    Raises:
+        ValueError: Actions wait for each other in a circle, or for one that no device runs; it names them.
+    """
+    everything = {action for actions in orders.values() for action in actions}
+    sorter: TopologicalSorter[Action] = TopologicalSorter()
+    for device, actions in orders.items():
+        for before, action in zip((None, *actions), actions, strict=False):
+            needed = list(_needed(action, num_stages))
+            missing = [other for other in needed if other not in everything]
+            if missing:
+                raise ValueError(f"{action} on {device} waits for {missing[0]}, which no device runs")
+            sorter.add(action, *needed, *([before] if before else []))
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        circle = reversed(error.args[1])
+        raise ValueError(f"actions wait for each other: {' waits for '.join(map(str, circle))}") from error
+    merged: list[Action] = []
+    while sorter.is_active():
+        ready = sorted(sorter.get_ready())
+        merged += ready
+        sorter.done(*ready)
+    return tuple(merged)
+
+
+def max_live(order: Sequence[Action]) -> dict[int, int]:
+    """By stage, the most microbatches at a time whose forward has started and whose backward has not ended.
+
+    Without backwards, as in inference, no microbatch ends.
+    """
+    live: dict[int, int] = {}
+    most: dict[int, int] = {}
+    for action in order:
+        live[action.stage] = live.get(action.stage, 0) + (1 if action.kind is _FORWARD else -1)
+        most[action.stage] = max(most.get(action.stage, 0), live[action.stage])
+    return most
+
+
+def _needed(action: Action, num_stages: int) -> Iterator[Action]:
+    stage, microbatch = action.stage, action.microbatch
+    if action.kind is _FORWARD:
+        if stage > 0:
+            yield Action(stage - 1, _FORWARD, microbatch)
+        return
+    yield Action(stage, _FORWARD, microbatch)
+    if stage + 1 < num_stages:
+        yield Action(stage + 1, _BACKWARD, microbatch)
+
+
+def _way(num_stages: int, microbatch: int) -> Iterator[Action]:
+    """The way of one microbatch through all stages and back."""
+    yield from (Action(stage, _FORWARD, microbatch) for stage in range(num_stages))
+    yield from (Action(stage, _BACKWARD, microbatch) for stage in reversed(range(num_stages)))
+
+
+def _sequential(stage_devices: Sequence[str], num_microbatches: int) -> dict[str, list[Action]]:
+    orders: dict[str, list[Action]] = {device: [] for device in stage_devices}
+    for microbatch in range(num_microbatches):
+        for action in _way(len(stage_devices), microbatch):
+            orders[stage_devices[action.stage]].append(action)
+    return orders
+
+
+def _gpipe(stage_devices: Sequence[str], num_microbatches: int) -> dict[str, list[Action]]:
+    most_live = [num_microbatches] * len(stage_devices)
+    return _in_unit_time(stage_devices, num_microbatches, most_live, forwards_first=True)
+
+
+def _one_f_one_b(stage_devices: Sequence[str], num_microbatches: int) -> dict[str, list[Action]]:
+    most_live = list(range(len(stage_devices), 0, -1))
+    return _in_unit_time(stage_devices, num_microbatches, most_live)
+
+
+def _interleaved(stage_devices: Sequence[str], num_microbatches: int) -> dict[str, list[Action]]:
+    devices = list(dict.fromkeys(stage_devices))
+    num_devices, num_stages = len(devices), len(stage_devices)
+    _check_interleaved(devices, stage_devices, num_microbatches)
+    if num_devices == num_stages:
+        return _one_f_one_b(stage_devices, num_microbatches)
+    groups = [range(first, first + num_devices) for first in range(0, num_microbatches, num_devices)]
+    return {
+        device: list(
+            _alternate(
+                [Action(s, _FORWARD, m) for group in groups for s in stages for m in group],
+                [Action(s, _BACKWARD, m) for group in groups for s in reversed(stages) for m in group],
+                # A microbatch's way to the last device and back leaves time for two forwards per device between.
+                num_warmup=2 * (num_devices - 1 - index) + (len(stages) - 1) * num_devices,
+            )
+        )
+        for index, device in enumerate(devices)
+        for stages in [range(index, num_stages, num_devices)]
+    }
+
+
+def _check_interleaved(devices: Sequence[str], stage_devices: Sequence[str], num_microbatches: int) -> None:
+    num_devices = len(devices)
+    rounds = -(-len(stage_devices) // num_devices)
+    if list(stage_devices) != list(devices) * rounds:
+        raise UsageError(
+            "the interleaved schedule needs stages dealt round robin, equally many to each device",
+            notes=[f"{len(stage_devices)} stages on: {', '.join(stage_devices)}", f"{num_devices} devices"],
+            help="take the schedule 1f1b, which runs stages placed in any way",
+        )
+    if num_microbatches % num_devices:
+        lower = num_microbatches // num_devices * num_devices
+        works = f"{lower} or {lower + num_devices}" if lower else f"{num_devices}"
+        raise UsageError(
+            "the interleaved schedule needs a number of microbatches that is a multiple of the devices'",
+            notes=[f"{num_microbatches} microbatches, {num_devices} devices"],
+            help=f"take {works} microbatches, or the schedule 1f1b",
+        )
+
+
+def _alternate(forwards: Sequence[Action], backwards: Sequence[Action], *, num_warmup: int) -> Iterator[Action]:
+    """Warm up with forwards, then one forward and one backward in turn, then drain the backwards left."""
+    ahead, behind = iter(forwards), iter(backwards)
+    yield from islice(ahead, num_warmup)
+    for forward in ahead:
+        yield forward
+        yield next(behind)
+    yield from behind
+
+
+def _in_unit_time(
+    stage_devices: Sequence[str], num_microbatches: int, most_live: Sequence[int], *, forwards_first: bool = False
+) -> dict[str, list[Action]]:
+    """What devices do that take, of what is ready and may run, backwards first and then the oldest microbatch.
+
+    A forward may run while its stage holds fewer than `most_live` (at least 1) microbatches; with `forwards_first`, a
+    backward may run once its device has no forwards left. The oldest microbatch never waits for a younger one's
+    backward, so all actions get their turn.
+    """
+    ways = [_way(len(stage_devices), microbatch) for microbatch in range(num_microbatches)]
+    ready = {next(way) for way in ways}
+    orders: dict[str, list[Action]] = {device: [] for device in stage_devices}
+    live = [0] * len(stage_devices)
+    forwards_left = {device: stage_devices.count(device) * num_microbatches for device in stage_devices}
+
+    def may_run(action: Action) -> bool:
+        if action.kind is _FORWARD:
+            return live[action.stage] < most_live[action.stage]
+        return not (forwards_first and forwards_left[stage_devices[action.stage]])
+
+    while ready:
+        possible: dict[str, list[Action]] = {}
+        for action in filter(may_run, ready):
+            possible.setdefault(stage_devices[action.stage], []).append(action)
+        for device, actions in possible.items():
+            chosen = min(actions, key=lambda action: (action.kind is _FORWARD, action.microbatch))
+            orders[device].append(chosen)
+            live[chosen.stage] += 1 if chosen.kind is _FORWARD else -1
+            forwards_left[device] -= chosen.kind is _FORWARD
+            ready.remove(chosen)
+            ready.update(islice(ways[chosen.microbatch], 1))
+    return orders
