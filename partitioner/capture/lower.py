@@ -207,6 +207,7 @@ def _op_graph(
         for node in nodes
         for name in _output_names(trace, node.name)
     ]
+    live = {op.name for op in raw}
     ops = [
         Op(
             name=op.name,
@@ -222,6 +223,8 @@ def _op_graph(
             variables=op.variables,
             attributes=_attributes(node),
             host_only=is_host_only(node),
+            differentiates=op.differentiates if op.differentiates in live else "",
+            stateful=trace.graph.get_operation_by_name(op.name).op_def.is_stateful,
         )
         for op, node in zip(raw, nodes, strict=True)
     ]

@@ -62,6 +62,9 @@ class Op:
         variables: Names of the variables whose resource handle the op takes.
         attributes: The attributes a cost formula may need.
         host_only: True when TensorFlow has no GPU kernel for it, so that on a GPU plan it runs on the host.
+        differentiates: Name of the forward op that a backward op belongs to, where TensorFlow says so.
+        stateful: Whether TensorFlow's definition of the op says that it has state or effects. True of every op
+            that takes a variable, reads included.
     """
 
     name: str
@@ -75,6 +78,8 @@ class Op:
     variables: tuple[str, ...] = ()
     attributes: dict[str, AttributeValue] = field(default_factory=dict)
     host_only: bool = False
+    differentiates: str = ""
+    stateful: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

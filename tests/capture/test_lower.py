@@ -82,6 +82,23 @@ def test_every_variable_has_one_group_shared_with_its_slots(name: str) -> None:
     assert len(set.union(*(groups[v.name] for v in trained))) > 1
 
 
+def test_backward_ops_say_which_forward_op_they_differentiate() -> None:
+    graph = graph_of("mlp")
+    backward = [op for op in graph.ops if op.phase is Phase.BACKWARD]
+    assert {graph.op[op.differentiates].phase for op in backward} == {Phase.FORWARD}
+    # A product has two gradients, the first layer's only that of its weights.
+    products = Counter(op.differentiates for op in backward if op.type == "MatMul")
+    assert sorted(products.values()) == [1, 2, 2, 2]
+    assert {graph.op[name].type for name in products} == {"MatMul"}
+    assert not [op for op in graph.ops if op.differentiates and op.phase is not Phase.BACKWARD]
+
+
+def test_ops_that_take_variables_are_stateful_and_arithmetic_is_not() -> None:
+    for op in graph_of("transformer").ops:
+        assert op.stateful or not op.variables
+    assert not any(op.stateful for op in of_type(graph_of("transformer"), "MatMul", "Softmax", "Const", "Mul"))
+
+
 def test_parameters_count_as_keras_counts_them() -> None:
     for name in ("mlp", "resnet", "transformer", "tied", "siamese"):
         model = models.MODELS[name]()
