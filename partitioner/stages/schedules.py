@@ -201,7 +201,7 @@ def _interleaved(stage_devices: Sequence[str], num_microbatches: int) -> dict[st
 
 def _check_interleaved(devices: Sequence[str], stage_devices: Sequence[str], num_microbatches: int) -> None:
     num_devices = len(devices)
-    rounds = -(-len(stage_devices) // num_devices)
+    rounds = len(stage_devices) // num_devices
     if list(stage_devices) != list(devices) * rounds:
         raise UsageError(
             "the interleaved schedule needs stages dealt round robin, equally many to each device",

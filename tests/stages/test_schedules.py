@@ -246,6 +246,11 @@ def test_merging_names_the_actions_that_wait_for_each_other() -> None:
     assert set(pairwise(circle)) == waits
 
 
+def test_a_backward_waits_for_the_forward_of_its_stage() -> None:
+    with pytest.raises(ValueError, match="0B0 waits for 0F0"):
+        merged_order({"a": parse("0B0 0F0")}, 1)
+
+
 def test_merging_names_an_action_that_nobody_runs() -> None:
     with pytest.raises(ValueError, match="1F0 on b waits for 0F0, which no device runs"):
         merged_order({"a": parse("0F1"), "b": parse("1F0")}, 2)
