@@ -92,6 +92,7 @@ def capture_step(
         outputs=outputs,
         side_effects=side_effects,
         trainable=trace.trainable,
+        seed=trace.seed.name if trace.seed is not None and trace.seed.op.name in live else "",
     )
 
 

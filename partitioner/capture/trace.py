@@ -31,6 +31,7 @@ class Trace:
         inputs: Placeholders of the flattened arguments.
         outputs: Tensors of `graph`, keyed like `CapturedStep.outputs`.
         scaled_loss: The tensor that is differentiated: the loss, scaled if the optimizer asks for it; None without one.
+        seed: The gradient of `scaled_loss` by itself, where the backward pass starts; None without a loss.
         trainable: The variables that the gradients belong to.
         layer_of: Layer path by op name.
         layers: The layers called.
@@ -42,6 +43,7 @@ class Trace:
     inputs: tuple[Any, ...]
     outputs: dict[str, Any]
     scaled_loss: Any
+    seed: Any
     trainable: tuple[Any, ...]
     layer_of: dict[str, str]
     layers: tuple[Layer, ...]
@@ -79,11 +81,12 @@ def trace_step(
     recorder = LayerRecorder(model)
     outputs: dict[str, Any] = {}
     scaled_loss: list[Any] = []
+    seeds: list[Any] = []
     counts: list[int] = []
 
     def step(x: Any, y: Any, sample_weight: Any) -> None:
         graph = tf.compat.v1.get_default_graph()
-        for collected in (outputs, scaled_loss, counts):
+        for collected in (outputs, scaled_loss, seeds, counts):
             collected.clear()
         training = kind is StepKind.TRAIN
         with recorder.recording(graph):
@@ -95,7 +98,10 @@ def trace_step(
             # tf.gradients colocates every gradient op with the op it differentiates; a tape does not.
             scaled_loss.append(objective.optimizer.scale_loss(outputs["loss"]))
             counts[0] = len(graph.get_operations())
-            outputs["gradients"] = tf.gradients(scaled_loss, [variable.value for variable in trainable])
+            with graph.colocate_with(scaled_loss[0].op):
+                seeds.append(tf.ones_like(scaled_loss[0], name="seed"))
+            parameters = [variable.value for variable in trainable]
+            outputs["gradients"] = tf.gradients(scaled_loss, parameters, grad_ys=seeds)
             counts.append(len(graph.get_operations()))
             with predicated_writes(trainable[0].value):
                 objective.optimizer.apply_gradients(list(zip(outputs["gradients"], trainable, strict=True)))
@@ -112,6 +118,7 @@ def trace_step(
         inputs=tuple(tensor for tensor in graph.inputs if id(tensor) not in captured),
         outputs=dict(outputs),
         scaled_loss=scaled_loss[0] if scaled_loss else None,
+        seed=seeds[0] if seeds else None,
         trainable=trainable,
         layer_of=recorder.layer_of(),
         layers=recorder.layers,

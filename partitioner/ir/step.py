@@ -35,6 +35,8 @@ class CapturedStep:
             one.
         side_effects: Names of the ops to run besides those the outputs need.
         trainable: The variables the gradients belong to, in order.
+        seed: Name of the scalar tensor the backward pass starts with: one, the gradient of the (scaled) loss by
+            itself. Empty where nothing is differentiated.
     """
 
     kind: StepKind
@@ -48,3 +50,4 @@ class CapturedStep:
     outputs: dict[str, Any]
     side_effects: tuple[str, ...]
     trainable: tuple[Any, ...] = ()
+    seed: str = ""

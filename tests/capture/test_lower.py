@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import models
+import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
@@ -17,6 +18,7 @@ from partitioner.capture.objective import training_objective
 from partitioner.capture.signature import input_specs, target_specs
 from partitioner.capture.trace import build, output_specs
 from partitioner.errors import ModelError
+from partitioner.ir.graph_def import producer, prune
 from partitioner.ir.op_graph import Op, OpGraph, Phase, VariableKind
 from partitioner.ir.step import CapturedStep, StepKind
 
@@ -91,6 +93,44 @@ def test_backward_ops_say_which_forward_op_they_differentiate() -> None:
     assert sorted(products.values()) == [1, 2, 2, 2]
     assert {graph.op[name].type for name in products} == {"MatMul"}
     assert not [op for op in graph.ops if op.differentiates and op.phase is not Phase.BACKWARD]
+
+
+@pytest.mark.parametrize("name", ["mlp", "float16", "lstm", "branching"])
+def test_all_of_the_backward_pass_scales_with_the_seed(name: str) -> None:
+    step = capture(models.MODELS[name]())
+    seed = step.graph.tensor[step.seed]
+    assert step.graph.op[seed.producer].phase is Phase.BACKWARD
+    assert seed.spec.shape == ()
+    x, y = models.DATA[name](BATCH)
+    node = next(node for node in step.graph_def.node if node.name == seed.producer)
+    (number,) = node.attr["value"].tensor.float_val
+    assert number == 1
+    once = gradients(step, x, y)
+    node.attr["value"].tensor.float_val[0] = 0.25
+    for small, large in zip(gradients(step, x, y), once, strict=True):
+        np.testing.assert_allclose(small, 0.25 * large, rtol=1e-3, atol=1e-6)
+    assert any(np.abs(one).max() > 1e-3 for one in once)
+
+
+def gradients(step: CapturedStep, x: Any, y: Any) -> list[Any]:
+    """The gradients that `step.graph_def` computes, those of embeddings by their values."""
+    wanted = [g[0] if isinstance(g, tuple) else g for g in step.outputs["gradients"]]
+    graph_def = prune(step.graph_def, [*map(producer, wanted), *map(producer, step.inputs)])
+    live = {node.name for node in graph_def.node}
+
+    @tf.function(autograph=False, input_signature=tf.nest.flatten(step.specs[:2]))
+    def run(*arguments: Any) -> Any:
+        graph = tf.compat.v1.get_default_graph()
+        outside = {f"{n}:0": graph.capture(external) for n, external in step.captures.items() if n in live}
+        replaced = dict(zip(step.inputs, arguments, strict=True)) | outside
+        return tf.graph_util.import_graph_def(graph_def, replaced, return_elements=wanted, name="")
+
+    arguments = [tf.cast(v, spec.dtype) for v, spec in zip((x, y), step.specs[:2], strict=True)]
+    return [found.numpy() for found in run(*arguments)]
+
+
+def test_a_step_that_differentiates_nothing_has_no_seed() -> None:
+    assert capture(models.mlp(), StepKind.EVALUATE).seed == ""
 
 
 def test_ops_that_take_variables_are_stateful_and_arithmetic_is_not() -> None:
