@@ -10,6 +10,7 @@ import networkx as nx
 import tensorflow as tf
 
 from cost_models.specs import AttributeValue, TensorSpec
+from partitioner.capture.batching import fixed_batch
 from partitioner.capture.gradient_order import sort_gradient_parts, tape_rank
 from partitioner.capture.graph_def import READ, bypass_identity_n, share_reads, take_colocations
 from partitioner.capture.grouping import RawOp, colocation_groups, parameter_of_slots
@@ -93,6 +94,7 @@ def capture_step(
         side_effects=side_effects,
         trainable=trace.trainable,
         seed=trace.seed.name if trace.seed is not None and trace.seed.op.name in live else "",
+        fixed_batch=fixed_batch(trace),
     )
 
 

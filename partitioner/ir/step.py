@@ -37,6 +37,7 @@ class CapturedStep:
         trainable: The variables the gradients belong to, in order.
         seed: Name of the scalar tensor the backward pass starts with: one, the gradient of the (scaled) loss by
             itself. Empty where nothing is differentiated.
+        fixed_batch: Why the batch cannot be cut into microbatches; empty if it can.
     """
 
     kind: StepKind
@@ -51,3 +52,4 @@ class CapturedStep:
     side_effects: tuple[str, ...]
     trainable: tuple[Any, ...] = ()
     seed: str = ""
+    fixed_batch: str = ""

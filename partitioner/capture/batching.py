@@ -1,0 +1,42 @@
+"""The same step for another batch size: its shapes, and whether its batch can be cut at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import tensorflow as tf
+
+from partitioner.capture.shapes import settle_shapes
+from partitioner.capture.trace import Trace
+from partitioner.ir.graph_def import producer
+from partitioner.ir.op_graph import OpGraph
+from partitioner.ir.step import CapturedStep
+
+
+def graph_for_batch(step: CapturedStep, batch_size: int) -> OpGraph:
+    """The op graph of `step` with the shapes it has for a batch of `batch_size` rows; all else is as it was."""
+    arguments = [spec for spec in tf.nest.flatten(step.specs) if spec is not None]
+    inputs = dict(zip(map(producer, step.inputs), arguments, strict=True))
+    specs, assumed = settle_shapes(step.graph_def, inputs, step.captures, batch_size)
+    return replace(
+        step.graph,
+        batch_size=batch_size,
+        tensors=tuple(replace(tensor, spec=specs[tensor.name]) for tensor in step.graph.tensors),
+        assumed_shapes=assumed,
+    )
+
+
+def fixed_batch(trace: Trace) -> str:
+    """Why the batch of a traced step cannot be cut into microbatches; empty if it can."""
+    for tensor in trace.inputs:
+        shape = tensor.shape
+        if shape.rank == 0:
+            return f"input {tensor.op.name!r} has no batch axis: shape ()"
+        if shape.rank and shape[0] is not None:
+            return f"input {tensor.op.name!r} has the fixed batch size {shape[0]}"
+    for tensor in tf.nest.flatten(trace.outputs["y_pred"]):
+        shape = tensor.shape
+        if shape.rank == 0 or (shape.rank and shape[0] is not None):
+            name = trace.layer_of.get(tensor.op.name, tensor.name)
+            return f"output {name!r} has no batch axis: shape {tuple(shape.as_list())}"
+    return ""
