@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -15,6 +16,7 @@ from partitioner.capture.gradient_order import sort_gradient_parts, tape_rank
 from partitioner.capture.graph_def import READ, bypass_identity_n, share_reads, take_colocations
 from partitioner.capture.grouping import RawOp, colocation_groups, parameter_of_slots
 from partitioner.capture.kernels import is_host_only
+from partitioner.capture.loss_reduction import loss_reduction
 from partitioner.capture.objective import TrainingObjective
 from partitioner.capture.shapes import settle_shapes
 from partitioner.capture.trace import Trace, trace_step
@@ -72,7 +74,7 @@ def capture_step(
         optimizer=objective.optimizer if objective else None,
         gradients=outputs.get("gradients", []),
     )
-    return CapturedStep(
+    step = CapturedStep(
         kind=kind,
         graph=OpGraph(
             name=model.name,
@@ -96,6 +98,10 @@ def capture_step(
         seed=trace.seed.name if trace.seed is not None and trace.seed.op.name in live else "",
         fixed_batch=fixed_batch(trace),
     )
+    if objective is None:
+        return step
+    reduction, note = loss_reduction(step, objective.loss_name)
+    return replace(step, loss_reduction=reduction, loss_reduction_note=note)
 
 
 def _names_in(outputs: Mapping[str, Any], *keys: str) -> list[str]:

@@ -17,6 +17,14 @@ class StepKind(StrEnum):
     TRAIN = "train"
 
 
+class LossReduction(StrEnum):
+    """What the loss of a batch is to the losses of its parts: their mean weighted by rows, their sum, or neither."""
+
+    MEAN = "mean"
+    SUM = "sum"
+    OTHER = "other"
+
+
 @dataclass(frozen=True, kw_only=True)
 class CapturedStep:
     """One traced step. TensorFlow's objects are opaque here: only capture, emit and verify look inside.
@@ -37,6 +45,8 @@ class CapturedStep:
         trainable: The variables the gradients belong to, in order.
         seed: Name of the scalar tensor the backward pass starts with: one, the gradient of the (scaled) loss by
             itself. Empty where nothing is differentiated.
+        loss_reduction: Whether the loss averages over the rows of a batch; MEAN where there is no loss.
+        loss_reduction_note: For OTHER, a sentence that says why.
         fixed_batch: Why the batch cannot be cut into microbatches; empty if it can.
     """
 
@@ -52,4 +62,13 @@ class CapturedStep:
     side_effects: tuple[str, ...]
     trainable: tuple[Any, ...] = ()
     seed: str = ""
+    loss_reduction: LossReduction = LossReduction.MEAN
+    loss_reduction_note: str = ""
     fixed_batch: str = ""
+
+    @property
+    def uncuttable(self) -> str:
+        """Why the step cannot run in microbatches and give what it gives now; empty if it can."""
+        if self.fixed_batch or self.loss_reduction is not LossReduction.OTHER:
+            return self.fixed_batch
+        return self.loss_reduction_note
