@@ -21,16 +21,18 @@ from partitioner.capture.source import load_model as _load_model
 from partitioner.capture.trace import build, output_specs
 from partitioner.emit import runtime
 from partitioner.emit.export import export_saved_model
-from partitioner.emit.function import emit_function
+from partitioner.emit.function import emit_function, emit_stepwise
 from partitioner.emit.load import load_placed
 from partitioner.emit.placed_model import PlacedModel
 from partitioner.emit.program import PlacedProgram
 from partitioner.errors import UsageError
+from partitioner.ir.execution import Execution
 from partitioner.ir.plan import ModelInfo, Objective, PlanDocument, Strategy, Verification
 from partitioner.ir.step import CapturedStep, StepKind
 from partitioner.plan_view import Plan
 from partitioner.planner.assemble import plan_fields
 from partitioner.planner.costs import cost_graph
+from partitioner.planner.execution import execution_of_plan
 from partitioner.planner.pins import pinned_ops
 from partitioner.planner.search import search
 from partitioner.planner.topology import build_topology, parse_devices
@@ -78,6 +80,9 @@ def plan(
     input_shape: InputShape = None,
     training: bool = True,
     strategy: str = "auto",
+    microbatches: int | str = "auto",
+    schedule: str = "auto",
+    recompute: str = "auto",
     objective: str = "throughput",
     hardware: str | None = None,
     link: str | None = None,
@@ -100,6 +105,10 @@ def plan(
         input_shape: Sizes without the batch, one tuple or one per input name, where the model does not say.
         training: Plan the training step (forward, loss, gradients, update), or inference.
         strategy: `auto`, `single` or `layer-split`.
+        microbatches: Parts that a batch is cut into, so that devices work at the same time; or `auto`.
+        schedule: `sequential`, `gpipe`, `1f1b` or `interleaved`: in which order stages work on microbatches; or `auto`.
+        recompute: Whether stages rerun their forward ops in the backward pass rather than keep what they made: `none`,
+            `all`, or `auto`, where memory asks for it.
         objective: `throughput`, `latency` or `memory`.
         hardware: Catalogue name of the devices, e.g. `a100-80gb`; found out or assumed otherwise.
         link: Catalogue name of the links between them, e.g. `nvlink3`.
@@ -175,8 +184,9 @@ def place(model: keras.Model, plan: PlanDocument) -> PlacedModel:
     step = _step_of_plan(model, plan, objective)
     local = rebase(plan, step.graph)
 
-    def on_devices(graph: Any) -> dict[str, str]:
-        return {name: devices[device] for name, device in transfer_placement(local, graph).items()}
+    def arrange(step: CapturedStep) -> Execution:
+        placement = transfer_placement(local, step.graph)
+        return execution_of_plan(local, step, {name: devices[device] for name, device in placement.items()}, devices)
 
     def capture(kind: StepKind, specs: tuple[Any, Any, Any]) -> CapturedStep:
         needs_loss = kind is not StepKind.PREDICT
@@ -190,7 +200,7 @@ def place(model: keras.Model, plan: PlanDocument) -> PlacedModel:
 
     program = PlacedProgram(
         capture,
-        on_devices,
+        arrange,
         devices={name: devices[name] for name in plan.used_devices},
         optimizer=lambda: placed.optimizer,
     )
@@ -224,8 +234,9 @@ def verify(model: keras.Model, placed: PlacedModel, *, num_steps: int = 5, seed:
     return verify_placed(
         model,
         step,
-        program.placement(step),
+        program.execution(step),
         emit_function,
+        emit_stepwise,
         compute_loss=objective.compute_loss if objective else None,
         optimizer=objective.optimizer if objective else None,
         ran_on=program.devices,

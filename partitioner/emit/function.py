@@ -8,11 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-# Functions enter the runtime only through here; import_graph_def adds them to the graph alone.
-from tensorflow.python.eager import context
-
-from partitioner.emit.graph_def import place_graph_def
+from partitioner.emit.graph_def import place_graph_def, register_functions
+from partitioner.emit.staged_step import StagedStep
 from partitioner.emit.variables import held_variable, move_variables, variable_homes
+from partitioner.ir.execution import Execution
 from partitioner.ir.graph_def import producer, prune
 from partitioner.ir.step import CapturedStep
 
@@ -20,32 +19,36 @@ _numbers = itertools.count()
 
 
 def emit_function(
-    step: CapturedStep, placement: Mapping[str, str], *, results: Sequence[str], side_effects: bool = True
+    step: CapturedStep, execution: Execution, *, results: Sequence[str], side_effects: bool = True
 ) -> Any:
     """A ConcreteFunction of (x, y, sample_weight) that computes `step` with every op on its device.
+
+    It is one placed graph, or calls of stage functions if the execution asks for microbatches.
 
     Captured variables are moved to their devices first. Gradients come from the step itself; the function is not meant
     to be differentiated from outside, which would leave the backward ops without devices.
 
     Args:
         step: What to compute.
-        placement: Device name by op name, for every op of `step.graph`.
+        execution: Device of every op of `step.graph`, and how the batch passes through them.
         results: Which of the step's outputs (`y_pred`, `loss`, `gradients`) to return, in a dict; those it does not
             have are left out.
         side_effects: Whether to run what the step changes (updates, moving averages, random state).
 
     Raises:
         ModelError: A variable that Keras does not own would have to move.
+        UsageError: The step cannot run in that many microbatches.
     """
-    place_variables(step, placement)
+    place_variables(step, execution.placement)
+    if execution.is_staged:
+        staged = StagedStep(step, execution, results=results, side_effects=side_effects)
+        return tf.function(lambda *arguments: staged(*arguments), autograph=False).get_concrete_function(*step.specs)
     wanted = {key: step.outputs[key] for key in results if key in step.outputs}
     fetches = [name for name in tf.nest.flatten(wanted) if name is not None]
     roots = [*map(producer, fetches), *(step.side_effects if side_effects else ())]
     graph_def = prune(step.graph_def, [*roots, *map(producer, step.inputs)])
-    graph_def = place_graph_def(graph_def, placement, suffix=f"placed_{next(_numbers)}")
-    runtime: Any = context.context()
-    for function in graph_def.library.function:
-        runtime.add_function_def(function)
+    graph_def = place_graph_def(graph_def, execution.placement, suffix=f"placed_{next(_numbers)}")
+    register_functions(graph_def)
     live = {node.name for node in graph_def.node}
     outside = dict(step.captures) | {p: held_variable(v).handle for p, v in step.variables.items()}
 
@@ -62,6 +65,17 @@ def emit_function(
         }
 
     return tf.function(run, autograph=False).get_concrete_function(*step.specs)
+
+
+def emit_stepwise(step: CapturedStep, execution: Execution, *, results: Sequence[str]) -> Any:
+    """What `emit_function` gives, but every TensorFlow function in it is called from Python.
+
+    TensorFlow tells which ops a function ran where only for functions that Python calls.
+    """
+    if not execution.is_staged:
+        return emit_function(step, execution, results=results)
+    place_variables(step, execution.placement)
+    return StagedStep(step, execution, results=results)
 
 
 def place_variables(step: CapturedStep, placement: Mapping[str, str]) -> None:

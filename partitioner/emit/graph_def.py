@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+# Functions enter the runtime only through here.
+from tensorflow.python.eager import context
+
 
 def place_graph_def(graph_def: Any, placement: Mapping[str, str], suffix: str) -> Any:
     """A copy of `graph_def` with the device of `placement` on every node.
@@ -37,6 +40,13 @@ def place_graph_def(graph_def: Any, placement: Mapping[str, str], suffix: str) -
                 copy.name, copy.device = name, other
     placed.library.CopyFrom(functions.library)
     return placed
+
+
+def register_functions(graph_def: Any) -> None:
+    """Let the runtime know the functions that nodes of `graph_def` call; importing adds them to a graph alone."""
+    runtime: Any = context.context()
+    for function in graph_def.library.function:
+        runtime.add_function_def(function)
 
 
 def _constant_copies(graph_def: Any, placement: Mapping[str, str]) -> dict[tuple[str, str], str]:

@@ -9,14 +9,14 @@ import tensorflow as tf
 
 from partitioner.emit.function import emit_function, place_variables
 from partitioner.emit.variables import held_variable, refresh_optimizer
-from partitioner.ir.op_graph import OpGraph
+from partitioner.ir.execution import Execution
 from partitioner.ir.step import CapturedStep, StepKind
 
 Specs = tuple[Any, Any, Any]
 Capture = Callable[[StepKind, Specs], CapturedStep]
 """Traces one kind of step of the model for arguments of the given specs."""
-Place = Callable[[OpGraph], Mapping[str, str]]
-"""Gives every op of a graph the device it runs on in this process."""
+Arrange = Callable[[CapturedStep], Execution]
+"""Says how a step runs in this process: a device for every op, microbatches, schedule."""
 
 RESULTS = {
     StepKind.PREDICT: ("y_pred",),
@@ -59,23 +59,23 @@ class PlacedProgram:
 
     Args:
         capture: Traces a step.
-        place: Places its ops.
+        arrange: Says how it runs.
         devices: The device that runs in place of each planned one, in stage order.
         optimizer: Returns the optimizer in force, or None.
     """
 
     def __init__(
-        self, capture: Capture, place: Place, *, devices: Mapping[str, str], optimizer: Callable[[], Any]
+        self, capture: Capture, arrange: Arrange, *, devices: Mapping[str, str], optimizer: Callable[[], Any]
     ) -> None:
         self.devices = dict(devices)
-        self._capture, self._place, self._optimizer = capture, place, optimizer
+        self._capture, self._arrange, self._optimizer = capture, arrange, optimizer
         self._steps: dict[tuple[StepKind, str], CapturedStep] = {}
         self._functions: dict[tuple[StepKind, str], Any] = {}
 
     def add(self, step: CapturedStep) -> None:
         """Take over a step that is already captured, and move its variables to their devices now."""
         self._steps[_key(step.kind, step.specs)] = step
-        place_variables(step, self._place(step.graph))
+        place_variables(step, self._arrange(step).placement)
         refresh_optimizer(self._optimizer())
 
     def step(self, kind: StepKind, specs: Specs) -> CapturedStep:
@@ -85,21 +85,22 @@ class PlacedProgram:
             self.add(self._capture(kind, specs))
         return self._steps[key]
 
-    def placement(self, step: CapturedStep) -> Mapping[str, str]:
-        """Device by op name for a step of this program."""
-        return self._place(step.graph)
+    def execution(self, step: CapturedStep) -> Execution:
+        """How a step of this program runs."""
+        return self._arrange(step)
 
     def function(self, kind: StepKind, specs: Specs) -> Any:
         """The ConcreteFunction for a kind of step on arguments of `specs`.
 
         Raises:
             ModelError: The step cannot be traced.
+            UsageError: It cannot run in the planned microbatches.
         """
         key = _key(kind, specs)
         if key not in self._functions:
             with tf.init_scope():
                 step = self.step(kind, specs)
-                self._functions[key] = emit_function(step, self._place(step.graph), results=RESULTS[kind])
+                self._functions[key] = emit_function(step, self._arrange(step), results=RESULTS[kind])
         return self._functions[key]
 
     def standardize(self, kind: StepKind, arguments: Specs) -> Specs:

@@ -11,6 +11,16 @@ def producer(reference: str) -> str:
     return reference.lstrip("^").split(":")[0]
 
 
+def tensor_name(reference: str) -> str:
+    """The tensor that an input reference (`a`, `a:1`) means, as TensorFlow names tensors: `a:0`, `a:1`."""
+    return reference if ":" in reference else f"{reference}:0"
+
+
+def reference(tensor: str) -> str:
+    """How a node refers to a tensor: without the index of a first output."""
+    return tensor.removesuffix(":0")
+
+
 def prune(graph_def: Any, wanted: Iterable[str]) -> Any:
     """A GraphDef with the nodes that `wanted` need, data and control, in order; the library is kept."""
     nodes = {node.name: node for node in graph_def.node}

@@ -70,7 +70,11 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What one device runs of one replica."""
+    """What one device runs of one replica in one go. `compute_seconds` and `send_bytes` are of a whole step.
+
+    With microbatches a device may hold several stages, and `peak_bytes` is its peak with all of them. `recompute`: the
+    backward pass reruns the stage's forward ops rather than keeping what they made.
+    """
 
     index: int
     replica: int
@@ -81,6 +85,7 @@ class Stage:
     peak_bytes: int
     compute_seconds: float
     send_bytes: int
+    recompute: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +106,29 @@ class Baseline:
     name: str
     step_seconds: float
     fits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Considered:
+    """A way to pass the batch through stages that planning looked at, each with the best stages found for it."""
+
+    num_stages: int
+    num_microbatches: int
+    schedule: str
+    num_recomputed: int
+    step_seconds: float
+    largest_peak_bytes: int
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedAction:
+    """A bar of the predicted timeline: a stage's forward or backward of a microbatch (`0F3`), or an update (`U`)."""
+
+    action: str
+    device: str
+    start_seconds: float
+    end_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +222,8 @@ class PlanDocument:
     requested_strategy: Strategy = Strategy.AUTO
     layers: tuple[PlannedLayer, ...] = ()
     edges: tuple[PlannedEdge, ...] = ()
+    considered: tuple[Considered, ...] = ()
+    timeline: tuple[PlannedAction, ...] = ()
     notes: tuple[str, ...] = ()
     schema: str = SCHEMA
 

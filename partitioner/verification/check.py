@@ -9,8 +9,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from partitioner.ir.execution import Execution
 from partitioner.ir.plan import Verification
 from partitioner.ir.step import CapturedStep, StepKind
+from partitioner.stages.coupling import batch_coupling
 from partitioner.verification.audit import executed_ops, hard_placement, misplaced_ops
 from partitioner.verification.data import as_dense, flat_arrays, permuted, random_batches
 from partitioner.verification.reference import (
@@ -26,16 +28,19 @@ DEFAULT_NUM_STEPS = 5
 DEFAULT_TOLERANCE = 1e-5
 # A placed run may differ from the unplaced one by this much more than the unplaced one, reordered, does from itself.
 _CONTROL_FACTOR = 4.0
+# Distance from 1 to the next larger number: 8 and 11 bits of precision.
+_EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 
 Emit = Callable[..., Any]
-"""`emit(step, placement, results=..., side_effects=...)` builds a placed function."""
+"""`emit(step, execution, results=..., side_effects=...)` builds a placed function."""
 
 
 def verify_placed(
     model: keras.Model,
     step: CapturedStep,
-    placement: Mapping[str, str],
+    execution: Execution,
     emit: Emit,
+    emit_stepwise: Emit,
     *,
     compute_loss: Callable[..., Any] | None = None,
     optimizer: Any = None,
@@ -54,8 +59,9 @@ def verify_placed(
     Args:
         model: The unplaced model; it shares its variables with the placed one.
         step: A captured training or predict step.
-        placement: Device of each op of `step`, in this process.
+        execution: Device of each op of `step` in this process, and its microbatches.
         emit: Builds placed functions.
+        emit_stepwise: Builds the same so that each TensorFlow function in it is called from Python.
         compute_loss: Loss of the training step.
         optimizer: Its optimizer.
         ran_on: The device that ran in place of each planned one, for the record.
@@ -69,15 +75,16 @@ def verify_placed(
     else:
         pairs = list(batches)
     if step.kind is StepKind.TRAIN:
-        return _verify_training(model, step, placement, emit, compute_loss, optimizer, ran_on, pairs)
-    return _verify_outputs(model, step, placement, emit, ran_on, pairs[:1])
+        return _verify_training(model, step, execution, emit, emit_stepwise, compute_loss, optimizer, ran_on, pairs)
+    return _verify_outputs(model, step, execution, emit, emit_stepwise, ran_on, pairs[:1])
 
 
 def _verify_training(
     model: keras.Model,
     step: CapturedStep,
-    placement: Mapping[str, str],
+    execution: Execution,
     emit: Emit,
+    emit_stepwise: Emit,
     compute_loss: Callable[..., Any] | None,
     optimizer: Any,
     ran_on: Mapping[str, str],
@@ -85,9 +92,12 @@ def _verify_training(
 ) -> Verification:
     assert compute_loss is not None
     held = list({id(v): v for v in [*model.variables, *optimizer.variables, *step.variables.values()]}.values())
-    reference = reference_functions(model, compute_loss, optimizer, step.specs[:2])
-    placed_gradients = emit(step, placement, results=("y_pred", "loss", "gradients"), side_effects=False)
-    placed_train = emit(step, placement, results=("y_pred", "loss"))
+    # Rows that influence each other do so within a microbatch: only a reference cut the same way is comparable.
+    cut_into = execution.num_microbatches if batch_coupling(step.graph) else 1
+    reference = reference_functions(model, compute_loss, optimizer, step.specs[:2], num_microbatches=cut_into)
+    placed_gradients = emit(step, execution, results=("y_pred", "loss", "gradients"), side_effects=False)
+    placed_train = emit(step, execution, results=("y_pred", "loss"))
+    placed_stepwise = emit_stepwise(step, execution, results=("y_pred", "loss"))
     with restored(held) as restore:
         expected = run_reference(*reference, batches, model.variables, restore)
         order = _control_order(model, step.graph.batch_size)
@@ -99,9 +109,11 @@ def _verify_training(
         first = placed_gradients(*batches[0], None)
         restore()
         with hard_placement():
-            _, executed = executed_ops(lambda: _fresh(placed_train)(*batches[0], None))
-        for batch in batches[1:]:
-            placed_train(*batch, None)
+            executed = _audited(placed_stepwise, batches[0]) if execution.is_staged else {}
+            restore()
+            executed |= _audited(_fresh(placed_train), batches[0])
+            for batch in batches[1:]:
+                placed_train(*batch, None)
         weights = flat_arrays([variable.value for variable in model.variables])
     shapes = [variable.shape for variable in step.trainable]
     placed = Trajectory(
@@ -112,14 +124,17 @@ def _verify_training(
         ),
         weights=weights,
     )
-    return _judge(placed, expected, control, misplaced_ops(executed, placement), ran_on, num_steps=len(batches))
+    audit = misplaced_ops(executed, execution.placement)
+    tolerance = _tolerance(step, execution)
+    return _judge(placed, expected, control, audit, ran_on, num_steps=len(batches), tolerance=tolerance)
 
 
 def _verify_outputs(
     model: keras.Model,
     step: CapturedStep,
-    placement: Mapping[str, str],
+    execution: Execution,
     emit: Emit,
+    emit_stepwise: Emit,
     ran_on: Mapping[str, str],
     batches: Sequence[tuple[Any, Any]],
 ) -> Verification:
@@ -128,18 +143,21 @@ def _verify_outputs(
         autograph=False,
         input_signature=[step.specs[0]],
     )
-    placed = emit(step, placement, results=("y_pred",))
+    placed = emit(step, execution, results=("y_pred",))
+    placed_stepwise = emit_stepwise(step, execution, results=("y_pred",))
     x, _ = batches[0]
     expected = flat_arrays(reference(x))
     order = _control_order(model, step.graph.batch_size)
     control = [a[np.argsort(order)] for a in flat_arrays(reference(permuted(x, order)))]
     with hard_placement():
         outputs, executed = executed_ops(lambda: _fresh(placed)(x, None, None))
+        if execution.is_staged:
+            executed |= _audited(placed_stepwise, (x, None))
     return _judge(
         _outputs_only(flat_arrays(outputs["y_pred"])),
         _outputs_only(expected),
         _outputs_only(control),
-        misplaced_ops(executed, placement),
+        misplaced_ops(executed, execution.placement),
         ran_on,
         num_steps=0,
     )
@@ -157,6 +175,7 @@ def _judge(
     ran_on: Mapping[str, str],
     *,
     num_steps: int,
+    tolerance: float = DEFAULT_TOLERANCE,
 ) -> Verification:
     """Compare, and decide tensor by tensor: a difference passes below the tolerance, or near the control's.
 
@@ -168,7 +187,6 @@ def _judge(
     relative = {key: _max_rel(getattr(placed, key), getattr(expected, key)) for key in keys}
     control_absolute = {key: _max_abs(getattr(control, key), getattr(expected, key)) for key in keys}
     control_relative = {key: _max_rel(getattr(control, key), getattr(expected, key)) for key in keys}
-    tolerance = DEFAULT_TOLERANCE
     compared, misplaced = audit
     return Verification(
         outputs_max_abs_diff=absolute["outputs"],
@@ -196,6 +214,20 @@ def _judge(
             )
         ),
     )
+
+
+def _tolerance(step: CapturedStep, execution: Execution) -> float:
+    """What a relative difference may be: of float32, or of what microbatches round their gradients to before summing."""
+    kinds = {tensor.spec.dtype for tensor in step.graph.tensors}
+    narrow = [dtype for dtype in ("bfloat16", "float16") if dtype in kinds]
+    if execution.num_microbatches == 1 or not narrow:
+        return DEFAULT_TOLERANCE
+    return _CONTROL_FACTOR * _EPSILON[narrow[0]]
+
+
+def _audited(function: Any, batch: tuple[Any, Any]) -> dict[str, tuple[str, str]]:
+    """What a call of `function` executed, and where."""
+    return executed_ops(lambda: function(*batch, None))[1]
 
 
 def _fresh(function: Any) -> Any:

@@ -52,35 +52,62 @@ def nudged(restore: Callable[[], None], variables: Sequence[Any]) -> Callable[[]
 
 
 def reference_functions(
-    model: keras.Model, compute_loss: Callable[..., Any], optimizer: Any, specs: tuple[Any, Any]
+    model: keras.Model,
+    compute_loss: Callable[..., Any],
+    optimizer: Any,
+    specs: tuple[Any, Any],
+    *,
+    num_microbatches: int = 1,
 ) -> tuple[Any, Any]:
     """`gradients(x, y)` -> (outputs, loss, gradients) and `train(x, y)` -> loss, of the unplaced model.
 
     Gradients are those the optimizer is given: of the scaled loss where it scales. Both are traced for `specs`, whose
-    batch size is open as in `fit`: with a known one TensorFlow divides by constants, and rounds otherwise.
+    batch size is open as in `fit`: with a known one TensorFlow divides by constants, and rounds otherwise. With
+    microbatches, the model runs on one after the other and the gradients are averaged before the update.
     """
 
-    def forward(x: Any, y: Any) -> tuple[Any, Any]:
-        y_pred = model(x, training=True) if model._call_has_training_arg else model(x)
-        return y_pred, compute_loss(x, y, y_pred, None, True)
+    def differentiated(x: Any, y: Any) -> tuple[Any, Any, list[Any]]:
+        with tf.GradientTape() as tape:
+            y_pred = model(x, training=True) if model._call_has_training_arg else model(x)
+            loss = compute_loss(x, y, y_pred, None, True)
+            scaled = optimizer.scale_loss(loss)
+        return y_pred, loss, tape.gradient(scaled, model.trainable_variables)
+
+    def accumulated(x: Any, y: Any) -> tuple[Any, Any, list[Any]]:
+        if num_microbatches == 1:
+            return differentiated(x, y)
+        parts = [differentiated(*part) for part in _equal_parts((x, y), num_microbatches)]
+        outputs, losses, gradients = zip(*parts, strict=True)
+        y_pred = tf.nest.map_structure(lambda *rows: tf.concat(rows, axis=0), *outputs)
+        return y_pred, tf.add_n(losses) / num_microbatches, [_mean(one) for one in zip(*gradients, strict=True)]
 
     @tf.function(autograph=False, input_signature=list(specs))
     def gradients(x: Any, y: Any) -> tuple[Any, Any, Any]:
-        with tf.GradientTape() as tape:
-            y_pred, loss = forward(x, y)
-            scaled = optimizer.scale_loss(loss)
-        found = tape.gradient(scaled, model.trainable_variables)
+        y_pred, loss, found = accumulated(x, y)
         return y_pred, loss, [None if g is None else as_dense(g, v.shape) for g, v in _pairs(found, model)]
 
     @tf.function(autograph=False, input_signature=list(specs))
     def train(x: Any, y: Any) -> Any:
-        with tf.GradientTape() as tape:
-            _, loss = forward(x, y)
-            scaled = optimizer.scale_loss(loss)
-        optimizer.apply_gradients(list(_pairs(tape.gradient(scaled, model.trainable_variables), model)))
+        _, loss, found = accumulated(x, y)
+        optimizer.apply_gradients(list(_pairs(found, model)))
         return loss
 
     return gradients, train
+
+
+def _equal_parts(batch: Any, count: int) -> list[Any]:
+    flat = [tf.split(value, count) for value in tf.nest.flatten(batch)]
+    return [tf.nest.pack_sequence_as(batch, [parts[index] for parts in flat]) for index in range(count)]
+
+
+def _mean(gradients: Sequence[Any]) -> Any:
+    """Mean of the gradients of microbatches; a sparse one stays sparse, which some optimizers treat otherwise."""
+    if gradients[0] is None:
+        return None
+    if isinstance(gradients[0], tf.IndexedSlices):
+        values = tf.concat([g.values for g in gradients], axis=0) / len(gradients)
+        return tf.IndexedSlices(values, tf.concat([g.indices for g in gradients], axis=0), gradients[0].dense_shape)
+    return tf.add_n(gradients) / len(gradients)
 
 
 def _pairs(gradients: Sequence[Any], model: keras.Model) -> Iterator[tuple[Any, Any]]:

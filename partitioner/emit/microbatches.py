@@ -1,0 +1,38 @@
+"""Cut a batch into microbatches, on the host, whatever its size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+SCOPE = "microbatches"
+HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def cut_batch(arguments: Sequence[Any], count: int) -> tuple[list[list[Any]], list[Any], list[Any]]:
+    """Rows of each microbatch: as equal in number as can be, the first ones larger by one.
+
+    A microbatch without rows (a batch of fewer rows than microbatches) gets a row of another one with the weight 0: an
+    average over no rows is not a number.
+
+    Args:
+        arguments: Tensors of the batch, rows first; scalars go to every microbatch.
+        count: Number of microbatches.
+
+    Returns:
+        By microbatch: its arguments, its share of the rows (float32 scalar) and its number of rows (int32 scalar).
+    """
+    with tf.device(HOST), tf.name_scope(SCOPE):
+        rows: Any = tf.shape(next(value for value in arguments if value.shape.rank))[0]
+        numbers = tf.range(count)
+        sizes = rows // count + tf.cast(numbers < rows % count, tf.int32)
+        starts = tf.minimum(numbers * (rows // count) + tf.minimum(numbers, rows % count), rows - 1)
+        shares = tf.cast(sizes, tf.float32) / tf.cast(rows, tf.float32)
+        ends = starts + tf.maximum(sizes, 1)
+        parts = [
+            [value[start:end] if value.shape.rank else value for value in arguments]
+            for start, end in zip(tf.unstack(starts, count), tf.unstack(ends, count), strict=True)
+        ]
+        return parts, tf.unstack(shares, count), tf.unstack(sizes, count)

@@ -1,0 +1,134 @@
+"""Build a TensorFlow function of one stage program: its part of the traced graph, given tensors, giving tensors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+# A function made of a graph rather than traced from Python has no public constructor.
+from tensorflow.python.eager.polymorphic_function import atomic_function
+
+from partitioner.emit.graph_def import place_graph_def, register_functions
+from partitioner.ir.graph_def import producer, reference, tensor_name
+from partitioner.ir.stage_programs import Gather, ProgramKind, StageProgram, StagePrograms
+from partitioner.ir.step import CapturedStep
+
+_numbers = itertools.count()
+_LETTERS = {ProgramKind.ONCE: "I", ProgramKind.FORWARD: "F", ProgramKind.BACKWARD: "B", ProgramKind.UPDATE: "U"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageFunction:
+    """A stage program that TensorFlow can call.
+
+    Attributes:
+        program: What it runs.
+        sums: Gradients it adds to what it is given of them, in order; they follow the inputs.
+        captures: Names of the outside tensors (variables' handles, tables) it is given last.
+        call: Takes the values of `program.inputs`, `sums` and `captures`, and returns those of `program.outputs`, and
+            one value more that says that it has ended.
+    """
+
+    program: StageProgram
+    sums: tuple[str, ...]
+    captures: tuple[str, ...]
+    call: Any
+
+    @property
+    def label(self) -> str:
+        """Stage and kind, `0F`, as in the text of an action."""
+        return f"{self.program.stage}{_LETTERS[self.program.kind]}"
+
+
+class StageFunctions:
+    """Builds the functions of a step; looks its graph up once.
+
+    Args:
+        step: The captured step.
+        programs: How it is cut.
+        placement: Device of every op.
+        stage_devices: Devices that hold stages; an op placed elsewhere stays there.
+    """
+
+    def __init__(
+        self,
+        step: CapturedStep,
+        programs: StagePrograms,
+        placement: Mapping[str, str],
+        stage_devices: Collection[str],
+    ) -> None:
+        self._step, self._programs = step, programs
+        self._placement, self._stage_devices = placement, stage_devices
+        self._nodes = {node.name: node for node in step.graph_def.node}
+        self._outside = {*step.captures, *step.variables}
+
+    def build(self, program: StageProgram, *, accumulate: bool = False) -> StageFunction:
+        """The function of a program; with `accumulate`, one that adds its gradients to those it is given."""
+        gathered = self._programs.gathered
+        sums = tuple(n for n in program.outputs if gathered.get(n) is Gather.SUM) if accumulate else ()
+        body = self._body(program)
+        captures = tuple(
+            dict.fromkeys(p for node in body.node for r in node.input if (p := producer(r)) in self._outside)
+        )
+        number = next(_numbers)
+        placed = place_graph_def(body, self._devices(program), suffix=f"stage_{number}")
+        register_functions(placed)
+        graph: Any = tf.__internal__.FuncGraph(f"stage_{number}")
+        with graph.as_default(), tf.device(program.device):
+            given = [tf.compat.v1.placeholder(self._dtype(name), name="given") for name in program.inputs]
+            totals = [tf.compat.v1.placeholder(self._dtype(name), name="total") for name in sums]
+            handles = [tf.compat.v1.placeholder(self._dtype(f"{name}:0"), name="handle") for name in captures]
+            # A loop takes an argument in where the argument lies, which may be another device: an identity brings it here.
+            replaced = {name: tf.identity(value) for name, value in zip(program.inputs, given, strict=True)}
+            replaced |= {f"{name}:0": handle for name, handle in zip(captures, handles, strict=True)}
+            found = tf.graph_util.import_graph_def(
+                placed, input_map=replaced, return_elements=list(program.outputs), name=""
+            )
+            values = dict(zip(program.outputs, found, strict=True))
+            for name, total in zip(sums, totals, strict=True):
+                values[name] = tf.raw_ops.AddV2(x=total, y=values[name])
+            ended = tf.constant(0, name="ended")
+        graph.inputs = [*given, *totals, *handles]
+        graph.outputs = [*(values[name] for name in program.outputs), ended]
+        effects = set(self._step.side_effects)
+        graph.control_outputs = [graph.get_operation_by_name(name) for name in program.ops if name in effects]
+        function = atomic_function.from_func_graph(
+            f"partition_{_LETTERS[program.kind]}{program.stage}_{number}", graph, {"_noinline": True}
+        )
+        return StageFunction(program=program, sums=sums, captures=captures, call=function.call_flat)
+
+    def _body(self, program: StageProgram) -> Any:
+        """The program's nodes, reading aliases by their own names and waiting for nothing outside."""
+        whole = self._step.graph_def
+        body = type(whole)()
+        body.versions.CopyFrom(whole.versions)
+        body.library.CopyFrom(whole.library)
+        known = set(program.ops)
+        for name in program.ops:
+            node = body.node.add()
+            node.CopyFrom(self._nodes[name])
+            inputs = [
+                reference(self._programs.aliases.get(tensor_name(r), tensor_name(r))) if not r.startswith("^") else r
+                for r in node.input
+                if not r.startswith("^") or producer(r) in known
+            ]
+            del node.input[:]
+            node.input.extend(inputs)
+        return body
+
+    def _devices(self, program: StageProgram) -> dict[str, str]:
+        """Device by op: the program's, but for ops on the host of its device."""
+        return {
+            name: program.device if (own := self._placement[name]) in self._stage_devices else own
+            for name in program.ops
+        }
+
+    def _dtype(self, tensor: str) -> Any:
+        name = producer(tensor)
+        if name in self._outside:
+            return tf.resource if name in self._step.variables else self._step.captures[name].dtype
+        return tf.as_dtype(self._step.graph.tensor[tensor].spec.dtype)

@@ -1,0 +1,37 @@
+"""How a step of a planned model runs: its placement with the plan's microbatches, schedule and recomputation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from partitioner.ir.execution import Execution
+from partitioner.ir.plan import PlanDocument
+from partitioner.ir.step import CapturedStep, StepKind
+from partitioner.stages.schedules import ScheduleKind
+
+
+def execution_of_plan(
+    plan: PlanDocument, step: CapturedStep, placement: Mapping[str, str], devices: Mapping[str, str]
+) -> Execution:
+    """How `step` runs under `plan`.
+
+    Inference keeps the microbatches, forwards only. Evaluation under a loss that cannot be taken apart runs whole.
+
+    Args:
+        plan: The plan, made for a step of the same model.
+        step: The step to run.
+        placement: Device of each of its ops, in this process.
+        devices: The device that runs in place of each planned one.
+    """
+    stage_devices = tuple(devices[name] for name in plan.used_devices)
+    if step.kind is StepKind.TRAIN:
+        return Execution(
+            placement=placement,
+            stage_devices=stage_devices,
+            num_microbatches=plan.num_microbatches,
+            schedule=plan.schedule,
+            recompute=frozenset(stage.index for stage in plan.stages if stage.recompute),
+        )
+    count = 1 if step.uncuttable else plan.num_microbatches
+    schedule = ScheduleKind.GPIPE if count > 1 else ScheduleKind.SEQUENTIAL
+    return Execution(placement=placement, stage_devices=stage_devices, num_microbatches=count, schedule=schedule.value)

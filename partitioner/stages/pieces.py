@@ -1,0 +1,58 @@
+"""Group placed ops into pieces: as few as can be, each on one device, none waiting for another in a circle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import networkx as nx
+
+
+def pieces(ops: Sequence[str], needs: Mapping[str, Sequence[str]], device: Mapping[str, str]) -> list[list[str]]:
+    """The pieces, each in the order of `ops`, in an order in which they can run one after the other.
+
+    Ops of one device that lie equally many device changes behind the start form a piece; then pieces of a device join
+    where nothing in between would have to run amid the joined piece.
+
+    Args:
+        ops: Names in a topological order.
+        needs: For each op, those of `ops` that must end before it.
+        device: Device of each op.
+    """
+    level: dict[str, int] = {}
+    for op in ops:
+        level[op] = max((level[s] + (device[s] != device[op]) for s in needs[op]), default=0)
+    members: dict[int, list[str]] = {}
+    number: dict[tuple[str, int], int] = {}
+    for op in ops:
+        members.setdefault(number.setdefault((device[op], level[op]), len(number)), []).append(op)
+    piece = {op: index for index, names in members.items() for op in names}
+    graph: nx.DiGraph = nx.DiGraph()
+    graph.add_nodes_from(members)
+    graph.add_edges_from((piece[s], piece[op]) for op in ops for s in needs[op] if piece[s] != piece[op])
+    where = {index: device[names[0]] for index, names in members.items()}
+    depth = {index: level[names[0]] for index, names in members.items()}
+    while (pair := _joinable(graph, where, depth)) is not None:
+        first, second = pair
+        members[first] += members.pop(second)
+        nx.contracted_nodes(graph, first, second, self_loops=False, copy=False)
+        depth[first] = depth.pop(second)
+    position = {op: index for index, op in enumerate(ops)}
+    ordered = nx.lexicographical_topological_sort(
+        graph, key=lambda index: min(map(position.__getitem__, members[index]))
+    )
+    return [sorted(members[index], key=position.__getitem__) for index in ordered]
+
+
+def _joinable(graph: nx.DiGraph, where: Mapping[int, str], depth: Mapping[int, int]) -> tuple[int, int] | None:
+    """Two pieces of one device, the nearest first, with no third one on a path between them."""
+    order = sorted(graph.nodes, key=lambda index: (depth[index], index))
+    behind = {index: nx.descendants(graph, index) for index in order}
+    for position, first in enumerate(order):
+        for second in order[position + 1 :]:
+            if where[first] == where[second] and not any(
+                end in behind[between]
+                for start, end in ((first, second), (second, first))
+                for between in graph.successors(start)
+            ):
+                return first, second
+    return None
