@@ -2,9 +2,45 @@
 
 from __future__ import annotations
 
-from partitioner.ir.op_graph import OpGraph
+from partitioner.ir.op_graph import Op, OpGraph, Phase
+
+_STATISTICS = "{layer} normalises each microbatch by itself and updates its moving averages once per microbatch"
+_RANDOM = "{layer} draws anew for each microbatch"
+_STATE = "{layer} updates its variables once per microbatch"
+
+_WRITES = ("Assign", "ResourceScatter")
+_DRAWS = ("Random", "TruncatedNormal", "Multinomial")
 
 
 def batch_coupling(graph: OpGraph) -> tuple[str, ...]:
-    """A sentence per layer whose results depend on how the batch is cut; none for most models."""
-    return ()
+    """A sentence per layer whose results in training depend on how the batch is cut, in graph order.
+
+    Such a layer writes variables in its forward pass or draws from a random state that TensorFlow keeps. What it writes
+    tells the kinds apart: statistics depend on the step's arguments; the state of a random generator does not, and is
+    made of integers. Metrics belong to no layer and do not count.
+    """
+    if not graph.training:
+        return ()
+    by_row = _depending_on_arguments(graph)
+    found = (_sentence(graph, op, by_row) for op in graph.ops if op.phase is Phase.FORWARD and op.layer)
+    return tuple(dict.fromkeys(sentence for sentence in found if sentence))
+
+
+def _sentence(graph: OpGraph, op: Op, by_row: frozenset[str]) -> str:
+    if op.variables and op.type.startswith(_WRITES):
+        if any(graph.tensor[name].producer in by_row for name in op.inputs):
+            return _STATISTICS.format(layer=op.layer)
+        integers = all("int" in graph.variable[name].spec.dtype for name in op.variables)
+        return (_RANDOM if integers else _STATE).format(layer=op.layer)
+    if op.stateful and any(part in op.type for part in _DRAWS):
+        return _RANDOM.format(layer=op.layer)
+    return ""
+
+
+def _depending_on_arguments(graph: OpGraph) -> frozenset[str]:
+    """Names of the ops whose result depends on an argument of the step."""
+    found = {graph.tensor[name].producer for name in graph.inputs}
+    for op in graph.ops:
+        if any(graph.tensor[name].producer in found for name in op.inputs):
+            found.add(op.name)
+    return frozenset(found)
