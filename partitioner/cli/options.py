@@ -17,6 +17,7 @@ examples:
   partition model.py --devices CPU:0,CPU:1 --strategy layer-split --pin 'enc.*=CPU:0'
   partition 'model.py:build_model(depth=50)' --devices GPU:0-3 \\
       --hardware a100-80gb --link nvlink3
+  partition model.py --devices GPU:0,GPU:1 --microbatches 8 --schedule 1f1b
   partition model_partitioned/plan.json --svg placement.svg
 
 exit codes:
@@ -139,6 +140,26 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         "(default: %(default)s)",
     )
     group.add_argument(
+        "--microbatches",
+        type=_microbatches,
+        default="auto",
+        metavar="N",
+        help="pass the batch through the stages in N parts; auto takes as many as pay (default: %(default)s)",
+    )
+    group.add_argument(
+        "--schedule",
+        choices=["auto", "sequential", "gpipe", "1f1b", "interleaved"],
+        default="auto",
+        help="in which order stages work on microbatches (default: %(default)s)",
+    )
+    group.add_argument(
+        "--recompute",
+        choices=["auto", "none", "all"],
+        default="auto",
+        help="stages whose backward pass reruns the forward pass to save memory; auto takes those that must "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
         "--pin",
         action="append",
         default=[],
@@ -201,6 +222,15 @@ def _count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return value
+
+
+def _microbatches(text: str) -> int | str:
+    if text == "auto":
+        return text
+    try:
+        return _count(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, nor auto") from error
 
 
 def _seconds(text: str) -> float:

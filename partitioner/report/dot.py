@@ -5,13 +5,15 @@ from __future__ import annotations
 import html
 import itertools
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 
 import pydot
 
 from partitioner.ir.devices import short_name
-from partitioner.ir.plan import PlanDocument
+from partitioner.ir.plan import PlanDocument, Stage
 from partitioner.report.boxes import Arrow, Box, draw_boxes
+from partitioner.report.microbatches import is_staged, passing
 from partitioner.report.units import format_bytes, format_bytes_of, format_seconds
 
 # Colours that colour-blind people tell apart, in print too: M. Okabe and K. Ito, "Color Universal Design",
@@ -80,6 +82,8 @@ def _devices_in_use(plan: PlanDocument) -> list[str]:
 def _empty_graph(plan: PlanDocument, rankdir: str) -> pydot.Dot:
     step = f"{plan.strategy}, estimated step {format_seconds(plan.predicted.step_seconds)}"
     lines = [f"<b>{_text(plan.model.name)}</b>", f"{step}, batch size {plan.model.batch_size}"]
+    if passed := passing(plan):
+        lines.append(_text(passed))
     if len(plan.used_devices) > 1:
         legend = "red: crosses devices; a tensor that several boxes read is sent to their device once"
         lines.append(f'<font point-size="11">{legend}</font>')
@@ -94,6 +98,8 @@ def _empty_graph(plan: PlanDocument, rankdir: str) -> pydot.Dot:
         nodesep="0.3",
         ranksep="0.35",
     )
+    if len(plan.stages) > len(plan.used_devices):
+        graph.set("newrank", "true")  # the flow comes back to a device: rank by flow, not device by device
     graph.set_node_defaults(fontname=_FONT, fontsize="12", shape="plain")
     graph.set_edge_defaults(fontname=_FONT, fontsize="11", color=_quoted("#444444"), arrowsize="0.7")
     return graph
@@ -102,6 +108,9 @@ def _empty_graph(plan: PlanDocument, rankdir: str) -> pydot.Dot:
 def _cluster(plan: PlanDocument, device: str, index: int, color: str) -> pydot.Subgraph:
     name = short_name(device)
     stages = [stage for stage in plan.stages if stage.device == device]
+    label = f"<b>{_text(name)}</b>"
+    if stages and (len(stages) > 1 or is_staged(plan)):
+        label += f", {_stage_names(stages)}"
     lines = []
     for info in plan.devices:
         if info.name == device:
@@ -112,7 +121,7 @@ def _cluster(plan: PlanDocument, device: str, index: int, color: str) -> pydot.S
         lines.append(f"sends {format_bytes(sum(stage.send_bytes for stage in stages))}")
     cluster = pydot.Subgraph(
         f"cluster_device{index}",
-        label=f"<<b>{_text(name)}</b>>",
+        label=f"<{label}>",
         tooltip=_quoted(name),
         color=_quoted(color),
         style="rounded",
@@ -125,6 +134,12 @@ def _cluster(plan: PlanDocument, device: str, index: int, color: str) -> pydot.S
     facts = "".join(f'{line}<br align="left"/>' for line in lines)
     cluster.add_node(pydot.Node(f"facts{index}", label=f"<{facts}>", tooltip=_quoted(name)))
     return cluster
+
+
+def _stage_names(stages: Sequence[Stage]) -> str:
+    names = [f"{stage.index} (recompute)" if stage.recompute else f"{stage.index}" for stage in stages]
+    together = " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+    return f"stage{'' if len(names) == 1 else 's'} {together}"
 
 
 def _box_node(index: int, box: Box, color: str, show_shapes: bool) -> pydot.Node:

@@ -16,6 +16,8 @@ from partitioner.ir.devices import short_name
 from partitioner.ir.plan import DeviceInfo, PlanDocument, Stage
 from partitioner.report.boxes import layer_runs
 from partitioner.report.checks import verification_lines
+from partitioner.report.microbatches import best_ways, idle_sentence, is_chosen, is_staged
+from partitioner.report.timeline import draw_timeline
 from partitioner.report.units import (
     format_bytes,
     format_bytes_of,
@@ -28,6 +30,8 @@ from partitioner.report.units import (
 from partitioner.report.verdict import headline, reasons, short_names
 
 _MAX_LISTED = 12
+_MAX_TIMELINE_COLUMNS = 72
+_MIN_TIMELINE_COLUMNS = 16
 _FACT_ORIGINS = {
     "compiled": "as compiled",
     "option": "from the {flag} option",
@@ -59,7 +63,7 @@ def render(plan: PlanDocument, *, files: Sequence[str | Path] = (), width: int =
         highlight=False,
     )
     console.print(_opening(plan))
-    for title, body in _sections(plan, files):
+    for title, body in _sections(plan, files, width):
         console.print(Text(f"\n{title}", style="bold"))
         console.print(Padding(body, (0, 0, 0, 2)))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
@@ -77,10 +81,15 @@ def _opening(plan: PlanDocument) -> RenderableType:
     return Group(Text(f"{model.name} ({model.source})", style="bold"), Text(f"  {', '.join(facts)}"))
 
 
-def _sections(plan: PlanDocument, files: Sequence[str | Path]) -> Iterable[tuple[str, RenderableType]]:
+def _sections(plan: PlanDocument, files: Sequence[str | Path], width: int) -> Iterable[tuple[str, RenderableType]]:
     yield "strategy", _lines([headline(plan), *reasons(plan)])
     yield "stages (estimated)", _stages(plan)
     yield "step time (estimated)", _baselines(plan)
+    if is_staged(plan):
+        if plan.considered:
+            yield "microbatches (estimated)", _considered(plan)
+        if plan.timeline:
+            yield "timeline (estimated)", _timeline(plan, width)
     yield "solver", _lines(_solver(plan))
     yield "hardware", _hardware(plan)
     if plan.model.training and (plan.model.loss or plan.model.optimizer):
@@ -98,8 +107,10 @@ def _sections(plan: PlanDocument, files: Sequence[str | Path]) -> Iterable[tuple
         yield "files", _lines([str(path) for path in files])
 
 
-def _stages(plan: PlanDocument) -> Table:
-    table = _table("stage", "device", "layers", ">ops", ">parameters", ">peak memory", ">compute", ">sends")
+def _stages(plan: PlanDocument) -> RenderableType:
+    shows_recompute = any(stage.recompute for stage in plan.stages)
+    recompute = ["recompute"] if shows_recompute else []
+    table = _table("stage", "device", "layers", ">ops", ">parameters", ">peak memory", ">compute", ">sends", *recompute)
     memory = {device.name: device.memory_bytes for device in plan.devices}
     order = [layer.name for layer in plan.layers if layer.class_name != "InputLayer"]
     for stage in plan.stages:
@@ -112,7 +123,10 @@ def _stages(plan: PlanDocument) -> Table:
             _of_memory(stage.peak_bytes, memory.get(stage.device)),
             format_seconds(stage.compute_seconds),
             format_bytes(stage.send_bytes),
+            *(["yes" if stage.recompute else "no"] if shows_recompute else []),
         )
+    if len(plan.stages) > len(plan.used_devices):
+        return Group(table, Text("peak memory is that of the device, with all its stages"))
     return table
 
 
@@ -143,6 +157,39 @@ def _baselines(plan: PlanDocument) -> RenderableType:
         facts.append(f"bottleneck stage {plan.predicted.bottleneck_stage}")
         facts.append(f"devices idle {format_percent(plan.predicted.bubble_fraction)} of the step")
     return Group(table, Text(f"simulated; {', '.join(facts)}"))
+
+
+def _considered(plan: PlanDocument) -> RenderableType:
+    table = _table(">stages", ">microbatches", "schedule", ">recomputed", ">step", ">largest peak", "memory", "")
+    for way in best_ways(plan):
+        table.add_row(
+            f"{way.num_stages}",
+            f"{way.num_microbatches}",
+            Text(way.schedule),
+            f"{way.num_recomputed}",
+            format_seconds(way.step_seconds),
+            format_bytes(way.largest_peak_bytes),
+            _fits(way.fits),
+            Text("this plan" if is_chosen(plan, way) else "", style="bold"),
+        )
+    sentence = idle_sentence(plan)
+    return Group(table, Text(sentence)) if sentence else table
+
+
+def _timeline(plan: PlanDocument, width: int) -> RenderableType:
+    labels = max(len(short_name(action.device)) for action in plan.timeline)
+    room = width - labels - 4  # the margin of the section, and two spaces behind the label
+    timeline = draw_timeline(plan, num_columns=max(min(room, _MAX_TIMELINE_COLUMNS), _MIN_TIMELINE_COLUMNS))
+    if timeline is None:
+        return Text("the step takes no time")
+    lines = []
+    for device, row in timeline.rows:
+        bars = Text(row)
+        bars.highlight_regex("[0-9]+", "blue")
+        bars.highlight_regex("[a-j]+", "magenta")
+        lines.append(Text(f"{device:{labels}}  ").append_text(bars))
+    end = f"{format_seconds(timeline.step_seconds):>{len(timeline.rows[0][1]) - 1}}"
+    return Group(*lines, Text(f"{'':{labels}}  0{end}"), Text(timeline.legend))
 
 
 def _fits(fits: bool) -> Text:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import Baseline, Objective, PlanDocument, Strategy
+from partitioner.report.microbatches import count_microbatches, passing
 from partitioner.report.units import format_ratio, format_seconds, plural
 
 
@@ -16,17 +17,16 @@ def headline(plan: PlanDocument) -> str:
         parts.append(plural(plan.num_replicas, "replica"))
     if plan.num_stages > 1:
         parts.append(plural(plan.num_stages, "stage"))
-    if plan.num_microbatches > 1:
-        parts.append(f"{plan.num_microbatches} microbatches, schedule {plan.schedule}")
+    if passed := passing(plan):
+        parts.append(passed)
     chosen = "chosen by auto" if plan.requested_strategy is Strategy.AUTO else "as asked for"
     return f"{', '.join(parts)} ({chosen})"
 
 
 def reasons(plan: PlanDocument) -> tuple[str, ...]:
     """Sentences that say why the plan is what it is, each with its numbers."""
-    if plan.strategy is Strategy.SINGLE:
-        return tuple(_single_reasons(plan))
-    return tuple(_split_reasons(plan))
+    about_devices = _single_reasons(plan) if plan.strategy is Strategy.SINGLE else _split_reasons(plan)
+    return (*about_devices, *_microbatch_reasons(plan))
 
 
 def short_names(devices: Sequence[str]) -> str:
@@ -76,6 +76,22 @@ def _split_reasons(plan: PlanDocument) -> list[str]:
     elif plan.objective is not Objective.THROUGHPUT:
         lines.append(f"the objective is {plan.objective}, not throughput")
     return lines
+
+
+def _microbatch_reasons(plan: PlanDocument) -> list[str]:
+    """How the plan's microbatches compare with passing the batch in one piece through as many stages."""
+    in_one = [way for way in plan.considered if (way.num_microbatches, way.num_stages) == (1, plan.num_stages)]
+    if plan.num_microbatches == 1 or not in_one:
+        return []
+    fitting = [way.step_seconds for way in in_one if way.fits]
+    if not fitting:
+        return ["the batch in one piece does not fit"]
+    ratio = format_ratio(plan.predicted.step_seconds, min(fitting))
+    comparison = "as fast as" if ratio == "same" else f"{ratio} than"
+    return [
+        f"{count_microbatches(plan.num_microbatches)} are {comparison} the batch in one piece: "
+        f"{format_seconds(plan.predicted.step_seconds)} a step against {format_seconds(min(fitting))}"
+    ]
 
 
 def _alternatives(plan: PlanDocument) -> list[Baseline]:

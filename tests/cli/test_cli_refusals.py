@@ -30,6 +30,15 @@ Run = Callable[..., tuple[int, str, str]]
         ([SMALL, *TWO, "--batch-size", "many"], "--batch-size: 'many' is not a whole number"),
         ([SMALL, *TWO, "--time-limit", "nan"], "--time-limit: 'nan' is not a number of seconds above 0"),
         ([SMALL, *TWO, "--strategy", "both"], "(choose from 'auto', 'single', 'layer-split')"),
+        ([SMALL, *TWO, "--microbatches", "0"], "--microbatches: '0' is not a whole number of at least 1, nor auto"),
+        ([SMALL, *TWO, "--microbatches", "-4"], "--microbatches: '-4' is not a whole number of at least 1, nor auto"),
+        ([SMALL, *TWO, "--microbatches", "2.5"], "--microbatches: '2.5' is not a whole number"),
+        ([SMALL, *TWO, "--microbatches", "many"], "--microbatches: 'many' is not a whole number"),
+        (
+            [SMALL, *TWO, "--schedule", "2f2b"],
+            "'2f2b' (choose from 'auto', 'sequential', 'gpipe', '1f1b', 'interleaved')",
+        ),
+        ([SMALL, *TWO, "--recompute", "some"], "'some' (choose from 'auto', 'none', 'all')"),
         ([SMALL, *TWO, "-q", "-v"], "-v/--verbose: not allowed with argument -q/--quiet"),
         ([SMALL, *TWO, "--input-shape", "4,x"], "--input-shape '4,x': expected sizes of at least 1"),
         ([SMALL, *TWO, "--input-shape", "4,0"], "--input-shape '4,0': expected sizes of at least 1"),
@@ -46,6 +55,10 @@ Run = Callable[..., tuple[int, str, str]]
         ([SMALL, *TWO, "--svg", "no/x.svg"], "--svg: there is no directory 'no'\n   help: mkdir -p no"),
         (["plan.json"], "error: cannot read 'plan.json': No such file or directory"),
         (["plan.json", *TWO, "--inference"], "--inference, --devices would do nothing"),
+        (
+            ["plan.json", "--microbatches", "4", "--schedule", "gpipe", "--recompute", "all"],
+            "--microbatches, --schedule, --recompute would do nothing",
+        ),
     ],
 )
 def test_wrong_usage_is_told_before_tensorflow_loads(run: Run, tmp_path: Path, arguments: list[str], said: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import partitioner
 from partitioner import api
+from partitioner.errors import UsageError
 
 MODELS = Path(__file__).parents[1] / "cli_models"
 SMALL = str(MODELS / "small.py")
@@ -147,6 +148,30 @@ def test_a_bug_of_ours_exits_1_with_its_traceback(run: Run, monkeypatch: pytest.
     assert (code, out) == (1, "")
     assert err.startswith("Traceback")
     assert f"error: a bug in partition {partitioner.__version__}: KeyError: 'op'" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], ("auto", "auto", "auto")),
+        (["--microbatches", "auto", "--schedule", "auto", "--recompute", "auto"], ("auto", "auto", "auto")),
+        (["--microbatches", "8", "--schedule", "1f1b", "--recompute", "all"], (8, "1f1b", "all")),
+        (["--microbatches", "1", "--schedule", "sequential", "--recompute", "none"], (1, "sequential", "none")),
+    ],
+)
+def test_how_the_batch_passes_is_asked_of_the_planner(
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: tuple[int | str, str, str]
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def recording(*_: object, **given: Any) -> None:
+        asked.update(given)
+        raise UsageError("enough seen")
+
+    monkeypatch.setattr(api, "plan", recording)
+    code, _, err = run(SMALL, *TWO, *QUICK, *arguments)
+    assert (code, err) == (2, "error: enough seen\n")
+    assert (asked["microbatches"], asked["schedule"], asked["recompute"]) == expected
 
 
 @pytest.mark.filterwarnings("ignore:the user's own warning")

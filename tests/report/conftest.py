@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +11,12 @@ import pytest
 
 from partitioner.ir.plan import (
     Baseline,
+    Considered,
     DeviceInfo,
     ModelInfo,
     Origin,
     PlanDocument,
+    PlannedAction,
     PlannedEdge,
     PlannedLayer,
     Predicted,
@@ -199,6 +201,99 @@ def single_plan(split_plan: PlanDocument) -> PlanDocument:
         solver=SolverInfo(status="optimal", objective=12e-3, lower_bound=12e-3, gap=0.0, seconds=0.1, seed=0),
         layers=tuple(replace(layer, device=CPU0) for layer in split_plan.layers),
         notes=(),
+    )
+
+
+@pytest.fixture
+def pipeline_plan(split_plan: PlanDocument) -> PlanDocument:
+    """The split net with four microbatches, every pass of a stage 100 us: ten of them, then 200 us of updates."""
+    ways = [
+        (1, 1, "sequential", 0, 2620, 1349, True),
+        (2, 1, "sequential", 0, 2000, 1229, True),
+        (2, 2, "1f1b", 0, 1400, 900, True),
+        (2, 2, "gpipe", 0, 1390, 950, False),
+        (2, 4, "1f1b", 0, 1200, 700, True),
+        (2, 4, "1f1b", 1, 1250, 600, True),
+        (2, 4, "gpipe", 0, 1200, 900, True),
+        (2, 8, "1f1b", 0, 1100, 9000, False),
+    ]
+    return replace(
+        split_plan,
+        num_microbatches=4,
+        schedule="1f1b",
+        predicted=replace(
+            split_plan.predicted,
+            step_seconds=1.2e-3,
+            bubble_fraction=1 / 6,  # 2 of 12 slots on each device
+            peak_bytes={GPU0: 700 << 20, GPU1: 120 << 20},
+        ),
+        stages=(replace(split_plan.stages[0], peak_bytes=700 << 20), split_plan.stages[1]),
+        considered=tuple(
+            Considered(
+                num_stages=num_stages,
+                num_microbatches=num_microbatches,
+                schedule=schedule,
+                num_recomputed=num_recomputed,
+                step_seconds=microseconds * 1e-6,
+                largest_peak_bytes=mib << 20,
+                fits=fits,
+            )
+            for num_stages, num_microbatches, schedule, num_recomputed, microseconds, mib, fits in ways
+        ),
+        timeline=timeline(
+            {
+                GPU0: "0F0 0F1  .  0B0 0F2 0B1 0F3 0B2  .  0B3 U U",
+                GPU1: " .  1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3  .  U U",
+            }
+        ),
+    )
+
+
+@pytest.fixture
+def interleaved_plan(pipeline_plan: PlanDocument) -> PlanDocument:
+    """Four stages dealt over two GPUs, of which the first reruns its forward ops; 18 slots of 100 us."""
+    names = ("conv2d", "max_pooling2d"), ("conv2d_1", "max_pooling2d_1"), ("flatten",), ("dense", "logits")
+    stages = tuple(
+        replace(pipeline_plan.stages[index % 2], index=index, layers=layers, recompute=index == 0)
+        for index, layers in enumerate(names)
+    )
+    where = {name: stage.device for stage in stages for name in stage.layers}
+    return replace(
+        pipeline_plan,
+        num_stages=4,
+        schedule="interleaved",
+        predicted=replace(pipeline_plan.predicted, step_seconds=1.8e-3, bubble_fraction=1 / 9),
+        stages=stages,
+        layers=tuple(replace(layer, device=where.get(layer.name, GPU0)) for layer in pipeline_plan.layers),
+        considered=(
+            Considered(
+                num_stages=4,
+                num_microbatches=4,
+                schedule="interleaved",
+                num_recomputed=1,
+                step_seconds=1.8e-3,
+                largest_peak_bytes=700 << 20,
+                fits=True,
+            ),
+        ),
+        timeline=timeline(
+            {
+                GPU0: "0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1  .  2B2  .  2B3 0B2 0B3",
+                GPU1: " .  1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3  . ",
+            }
+        ),
+    )
+
+
+def timeline(table: Mapping[str, str], *, slot_seconds: float = 100e-6) -> tuple[PlannedAction, ...]:
+    """A timeline from a row of slots per device, `.` for an idle one."""
+    return tuple(
+        PlannedAction(
+            action=action, device=device, start_seconds=slot * slot_seconds, end_seconds=(slot + 1) * slot_seconds
+        )
+        for device, row in table.items()
+        for slot, action in enumerate(row.split())
+        if action != "."
     )
 
 

@@ -35,7 +35,38 @@ def test_golden_picture_with_chains(split_plan: PlanDocument, golden: Golden) ->
     golden("picture_chains.dot", to_dot(split_plan, detail="chains", rankdir="LR"))
 
 
-@pytest.mark.parametrize("name", ["split_plan", "single_plan"])
+def test_golden_picture_of_interleaved_stages(interleaved_plan: PlanDocument, golden: Golden) -> None:
+    golden("picture_interleaved.dot", to_dot(interleaved_plan))
+
+
+def test_clusters_name_their_stages_where_the_batch_is_cut(
+    split_plan: PlanDocument, pipeline_plan: PlanDocument, interleaved_plan: PlanDocument
+) -> None:
+    assert _clusters(split_plan) == ["GPU:0", "GPU:1"]
+    assert _clusters(pipeline_plan) == ["GPU:0, stage 0", "GPU:1, stage 1"]
+    assert _clusters(interleaved_plan) == ["GPU:0, stages 0 (recompute) and 2", "GPU:1, stages 1 and 3"]
+    whole = replace(interleaved_plan, num_microbatches=1, schedule="sequential")
+    assert _clusters(whole) == _clusters(interleaved_plan)
+
+
+def test_the_caption_tells_microbatches_and_schedule(split_plan: PlanDocument, pipeline_plan: PlanDocument) -> None:
+    (defaults,) = _parse(to_dot(pipeline_plan)).get_graph_defaults()
+    assert _plain(defaults["label"]).split("\n")[:3] == [
+        "fashion_cnn",
+        "layer-split, estimated step 1.20 ms, batch size 64",
+        "4 microbatches, schedule 1f1b",
+    ]
+    assert "microbatch" not in to_dot(split_plan)
+
+
+def test_a_device_that_the_flow_comes_back_to_is_ranked_by_the_flow(
+    pipeline_plan: PlanDocument, interleaved_plan: PlanDocument
+) -> None:
+    assert "newrank" not in to_dot(pipeline_plan)
+    assert _parse(to_dot(interleaved_plan)).get("newrank") == "true"
+
+
+@pytest.mark.parametrize("name", ["split_plan", "single_plan", "interleaved_plan"])
 @pytest.mark.parametrize("detail", ["layers", "chains"])
 def test_one_cluster_per_used_device(name: str, detail: str, request: pytest.FixtureRequest) -> None:
     plan: PlanDocument = request.getfixturevalue(name)
@@ -208,6 +239,10 @@ def _parse(text: str) -> pydot.Dot:
 
 def _names(cluster: pydot.Subgraph) -> list[str]:
     return [node.get_name() for node in cluster.get_nodes() if re.fullmatch(r"n\d+", node.get_name())]
+
+
+def _clusters(plan: PlanDocument) -> list[str]:
+    return [_plain(cluster.get("label")) for cluster in _parse(to_dot(plan)).get_subgraphs()]
 
 
 def _plain(label: object) -> str:

@@ -24,6 +24,14 @@ def test_an_svg_shows_every_layer(split_plan: PlanDocument, tmp_path: Path) -> N
         assert layer.name in shown
 
 
+def test_an_svg_of_microbatches_shows_their_stages(interleaved_plan: PlanDocument, tmp_path: Path) -> None:
+    pytest.importorskip("pygraphviz")
+    write_svg(to_dot(interleaved_plan), tmp_path / "placement.svg")
+    shown = _texts(tmp_path / "placement.svg")
+    for text in ("4 microbatches, schedule interleaved", ", stages 0 (recompute) and 2", ", stages 1 and 3"):
+        assert text in shown
+
+
 def test_graphviz_shows_nasty_names_as_they_are(split_plan: PlanDocument, tmp_path: Path) -> None:
     pytest.importorskip("pygraphviz")
     names = (r"a\N", 'q"q', "x:0", "{r|s}", "<i>&", "層")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -20,6 +21,26 @@ def test_golden_report_of_a_split(split_plan: PlanDocument, passed: Verification
 
 def test_golden_report_of_a_single_device(single_plan: PlanDocument, golden: Golden) -> None:
     golden("report_single.txt", render(single_plan))
+
+
+def test_golden_report_of_microbatches(pipeline_plan: PlanDocument, golden: Golden) -> None:
+    golden("report_microbatches.txt", render(pipeline_plan))
+
+
+def test_golden_report_of_interleaved_stages(interleaved_plan: PlanDocument, golden: Golden) -> None:
+    golden("report_interleaved.txt", render(interleaved_plan))
+
+
+def test_a_plan_of_an_earlier_version_renders_the_same(split_plan: PlanDocument) -> None:
+    fields = json.loads(split_plan.to_json())
+    del fields["considered"], fields["timeline"]
+    for stage in fields["stages"]:
+        del stage["recompute"]
+    assert render(PlanDocument.from_json(json.dumps(fields))) == render(split_plan)
+
+
+def test_a_plan_with_microbatches_read_back_from_json_renders_the_same(interleaved_plan: PlanDocument) -> None:
+    assert render(PlanDocument.from_json(interleaved_plan.to_json())) == render(interleaved_plan)
 
 
 def test_a_plan_read_back_from_json_renders_the_same(split_plan: PlanDocument, passed: Verification) -> None:
@@ -113,6 +134,51 @@ def test_replicas_and_microbatches_show(split_plan: PlanDocument) -> None:
     assert "0, replica 0" in text
 
 
+def test_microbatches_are_told_only_where_the_batch_is_cut(pipeline_plan: PlanDocument) -> None:
+    whole = replace(pipeline_plan, num_microbatches=1, schedule="sequential")
+    for told in ("microbatches (estimated)", "timeline (estimated)", "microbatches are"):
+        assert told in render(pipeline_plan)
+        assert told not in render(whole)
+
+
+def test_recompute_has_a_column_only_where_a_stage_recomputes(pipeline_plan: PlanDocument) -> None:
+    assert "recompute " not in _stages(pipeline_plan)
+    stages = replace(pipeline_plan.stages[0], recompute=True), pipeline_plan.stages[1]
+    lines = _stages(replace(pipeline_plan, stages=stages)).splitlines()
+    assert lines[0].split()[-1] == "recompute"
+    assert [line.split()[-1] for line in lines if "GPU" in line] == ["yes", "no"]
+
+
+def test_the_chosen_way_alone_is_marked(pipeline_plan: PlanDocument) -> None:
+    section = render(pipeline_plan).split("microbatches (estimated)\n")[1].split("\n\n")[0]
+    marked = [line.split()[:3] for line in section.splitlines() if line.endswith("this plan")]
+    assert marked == [["2", "4", "1f1b"]]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fits", "told"),
+    [
+        (1.8e-3, True, "4 microbatches are 1.50x faster than the batch in one piece: 1.20 ms a step against 1.80 ms"),
+        (0.6e-3, True, "4 microbatches are 2.00x slower than the batch in one piece: 1.20 ms a step against 600 us"),
+        (1.2e-3, True, "4 microbatches are as fast as the batch in one piece: 1.20 ms a step against 1.20 ms"),
+        (0.6e-3, False, "the batch in one piece does not fit"),
+    ],
+)
+def test_microbatches_are_compared_with_the_batch_in_one_piece(
+    pipeline_plan: PlanDocument, seconds: float, fits: bool, told: str
+) -> None:
+    ways = [
+        replace(way, step_seconds=seconds, fits=fits) if (way.num_stages, way.num_microbatches) == (2, 1) else way
+        for way in pipeline_plan.considered
+    ]
+    assert f"\n  {told}\n" in render(replace(pipeline_plan, considered=tuple(ways)))
+
+
+def test_passes_are_coloured_by_direction(pipeline_plan: PlanDocument) -> None:
+    text = render(pipeline_plan, color=True)
+    assert "GPU:0  \x1b[34m000000111111\x1b[0m......\x1b[35maaaaaa\x1b[0m\x1b[34m222222" in text
+
+
 def test_markup_in_names_stays_text(split_plan: PlanDocument) -> None:
     stage = replace(split_plan.stages[0], layers=("[red]a[/red]", ":smile:"))
     plan = replace(split_plan, stages=(stage,), notes=("see [link=x]this[/link]",))
@@ -122,8 +188,8 @@ def test_markup_in_names_stays_text(split_plan: PlanDocument) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
-def test_no_line_is_wider_than_asked(split_plan: PlanDocument, passed: Verification, width: int) -> None:
-    text = render(replace(split_plan, verification=passed), width=width)
+def test_no_line_is_wider_than_asked(interleaved_plan: PlanDocument, passed: Verification, width: int) -> None:
+    text = render(replace(interleaved_plan, verification=passed), width=width)
     assert max(map(len, text.splitlines())) <= width
     assert all(line == line.rstrip() for line in text.splitlines())
 
@@ -153,6 +219,10 @@ def test_colour_only_on_request(split_plan: PlanDocument, monkeypatch: pytest.Mo
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "dumb")
     assert "\x1b[1mstrategy\x1b[0m" in render(split_plan, color=True).replace("\n", "")
+
+
+def _stages(plan: PlanDocument) -> str:
+    return render(plan).split("stages (estimated)\n")[1].split("\n\n")[0]
 
 
 def _line(text: str, start: str) -> str:

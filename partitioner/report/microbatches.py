@@ -1,0 +1,97 @@
+"""How the batch passes through the stages, in words: the ways considered, and the idle time that no plan avoids."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from partitioner.ir.plan import Considered, PlanDocument
+from partitioner.report.units import format_percent
+from partitioner.stages.schedules import ScheduleKind
+
+_MAX_ROWS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeastIdle:
+    """Idle share of the devices' time if `stages` took equally long and sending took no time, and why."""
+
+    share: float
+    stages: str
+    reason: str
+
+
+def is_staged(plan: PlanDocument) -> bool:
+    """Whether the step runs stage by stage rather than each op as soon as it can."""
+    return bool(passing(plan)) or any(stage.recompute for stage in plan.stages)
+
+
+def passing(plan: PlanDocument) -> str:
+    """`4 microbatches, schedule 1f1b`; empty where the batch passes in one piece."""
+    if plan.num_microbatches == 1 and plan.schedule == ScheduleKind.SEQUENTIAL:
+        return ""
+    return f"{count_microbatches(plan.num_microbatches)}, schedule {plan.schedule}"
+
+
+def count_microbatches(count: int) -> str:
+    """`1 microbatch`, `4 microbatches`."""
+    return f"{count:,} microbatch{'' if count == 1 else 'es'}"
+
+
+def is_chosen(plan: PlanDocument, way: Considered) -> bool:
+    """Whether the plan passes the batch in this way."""
+    num_recomputed = sum(stage.recompute for stage in plan.stages if stage.replica == 0)
+    chosen = plan.num_stages, plan.num_microbatches, plan.schedule, num_recomputed
+    return (way.num_stages, way.num_microbatches, way.schedule, way.num_recomputed) == chosen
+
+
+def best_ways(plan: PlanDocument) -> tuple[Considered, ...]:
+    """The best way for each number of stages and of microbatches, fastest first; the chosen one is always among them.
+
+    What fits is better than what does not. At most 12 ways, the fastest.
+    """
+
+    def rank(way: Considered) -> tuple[bool, bool, float, int]:
+        return not is_chosen(plan, way), not way.fits, way.step_seconds, way.largest_peak_bytes
+
+    best: dict[tuple[int, int], Considered] = {}
+    for way in sorted(plan.considered, key=rank):
+        best.setdefault((way.num_stages, way.num_microbatches), way)
+    shown = sorted(best.values(), key=lambda way: (not is_chosen(plan, way), way.step_seconds))[:_MAX_ROWS]
+    return tuple(sorted(shown, key=lambda way: (way.step_seconds, way.num_stages, way.num_microbatches)))
+
+
+def idle_sentence(plan: PlanDocument) -> str:
+    """How much devices idle, and how much of it the schedule itself takes; empty on one device."""
+    if len(plan.used_devices) < 2:
+        return ""
+    told = f"devices idle {format_percent(plan.predicted.bubble_fraction)} of the step"
+    least = least_idle(plan)
+    if least is None:
+        return told
+    return f"{told}; {least.stages} would idle {format_percent(least.share)} {least.reason}"
+
+
+def least_idle(plan: PlanDocument) -> LeastIdle | None:
+    """What a schedule leaves idle of S equal stages on D devices with M microbatches; None where no formula is known.
+
+    `gpipe` and `1f1b`, a stage per device: (S-1)/(M+S-1) (Huang et al. 2019, section 2.3). `interleaved`, V stages per
+    device: (D-1)/(VM+D-1) (Narayanan et al. 2021, section 2.2). In training, `sequential` keeps one device busy at a
+    time: (D-1)/D; without a backward pass nothing makes it wait between microbatches, and it is `gpipe`.
+    """
+    counts = Counter(stage.device for stage in plan.stages if stage.replica == 0)
+    num_devices, num_stages, num_microbatches = len(counts), sum(counts.values()), plan.num_microbatches
+    if num_devices < 2 or len(set(counts.values())) > 1:
+        return None
+    stages = f"{num_stages} equal stages"
+    if plan.schedule == ScheduleKind.SEQUENTIAL and plan.model.training:
+        return LeastIdle(share=1 - 1 / num_devices, stages=stages, reason="as one device works at a time")
+    if num_stages == num_devices:
+        share = (num_stages - 1) / (num_microbatches + num_stages - 1)
+        return LeastIdle(share=share, stages=stages, reason="to fill and drain, (S-1)/(M+S-1)")
+    if plan.schedule == ScheduleKind.INTERLEAVED:
+        per_device = num_stages // num_devices
+        share = (num_devices - 1) / (per_device * num_microbatches + num_devices - 1)
+        stages = f"{num_devices} devices with {per_device} equal stages each"
+        return LeastIdle(share=share, stages=stages, reason="to fill and drain, (D-1)/(VM+D-1)")
+    return None

@@ -1,0 +1,90 @@
+"""The predicted timeline as text: a row per device, a column per slice of the step, a letter for what fills it most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from partitioner.ir.devices import short_name
+from partitioner.ir.plan import PlanDocument, PlannedAction
+from partitioner.report.units import format_seconds
+from partitioner.stages.actions import Action, ActionKind
+
+IDLE = "."
+UPDATE = "U"
+_FORWARDS = "0123456789"
+_BACKWARDS = "abcdefghij"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Rows of equal length by device as people read it, seconds of the whole row, and what the symbols mean."""
+
+    rows: tuple[tuple[str, str], ...]
+    step_seconds: float
+    legend: str
+
+
+def draw_timeline(plan: PlanDocument, *, num_columns: int) -> Timeline | None:
+    """The timeline of a plan in `num_columns` columns; None where the plan has none.
+
+    A column shows what takes most of its time, so an action shorter than half a column may not show. Digits are
+    forwards, letters backwards, both by the last digit of the microbatch (`a` is 0).
+
+    Raises:
+        ValueError: An action is neither like `0F3` nor an update.
+    """
+    step_seconds = max([plan.predicted.step_seconds, *(action.end_seconds for action in plan.timeline)])
+    if not plan.timeline or step_seconds <= 0:
+        return None
+    column_seconds = step_seconds / num_columns
+    order = {device.name: index for index, device in enumerate(plan.devices)}
+    devices = sorted({action.device for action in plan.timeline}, key=lambda name: order.get(name, len(order)))
+    rows = []
+    for device in devices:
+        actions = [action for action in plan.timeline if action.device == device]
+        rows.append((short_name(device), _row(actions, column_seconds, num_columns)))
+    legend = _legend(plan, column_seconds)
+    return Timeline(rows=tuple(rows), step_seconds=step_seconds, legend=legend)
+
+
+def _row(actions: Iterable[PlannedAction], column_seconds: float, num_columns: int) -> str:
+    filled: list[dict[str, float]] = [{} for _ in range(num_columns)]
+    for action in sorted(actions, key=lambda action: action.start_seconds):
+        symbol = _symbol(action.action)
+        start, end = action.start_seconds / column_seconds, action.end_seconds / column_seconds
+        for column in range(int(start), min(math.ceil(end), num_columns)):
+            share = min(end, column + 1) - max(start, column)
+            filled[column][symbol] = filled[column].get(symbol, 0.0) + share
+    return "".join(map(_most, filled))
+
+
+def _most(shares: dict[str, float]) -> str:
+    """The symbol with the largest share of a column; the earlier one of two that have equally much."""
+    known = {symbol: round(share, 6) for symbol, share in shares.items()}
+    known[IDLE] = round(1 - sum(shares.values()), 6)
+    return max(known, key=lambda symbol: known[symbol])
+
+
+def _symbol(text: str) -> str:
+    if text == UPDATE:
+        return UPDATE
+    action = Action.parse(text)
+    symbols = _FORWARDS if action.kind is ActionKind.FORWARD else _BACKWARDS
+    return symbols[action.microbatch % len(symbols)]
+
+
+def _legend(plan: PlanDocument, column_seconds: float) -> str:
+    symbols = {_symbol(action.action) for action in plan.timeline}
+    parts = []
+    for name, known in (("forward", _FORWARDS), ("backward", _BACKWARDS)):
+        used = [symbol for symbol in known if symbol in symbols]
+        if used:
+            parts.append(f"{used[0]}-{used[-1]} {name}" if len(used) > 1 else f"{used[0]} {name}")
+    if plan.num_microbatches > len(_FORWARDS):
+        parts[-1] += " by the microbatch's last digit"
+    elif plan.num_microbatches > 1:
+        parts[-1] += " by microbatch"
+    parts += [f"{UPDATE} update"] if UPDATE in symbols else []
+    return f"{', '.join(parts)}, {IDLE} idle; a column is {format_seconds(column_seconds)}"

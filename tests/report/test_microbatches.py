@@ -1,0 +1,135 @@
+"""The ways considered and the idle time of schedules, held against tables of schedules counted slot by slot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from partitioner.ir.plan import Considered, PlanDocument, Stage
+from partitioner.report.microbatches import best_ways, idle_sentence, is_chosen, is_staged, least_idle, passing
+
+SCHEDULES = Path(__file__).parents[1] / "golden" / "schedules"
+
+
+def tables() -> Iterator[tuple[str, str, int, str]]:
+    """Schedule, devices of the stages, microbatches and the drawn table, from the golden schedules."""
+    for path in sorted(SCHEDULES.glob("*.txt")):
+        for block in path.read_text(encoding="utf-8").strip().split("\n\n"):
+            head, _, table = block.partition("\n")
+            match = re.fullmatch(r"stages on ([a-z ]+); microbatches (\d+)", head)
+            assert match is not None
+            yield path.stem, match[1].replace(" ", ""), int(match[2]), table
+
+
+KNOWN = [case for case in tables() if len(set(case[1])) == len(case[1]) > 1 or case[1] == "abab"]
+
+
+@pytest.mark.parametrize(("schedule", "devices", "num_microbatches", "table"), KNOWN)
+def test_the_least_idle_share_is_that_of_the_schedules_table(
+    split_plan: PlanDocument, schedule: str, devices: str, num_microbatches: int, table: str
+) -> None:
+    slots = [slot for line in table.splitlines() for slot in line.split("|")[1].split()]
+    least = least_idle(_plan(split_plan, schedule, devices, num_microbatches))
+    assert least is not None
+    assert least.share == pytest.approx(slots.count(".") / len(slots))
+
+
+def test_the_tables_cover_every_schedule() -> None:
+    assert {schedule for schedule, *_ in KNOWN} == {"sequential", "gpipe", "1f1b", "interleaved"}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "devices"),
+    [("1f1b", "a"), ("1f1b", "aba"), ("gpipe", "aab"), ("1f1b", "abab"), ("gpipe", "abba"), ("sequential", "aa")],
+)
+def test_no_formula_is_told_where_none_is_known(split_plan: PlanDocument, schedule: str, devices: str) -> None:
+    assert least_idle(_plan(split_plan, schedule, devices, 4)) is None
+
+
+def test_sequential_inference_is_a_pipeline(split_plan: PlanDocument) -> None:
+    """0F0 0F1 0F2 . on a and . 1F0 1F1 1F2 on b: 2 of 8 slots are idle."""
+    plan = _plan(split_plan, "sequential", "ab", 3)
+    inference = replace(plan, model=replace(plan.model, training=False))
+    found = least_idle(inference)
+    assert found is not None
+    assert found.share == pytest.approx(1 / 4)
+
+
+def test_the_idle_sentence_tells_what_the_schedule_takes(
+    pipeline_plan: PlanDocument, interleaved_plan: PlanDocument
+) -> None:
+    assert idle_sentence(pipeline_plan) == (  # 2 of 12 slots; (2-1)/(4+2-1)
+        "devices idle 17 % of the step; 2 equal stages would idle 20 % to fill and drain, (S-1)/(M+S-1)"
+    )
+    assert idle_sentence(interleaved_plan) == (  # 2 of 18 slots; (2-1)/(2*4+2-1)
+        "devices idle 11 % of the step; 2 devices with 2 equal stages each would idle 11 % to fill and drain, "
+        "(D-1)/(VM+D-1)"
+    )
+    folded = replace(interleaved_plan, schedule="1f1b")
+    assert idle_sentence(folded) == "devices idle 11 % of the step"
+    assert idle_sentence(replace(pipeline_plan, stages=pipeline_plan.stages[:1])) == ""
+
+
+def test_a_step_is_staged_by_microbatches_schedule_or_recompute(split_plan: PlanDocument) -> None:
+    assert (is_staged(split_plan), passing(split_plan)) == (False, "")
+    plan = replace(split_plan, num_microbatches=4)
+    assert (is_staged(plan), passing(plan)) == (True, "4 microbatches, schedule sequential")
+    plan = replace(split_plan, schedule="gpipe")
+    assert (is_staged(plan), passing(plan)) == (True, "1 microbatch, schedule gpipe")
+    plan = replace(split_plan, stages=(replace(split_plan.stages[0], recompute=True), split_plan.stages[1]))
+    assert (is_staged(plan), passing(plan)) == (True, "")
+
+
+def test_the_best_way_for_each_number_of_stages_and_microbatches(pipeline_plan: PlanDocument) -> None:
+    """With two microbatches gpipe is faster but does not fit; with four, 1f1b is the plan's own."""
+    found = [(way.num_stages, way.num_microbatches, way.schedule) for way in best_ways(pipeline_plan)]
+    assert found == [
+        (2, 8, "1f1b"),
+        (2, 4, "1f1b"),
+        (2, 2, "1f1b"),
+        (2, 1, "sequential"),
+        (1, 1, "sequential"),
+    ]
+
+
+def test_the_chosen_way_is_shown_however_slow(pipeline_plan: PlanDocument) -> None:
+    ways = [_way(num_microbatches=count, step_seconds=1e-3 * count) for count in range(1, 31)]
+    chosen = _way(num_microbatches=4, step_seconds=9.0)
+    plan = replace(pipeline_plan, considered=(*ways[:3], *ways[4:], chosen))
+    shown = best_ways(plan)
+    assert [way.num_microbatches for way in shown] == [1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 4]
+    assert [is_chosen(plan, way) for way in shown] == [False] * 11 + [True]
+
+
+def test_a_way_is_chosen_by_all_that_tells_ways_apart(pipeline_plan: PlanDocument) -> None:
+    assert is_chosen(pipeline_plan, _way())
+    for other in ({"num_stages": 3}, {"num_microbatches": 2}, {"schedule": "gpipe"}, {"num_recomputed": 1}):
+        assert not is_chosen(pipeline_plan, _way(**other))
+
+
+def _way(**given: object) -> Considered:
+    fields = {
+        "num_stages": 2,
+        "num_microbatches": 4,
+        "schedule": "1f1b",
+        "num_recomputed": 0,
+        "step_seconds": 1e-3,
+        "largest_peak_bytes": 1 << 30,
+        "fits": True,
+    }
+    return Considered(**{**fields, **given})  # pyright: ignore[reportArgumentType]
+
+
+def _plan(plan: PlanDocument, schedule: str, devices: str, num_microbatches: int) -> PlanDocument:
+    stages: list[Stage] = [replace(plan.stages[0], index=index, device=device) for index, device in enumerate(devices)]
+    return replace(
+        plan,
+        stages=tuple(stages),
+        num_stages=len(stages),
+        schedule=schedule,
+        num_microbatches=num_microbatches,
+    )
