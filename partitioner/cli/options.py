@@ -143,7 +143,7 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         "--microbatches",
         type=_microbatches,
         default="auto",
-        metavar="N",
+        metavar="N|auto",
         help="pass the batch through the stages in N parts; auto takes as many as pay (default: %(default)s)",
     )
     group.add_argument(

@@ -17,7 +17,7 @@ from partitioner.ir.plan import DeviceInfo, PlanDocument, Stage
 from partitioner.report.boxes import layer_runs
 from partitioner.report.checks import verification_lines
 from partitioner.report.microbatches import best_ways, idle_sentence, is_chosen, is_staged
-from partitioner.report.timeline import draw_timeline
+from partitioner.report.timeline import Timeline, draw_timeline
 from partitioner.report.units import (
     format_bytes,
     format_bytes_of,
@@ -88,8 +88,8 @@ def _sections(plan: PlanDocument, files: Sequence[str | Path], width: int) -> It
     if is_staged(plan):
         if plan.considered:
             yield "microbatches (estimated)", _considered(plan)
-        if plan.timeline:
-            yield "timeline (estimated)", _timeline(plan, width)
+        if (timeline := draw_timeline(plan, num_columns=_timeline_columns(plan, width))) is not None:
+            yield "timeline (estimated)", _timeline(timeline)
     yield "solver", _lines(_solver(plan))
     yield "hardware", _hardware(plan)
     if plan.model.training and (plan.model.loss or plan.model.optimizer):
@@ -176,20 +176,22 @@ def _considered(plan: PlanDocument) -> RenderableType:
     return Group(table, Text(sentence)) if sentence else table
 
 
-def _timeline(plan: PlanDocument, width: int) -> RenderableType:
-    labels = max(len(short_name(action.device)) for action in plan.timeline)
-    room = width - labels - 4  # the margin of the section, and two spaces behind the label
-    timeline = draw_timeline(plan, num_columns=max(min(room, _MAX_TIMELINE_COLUMNS), _MIN_TIMELINE_COLUMNS))
-    if timeline is None:
-        return Text("the step takes no time")
+def _timeline_columns(plan: PlanDocument, width: int) -> int:
+    longest = max(len(short_name(device.name)) for device in plan.devices)
+    room = width - longest - 4  # the margin of the section, and two spaces behind the label
+    return max(min(room, _MAX_TIMELINE_COLUMNS), _MIN_TIMELINE_COLUMNS)
+
+
+def _timeline(timeline: Timeline) -> RenderableType:
+    longest = max(len(device) for device, _ in timeline.rows)
     lines = []
     for device, row in timeline.rows:
         bars = Text(row)
         bars.highlight_regex("[0-9]+", "blue")
         bars.highlight_regex("[a-j]+", "magenta")
-        lines.append(Text(f"{device:{labels}}  ").append_text(bars))
+        lines.append(Text(f"{device:{longest}}  ").append_text(bars))
     end = f"{format_seconds(timeline.step_seconds):>{len(timeline.rows[0][1]) - 1}}"
-    return Group(*lines, Text(f"{'':{labels}}  0{end}"), Text(timeline.legend))
+    return Group(*lines, Text(f"{'':{longest}}  0{end}"), Text(timeline.legend))
 
 
 def _fits(fits: bool) -> Text:

@@ -44,10 +44,26 @@ def test_the_tables_cover_every_schedule() -> None:
 
 @pytest.mark.parametrize(
     ("schedule", "devices"),
-    [("1f1b", "a"), ("1f1b", "aba"), ("gpipe", "aab"), ("1f1b", "abab"), ("gpipe", "abba"), ("sequential", "aa")],
+    [
+        ("1f1b", "a"),
+        ("1f1b", "aba"),
+        ("gpipe", "aab"),
+        ("1f1b", "abab"),
+        ("gpipe", "abba"),
+        ("sequential", "aa"),
+        ("sequential", "aab"),
+        ("interleaved", "aab"),
+    ],
 )
 def test_no_formula_is_told_where_none_is_known(split_plan: PlanDocument, schedule: str, devices: str) -> None:
     assert least_idle(_plan(split_plan, schedule, devices, 4)) is None
+
+
+def test_replicas_idle_as_one_of_them_does(split_plan: PlanDocument) -> None:
+    one = _plan(split_plan, "1f1b", "ab", 4)
+    other = tuple(replace(stage, replica=1, device=f"other {stage.device}") for stage in one.stages)
+    two = replace(one, num_replicas=2, stages=(*one.stages, *other))
+    assert least_idle(two) == least_idle(one)
 
 
 def test_sequential_inference_is_a_pipeline(split_plan: PlanDocument) -> None:
@@ -103,6 +119,13 @@ def test_the_chosen_way_is_shown_however_slow(pipeline_plan: PlanDocument) -> No
     shown = best_ways(plan)
     assert [way.num_microbatches for way in shown] == [1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 4]
     assert [is_chosen(plan, way) for way in shown] == [False] * 11 + [True]
+
+
+def test_the_chosen_way_stands_for_its_number_of_microbatches_though_another_is_faster(
+    pipeline_plan: PlanDocument,
+) -> None:
+    plan = replace(pipeline_plan, considered=(_way(step_seconds=2.0), _way(schedule="gpipe", step_seconds=1.0)))
+    assert [way.schedule for way in best_ways(plan)] == ["1f1b"]
 
 
 def test_a_way_is_chosen_by_all_that_tells_ways_apart(pipeline_plan: PlanDocument) -> None:
