@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import settings
@@ -12,6 +12,8 @@ from cost_models.hardware import Device, Link, Topology, TopologyDevice
 from cost_models.specs import OpCost, TensorSpec
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import Layer, Op, OpGraph, Phase, Tensor, Variable, VariableKind
+from partitioner.ir.stage_programs import StagePrograms
+from partitioner.stages.cut import cut
 
 # Runs share a machine with others: examples are few, the same in every run, and never timed.
 settings.register_profile("planner", deadline=None, derandomize=True, max_examples=50, database=None)
@@ -89,6 +91,7 @@ class Builder:
         after: Sequence[str] = (),
         variables: Sequence[str] = (),
         host_only: bool = False,
+        differentiates: str = "",
     ) -> str:
         """An op that takes `seconds` on a device of speed 1 and makes one tensor; `reads` name ops."""
         self.ops.append(
@@ -103,6 +106,8 @@ class Builder:
                 control_inputs=tuple(after),
                 variables=tuple(variables),
                 host_only=host_only,
+                differentiates=differentiates,
+                stateful=bool(variables),
             )
         )
         spec = TensorSpec(shape=(size_bytes // 4,), dtype="float32")
@@ -216,3 +221,101 @@ def random_graphs(draw: st.DrawFn, max_ops: int = 8, training: bool = True) -> B
 def on(costed: CostedGraph, **places: int) -> Mapping[str, int]:
     """A placement: every op on device 0 but for those named."""
     return {op.name: places.get(op.name, 0) for op in costed.graph.ops}
+
+
+def pipeline(
+    num_stages: int,
+    *,
+    forward: float = 1.0,
+    backward: float = 2.0,
+    saved_bytes: int = 1024,
+    gradient_bytes: int = 2048,
+    parameter_bytes: int = 4096,
+) -> Builder:
+    """A training step as capture gives it: stage i reads `w{i}`, and saves its input and output for its backward.
+
+    `f{i}` takes `forward` seconds, `d{i}` (the gradient of `w{i}`) `backward` seconds; `b{i}` (of the input, 256 bytes)
+    takes none. The batch is `x`, 256 bytes.
+    """
+    made = Builder()
+    before = made.add("x", 0.0, type="Placeholder", size_bytes=256)
+    for i in range(num_stages):
+        layer = f"layer{i}"
+        made.variable(f"w{i}", parameter_bytes, layer=layer)
+        made.add(
+            f"r{i}", 0.0, type="ReadVariableOp", size_bytes=parameter_bytes, layer=layer, variables=[f"w{i}"],
+            group=f"w{i}",
+        )  # fmt: skip
+        before = made.add(f"f{i}", forward, before, f"r{i}", size_bytes=saved_bytes, layer=layer)
+    for i in reversed(range(num_stages)):
+        layer, entered = f"layer{i}", f"f{i - 1}" if i else "x"
+        error = [f"b{i + 1}"] if i + 1 < num_stages else []
+        back = {"phase": Phase.BACKWARD, "layer": layer, "differentiates": f"f{i}"}
+        gradient = made.add(f"d{i}", backward, *error, f"f{i}", entered, size_bytes=gradient_bytes, **back)
+        if i:
+            made.add(f"b{i}", 0.0, *error, f"f{i}", size_bytes=256, **back)
+        made.add(
+            f"u{i}", 0.0, gradient, size_bytes=0, layer=layer, phase=Phase.UPDATE, variables=[f"w{i}"], group=f"w{i}"
+        )
+    return made
+
+
+def cut_up(costed: CostedGraph, placement: Mapping[str, int], recompute: Collection[int] | None = ()) -> StagePrograms:
+    """The stage programs of a placed graph whose sinks are all wanted."""
+    graph = costed.graph
+    names = [placed.name for placed in costed.topology.devices]
+    sinks = [op for op in graph.ops if not any(graph.consumers[name] for name in op.outputs)]
+    return cut(
+        graph,
+        {name: names[device] for name, device in placement.items()},
+        results=[name for op in sinks if op.phase is not Phase.UPDATE for name in op.outputs],
+        roots=[op.name for op in sinks if op.phase is Phase.UPDATE],
+        devices=names,
+        recompute=recompute,
+    )
+
+
+@st.composite
+def random_steps(draw: st.DrawFn, max_layers: int = 6) -> Builder:
+    """A small training step that can be cut: layers that read the batch or earlier ones, backwards that mirror them."""
+    made = Builder()
+    made.add("x", 0.0, type="Placeholder", size_bytes=256)
+    count = draw(st.integers(1, max_layers))
+    reads = [
+        draw(st.lists(st.sampled_from(["x", *(f"f{j}" for j in range(i))]), min_size=1, max_size=2, unique=True))
+        for i in range(count)
+    ]
+    trained = [draw(st.booleans()) for _ in range(count)]
+    sizes = [4 * draw(st.sampled_from([1, 64, 256])) for _ in range(count)]
+    taken = st.sampled_from([0.0, 0.25, 0.5, 1.0, 4.0])
+    for i in range(count):
+        layer, used = f"layer{i}", list(reads[i])
+        if trained[i]:
+            made.variable(f"w{i}", 4 * draw(st.integers(1, 300)), layer=layer)
+            used.append(made.add(f"r{i}", 0.0, type="ReadVariableOp", layer=layer, variables=[f"w{i}"], group=f"w{i}"))
+        made.add(f"f{i}", draw(taken), *used, size_bytes=sizes[i], layer=layer)
+    ends = [f"f{i}" for i in range(count) if not any(f"f{i}" in sources for sources in reads)]
+    made.add("loss", draw(taken), *ends, size_bytes=4)
+    for i in reversed(range(count)):
+        errors = [f"b{j}" for j in range(i + 1, count) if f"f{i}" in reads[j]] or ["loss"]
+        back = {"phase": Phase.BACKWARD, "layer": f"layer{i}", "differentiates": f"f{i}"}
+        made.add(f"b{i}", draw(taken), *errors, f"f{i}", size_bytes=sizes[i], **back)
+        if trained[i]:
+            made.add(f"d{i}", draw(taken), *errors, *reads[i], size_bytes=made.variables[-1].size_bytes, **back)
+            made.add(
+                f"u{i}", draw(taken), f"d{i}", size_bytes=0, layer=f"layer{i}", phase=Phase.UPDATE,
+                variables=[f"w{i}"], group=f"w{i}",
+            )  # fmt: skip
+    return made
+
+
+@st.composite
+def placed_steps(draw: st.DrawFn, num_devices: int = 3) -> tuple[CostedGraph, dict[str, int]]:
+    """A random step with its layers placed at random, on devices and links that are alike or not."""
+    made = draw(random_steps())
+    speeds = draw(st.sampled_from([[1.0, 1.0, 1.0], [1.0, 2.0, 0.5]]))[:num_devices]
+    wire = draw(st.sampled_from([link(), link(0.0)]))
+    layers = dict.fromkeys(op.layer for op in made.ops)
+    device = {layer: draw(st.integers(0, num_devices - 1)) for layer in layers}
+    costed = made.costed(topology(num_devices, speeds=speeds, wire=wire))
+    return costed, {op.name: device[op.layer] for op in made.ops}

@@ -1,0 +1,126 @@
+"""What a call of a stage program costs: seconds on its device, and bytes it takes while it runs and afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cost_models.memory import allocated_bytes
+from partitioner.ir.costed import CostedGraph
+from partitioner.ir.devices import DeviceName
+from partitioner.ir.stage_programs import StageProgram, StagePrograms
+from partitioner.planner.buffers import Buffers
+
+CALL_SECONDS = 70e-6
+"""To start a function and to hand over its results: 50 to 90 us between CPU devices of TensorFlow 2.21 on a 2-core x86
+virtual machine."""
+OP_SECONDS = 2.5e-6
+"""To dispatch an op inside a function, measured the same way, where the device's launch overhead is not larger. Only
+stage programs are charged with it: it is what makes microbatches too small to pay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramCost:
+    """One call of a stage program at the batch size of the costed graph.
+
+    Attributes:
+        seconds: On its device, dispatch included.
+        received_bytes: Of inputs that programs on other devices make.
+        output_bytes: Of outputs, whether or not they have a buffer of their own.
+        transient_bytes: Most that its own buffers take at a time, op by op in graph order; inputs not included.
+        left_bytes: Of its own buffers that are left when it ends, because outputs lie in them.
+        owner: For each output, the tensor whose buffer it lies in: an output, an input, or None for a variable.
+    """
+
+    seconds: float
+    received_bytes: int
+    output_bytes: int
+    transient_bytes: int
+    left_bytes: int
+    owner: Mapping[str, str | None]
+
+
+class StageCosts:
+    """Costs of stage programs of one graph at one batch size; a program is looked at once."""
+
+    def __init__(self, costed: CostedGraph) -> None:
+        self.costed = costed
+        self.index = {placed.name: index for index, placed in enumerate(costed.topology.devices)}
+        self.kinds = [DeviceName.parse(placed.name).type for placed in costed.topology.devices]
+        self._passes_on = Buffers(costed).passes_on
+        self._seconds = {op.name: row for op, row in zip(costed.graph.ops, costed.seconds, strict=True)}
+        launch = [placed.device.launch_overhead_seconds for placed in costed.topology.devices]
+        self._dispatch_seconds = [max(0.0, OP_SECONDS - seconds) for seconds in launch]
+        self._known: dict[tuple[object, ...], ProgramCost] = {}
+
+    def all(self, programs: StagePrograms) -> list[ProgramCost]:
+        """The costs of `programs.programs`, in this order."""
+        made_on = {name: other.device for other in programs.programs for name in other.outputs}
+        found = []
+        for program in programs.programs:
+            received = tuple(n for n in program.inputs if made_on.get(n, program.device) != program.device)
+            key = (program.device, program.ops, program.outputs, received)
+            if key not in self._known:
+                self._known[key] = self._of(program, received, programs.aliases)
+            found.append(self._known[key])
+        return found
+
+    def size_bytes(self, tensor: str, device: int) -> int:
+        """Bytes that a tensor's buffer takes on a device."""
+        return allocated_bytes(self.costed.graph.tensor[tensor].size_bytes, self.kinds[device])
+
+    def _of(self, program: StageProgram, received: Iterable[str], aliases: Mapping[str, str]) -> ProgramCost:
+        device, tensor = self.index[program.device], self.costed.graph.tensor
+        owner = self._owners(program, aliases)
+        transient, left = self._own_bytes(program, device, owner, aliases)
+        return ProgramCost(
+            seconds=self._call_seconds(program.ops, device),
+            received_bytes=sum(tensor[name].size_bytes for name in received),
+            output_bytes=sum(tensor[name].size_bytes for name in program.outputs),
+            transient_bytes=transient,
+            left_bytes=left,
+            owner={name: owner.get(name, name) for name in program.outputs},
+        )
+
+    def _call_seconds(self, ops: Iterable[str], device: int) -> float:
+        dispatch = self._dispatch_seconds[device]
+        return CALL_SECONDS + sum(self._seconds[name][device] + dispatch for name in ops)
+
+    def _owners(self, program: StageProgram, aliases: Mapping[str, str]) -> dict[str, str | None]:
+        """For the tensors of a program that have no buffer of their own, the tensor that has it."""
+        op = self.costed.graph.op
+        found: dict[str, str | None] = {}
+        for name in program.ops:
+            for output in op[name].outputs:
+                if output in self._passes_on:
+                    source = self._passes_on[output]
+                    source = aliases.get(source, source) if source is not None else None
+                    found[output] = found.get(source, source) if source is not None else None
+        return found
+
+    def _own_bytes(
+        self, program: StageProgram, device: int, owner: Mapping[str, str | None], aliases: Mapping[str, str]
+    ) -> tuple[int, int]:
+        """The most that the program's buffers take at a time, and what they take when it ends."""
+        op = self.costed.graph.op
+        given = set(program.inputs)
+        reads = {name: {owner.get(t, t) for t in (aliases.get(n, n) for n in op[name].inputs)} for name in program.ops}
+        readers: dict[str | None, int] = {}
+        for buffers in reads.values():
+            for buffer in buffers:
+                readers[buffer] = readers.get(buffer, 0) + 1
+        kept = {owner.get(name, name) for name in program.outputs}
+        held: dict[str, int] = {}
+        now = most = 0
+        for name in program.ops:
+            made = [output for output in op[name].outputs if output not in owner and output not in given]
+            for output in made:
+                held[output] = self.size_bytes(output, device)
+                now += held[output]
+            most = max(most, now)
+            for buffer in reads[name]:
+                readers[buffer] -= 1
+            for buffer in {*reads[name], *made}:
+                if buffer in held and not readers.get(buffer) and buffer not in kept:
+                    now -= held.pop(buffer)
+        return most, now
