@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from partitioner.ir.costed import CostedGraph
-from partitioner.ir.devices import DeviceName
 from partitioner.ir.op_graph import OpGraph, Phase, VariableKind
 from partitioner.ir.plan import (
     DeviceInfo,
@@ -18,9 +17,13 @@ from partitioner.ir.plan import (
     Stage,
     Strategy,
 )
-from partitioner.planner.search import Found
+from partitioner.planner.found import Found
+from partitioner.planner.op_devices import op_devices
+from partitioner.planner.staged_plan import staged_stages, variable_users
 
 _LOSS = "loss"
+# Bars beyond this many are left out of a plan: nobody can look at them, and each takes 150 bytes.
+_MAX_TIMELINE = 2000
 
 
 def plan_fields(
@@ -34,20 +37,20 @@ def plan_fields(
     """The fields of a `PlanDocument` that planning decides."""
     graph = costed.graph
     placement = op_devices(graph, found.placement, [info.name for info in infos])
-    stages = _stages(costed, found, placement)
+    stages = staged_stages(costed, found) if found.programs else _stages(costed, found, placement)
     step = found.schedule.step_seconds
-    used = [stage.device for stage in stages]
+    used = list(dict.fromkeys(stage.device for stage in stages))
     busy = sum(found.schedule.busy_seconds[device] for device in used)
     uncosted = costed.uncosted_ops
     return {
         "devices": _with_hosts(infos, placement),
-        "strategy": Strategy.SINGLE if len(stages) == 1 else Strategy.LAYER_SPLIT,
+        "strategy": Strategy.SINGLE if len(used) == 1 else Strategy.LAYER_SPLIT,
         "requested_strategy": requested,
         "objective": objective,
         "num_replicas": 1,
         "num_stages": len(stages),
-        "num_microbatches": 1,
-        "schedule": "sequential",
+        "num_microbatches": found.num_microbatches,
+        "schedule": found.schedule_kind,
         "updates": "sync",
         "stages": tuple(stages),
         "placement": placement,
@@ -58,6 +61,8 @@ def plan_fields(
             bubble_fraction=max(0.0, 1 - busy / (step * len(used))) if step else 0.0,
             peak_bytes={device: use.total_bytes for device, use in found.schedule.peak.items()},
         ),
+        "considered": found.considered,
+        "timeline": found.staged.timeline[:_MAX_TIMELINE] if found.staged else (),
         "baselines": found.baselines,
         "solver": found.solver,
         "uncosted_ops": tuple(f"{op_type} x{count}" for op_type, count in uncosted.items()),
@@ -65,17 +70,6 @@ def plan_fields(
         "edges": _edges(graph),
         "notes": (*found.notes, *_notes(costed)),
     }
-
-
-def op_devices(graph: OpGraph, placement: Mapping[str, int], names: Sequence[str]) -> dict[str, str]:
-    """Canonical device name of every op; an op that no GPU can run goes to the host of its GPU."""
-    found = {}
-    for op in graph.ops:
-        device = DeviceName.parse(names[placement[op.name]])
-        if op.host_only and device.type == "GPU":
-            device = device.host
-        found[op.name] = device.canonical
-    return found
 
 
 def _with_hosts(infos: Sequence[DeviceInfo], placement: Mapping[str, str]) -> tuple[DeviceInfo, ...]:
@@ -92,7 +86,7 @@ def _stages(costed: CostedGraph, found: Found, placement: Mapping[str, str]) -> 
     graph, topology = costed.graph, costed.topology
     forward = [op for op in graph.ops if op.phase is Phase.FORWARD and op.layer]
     order = list(dict.fromkeys(found.placement[op.name] for op in [*forward, *graph.ops]))
-    users = {variable: op.name for op in reversed(graph.ops) for variable in op.variables}
+    users = variable_users(graph)
     home = {variable: found.placement[user] for variable, user in users.items()}
     stages = []
     for index, device in enumerate(order):

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partitioner.ir.costed import CostedGraph
+from partitioner.ir.plan import Considered
 from partitioner.ir.schedule import Schedule
 from partitioner.planner.buffers import Buffers
 from partitioner.planner.coarsen import Coarsening
 from partitioner.planner.simulate import simulate
+from partitioner.stages.schedules import ScheduleKind
 
 Assignment = tuple[int, ...]
 """Device index per item."""
@@ -32,6 +34,19 @@ class Judged:
     def fits(self) -> bool:
         """Whether no device's peak exceeds what may be used of it."""
         return self.over_bytes == 0
+
+    @property
+    def considered(self) -> Considered:
+        """The figures that a plan keeps of it: a stage for each device, one microbatch."""
+        return Considered(
+            num_stages=len(set(self.assignment)),
+            num_microbatches=1,
+            schedule=ScheduleKind.SEQUENTIAL.value,
+            num_recomputed=0,
+            step_seconds=self.step_seconds,
+            largest_peak_bytes=self.largest_peak_bytes,
+            fits=self.fits,
+        )
 
 
 class Judge:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 from partitioner.errors import TimeLimitError, UsageError
 from partitioner.ir.costed import CostedGraph
@@ -11,15 +12,17 @@ from partitioner.ir.devices import short_name
 from partitioner.ir.op_graph import Phase
 from partitioner.ir.plan import Baseline, Objective, SolverInfo, Strategy
 from partitioner.ir.problem import PlacementProblem
-from partitioner.ir.schedule import Schedule
 from partitioner.planner import baselines
-from partitioner.planner.bounds import lower_bound_seconds
-from partitioner.planner.coarsen import Coarsening, coarsen
+from partitioner.planner.coarsen import coarsen
+from partitioner.planner.found import Found
 from partitioner.planner.judge import Assignment, Judge, Judged
+from partitioner.planner.microbatches import Microbatching, Way
 from partitioner.planner.need import Need
 from partitioner.planner.polish import polish
 from partitioner.planner.problem import adjacent_items, item_bytes, placement_problem
 from partitioner.planner.solve.client import SolveResult, solve
+from partitioner.planner.stage_judge import StageJudge
+from partitioner.planner.ways import Ways
 
 # Placements within 1 % of the fastest count as equally fast, because estimates are not that exact: of these, one
 # whose fullest device is at most a tenth fuller than it need be, and of these, the one that sends least.
@@ -36,18 +39,6 @@ _POLISHED_OPS_PER_SECOND = 10_000
 _MAX_POLISHED_OPS = 400_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """The chosen placement, what it was compared with, and what is proved of it."""
-
-    placement: dict[str, int]
-    schedule: Schedule
-    coarsening: Coarsening
-    baselines: tuple[Baseline, ...]
-    solver: SolverInfo
-    notes: tuple[str, ...]
-
-
 def search(
     costed: CostedGraph,
     *,
@@ -56,8 +47,9 @@ def search(
     pinned: Mapping[str, int] | None = None,
     time_limit_seconds: float = 60.0,
     seed: int = 0,
+    microbatching: Microbatching | None = None,
 ) -> Found:
-    """Choose a device for every op.
+    """Choose a device for every op, and how the batch passes through them.
 
     Args:
         costed: The graph, its costs and its topology (which holds the memory limits).
@@ -67,13 +59,14 @@ def search(
         pinned: Device index by op name.
         time_limit_seconds: For the solver.
         seed: For the solver.
+        microbatching: What may be chosen of microbatches, schedule and recompute; the step runs as one graph without.
 
     Raises:
         InfeasibleError: No placement fits, with the bytes needed and available and what would help.
         TimeLimitError: The time ran out before a placement that fits was found.
         UsageError: The pins contradict the strategy, or a layer split has fewer parts than devices.
     """
-    return _Search(costed, strategy, objective, dict(pinned or {}), time_limit_seconds, seed).run()
+    return _Search(costed, strategy, objective, dict(pinned or {}), time_limit_seconds, seed, microbatching).run()
 
 
 class _Search:
@@ -85,6 +78,7 @@ class _Search:
         pinned: dict[str, int],
         time_limit_seconds: float,
         seed: int,
+        microbatching: Microbatching | None,
     ) -> None:
         self.costed, self.strategy, self.objective, self.pinned = costed, strategy, objective, pinned
         self.time_limit_seconds, self.seed = time_limit_seconds, seed
@@ -92,6 +86,15 @@ class _Search:
         self.coarsening = coarsen(costed, keep_apart=pinned)
         self.required = self._required_devices()
         self.judge = Judge(costed, self.coarsening)
+        self.ways = Ways(
+            costed=costed,
+            coarsening=self.coarsening,
+            microbatching=microbatching,
+            strategy=strategy,
+            objective=objective,
+            required=self.required,
+            judge=StageJudge(costed, self.coarsening, microbatching) if microbatching else None,
+        )
 
     def run(self) -> Found:
         num_items = len(self.coarsening.items)
@@ -101,23 +104,27 @@ class _Search:
                 help=f"give at most {num_items} devices",
             )
         compared = {name: self.judge(assignment) for name, assignment in self._baselines().items()}
-        bound = lower_bound_seconds(self.costed)
+        bound = self.ways.bound_seconds(self._eligible())
         seconds, status, note = 0.0, "optimal", ""
-        if not self._is_settled(bound):
-            starts = self._starts()
+        starts = self._starts()
+        if self.ways.allows_plain and not self._is_settled(bound):
             result = self._ask_solver(starts)
             seconds, status, note = result.solution.seconds, result.solution.status, result.note
             if result.solution.assignment is not None:
                 starts.append(result.solution.assignment)
             self._polish(starts)
-        if not self._eligible():
+        if self.ways.are_needed(self._eligible()) and not self._is_proved(bound):
+            known = [judged.assignment for judged in sorted(self._plain(), key=self._worth)]
+            self.ways.search(self._eligible(), list(dict.fromkeys([*known, *starts])))
+        plain = self._in_order(self._choose(list(compared.values()))) if self._eligible() else None
+        way = self.ways.best(plain)
+        if plain is None and way is None:
             raise self._nothing_fits(status)
-        best = self._in_order(self._choose(list(compared.values())))
-        step = best.step_seconds
-        gap = max(0.0, (step - bound) / step) if step > 0 else 0.0
+        step = way.staged.step_seconds if way else plain.step_seconds if plain else 0.0
+        bound = min(self.ways.bound_seconds(self._eligible()), step)
+        gap = (step - bound) / step if step > 0 else 0.0
         return Found(
-            placement=self.judge.placement(best.assignment),
-            schedule=self.judge.schedule(best.assignment),
+            **(_in_stages(way) if way else self._as_one_graph(plain)),
             coarsening=self.coarsening,
             baselines=tuple(
                 Baseline(name=name, step_seconds=judged.step_seconds, fits=judged.fits)
@@ -126,13 +133,21 @@ class _Search:
             solver=SolverInfo(
                 status="optimal" if gap <= 1e-9 else "time-limit" if status == "time-limit" else "feasible",
                 objective=step,
-                lower_bound=min(bound, step),
+                lower_bound=bound,
                 gap=gap,
                 seconds=seconds,
                 seed=self.seed,
             ),
             notes=tuple(filter(None, (note, self._coarsening_note()))),
+            considered=self.ways.considered(self._plain(), way or plain),
         )
+
+    def _as_one_graph(self, plain: Judged | None) -> dict[str, Any]:
+        assert plain is not None
+        return {
+            "placement": self.judge.placement(plain.assignment),
+            "schedule": self.judge.schedule(plain.assignment),
+        }
 
     def _coarsening_note(self) -> str:
         if self.coarsening.is_lossless or len(self.devices) == 1:
@@ -206,13 +221,22 @@ class _Search:
         }[self.strategy]
         return allowed and all(assignment[item] == device for item, device in self.required.items())
 
+    def _plain(self) -> list[Judged]:
+        """Placements known so far that may run as one graph, if they fit."""
+        if not self.ways.allows_plain:
+            return []
+        return [judged for judged in self.judge.known.values() if self._is_allowed(judged.assignment)]
+
     def _eligible(self) -> list[Judged]:
-        return [j for j in self.judge.known.values() if j.fits and self._is_allowed(j.assignment)]
+        return [judged for judged in self._plain() if judged.fits]
 
     def _is_settled(self, bound: float) -> bool:
         """Whether a simple placement is already known to be best, so that nothing else need be looked at."""
         if self.strategy is Strategy.SINGLE or len(self.devices) == 1:
             return True
+        return self._is_proved(bound)
+
+    def _is_proved(self, bound: float) -> bool:
         if self.objective is Objective.MEMORY:
             return False
         return any(judged.step_seconds <= bound * (1 + 1e-9) for judged in self._eligible())
@@ -326,6 +350,8 @@ class _Search:
         return replace(problem, devices=devices)
 
     def _nothing_fits(self, status: str) -> Exception:
+        if (refusal := self.ways.refusal()) is not None:
+            return refusal
         if status == "time-limit":
             return TimeLimitError(
                 f"no placement that fits was found within {self.time_limit_seconds:g} s",
@@ -338,5 +364,19 @@ class _Search:
             coarsening=self.coarsening,
             attempts=[self.judge.placement(judged.assignment) for judged in closest],
         )
-        other_fits = any(judged.fits for judged in self.judge.known.values())
-        return need.error(alternative="--strategy auto" if other_fits and self.strategy is not Strategy.AUTO else "")
+        ways_out = [self.ways.way_out()]
+        if self.strategy is not Strategy.AUTO and any(judged.fits for judged in self.judge.known.values()):
+            ways_out.append("--strategy auto")
+        return need.error(alternative=", or ".join(filter(None, ways_out)))
+
+
+def _in_stages(way: Way) -> dict[str, Any]:
+    return {
+        "placement": way.placement,
+        "schedule": way.staged.schedule,
+        "num_microbatches": way.num_microbatches,
+        "schedule_kind": way.schedule.value,
+        "recompute": way.recompute,
+        "staged": way.staged,
+        "programs": way.programs,
+    }

@@ -45,7 +45,7 @@ class StageCosts:
 
     def __init__(self, costed: CostedGraph) -> None:
         self.costed = costed
-        self.index = {placed.name: index for index, placed in enumerate(costed.topology.devices)}
+        self._index = {placed.name: index for index, placed in enumerate(costed.topology.devices)}
         self.kinds = [DeviceName.parse(placed.name).type for placed in costed.topology.devices]
         self._passes_on = Buffers(costed).passes_on
         self._seconds = {op.name: row for op, row in zip(costed.graph.ops, costed.seconds, strict=True)}
@@ -65,12 +65,16 @@ class StageCosts:
             found.append(self._known[key])
         return found
 
+    def device(self, name: str) -> int:
+        """Index of a device by name; a program on the host of a GPU is taken to run on the first device."""
+        return self._index.get(name, 0)
+
     def size_bytes(self, tensor: str, device: int) -> int:
         """Bytes that a tensor's buffer takes on a device."""
         return allocated_bytes(self.costed.graph.tensor[tensor].size_bytes, self.kinds[device])
 
     def _of(self, program: StageProgram, received: Iterable[str], aliases: Mapping[str, str]) -> ProgramCost:
-        device, tensor = self.index[program.device], self.costed.graph.tensor
+        device, tensor = self.device(program.device), self.costed.graph.tensor
         owner = self._owners(program, aliases)
         transient, left = self._own_bytes(program, device, owner, aliases)
         return ProgramCost(

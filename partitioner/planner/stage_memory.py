@@ -70,7 +70,7 @@ def variable_bytes(costed: CostedGraph, programs: StagePrograms) -> list[dict[Va
     found = [dict.fromkeys(VariableKind, 0) for _ in index]
     for variable in graph.variables:
         if variable.name in device:
-            where = index[device[variable.name]]
+            where = index.get(device[variable.name], 0)
             found[where][variable.kind] += allocated_bytes(variable.size_bytes, kinds[where])
     return found
 

@@ -52,7 +52,7 @@ class StageWiring:
         self.all: tuple[StageProgram, ...] = tuple(programs.programs)
         self.maker = {name: index for index, program in enumerate(self.all) for name in program.outputs}
         self.wires = [
-            Wires(cost=cost, device=costs.index[program.device], per_microbatch=_is_repeated(program))
+            Wires(cost=cost, device=costs.device(program.device), per_microbatch=_is_repeated(program))
             for program, cost in zip(self.all, costs.all(programs), strict=True)
         ]
         self.carried = {

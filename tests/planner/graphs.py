@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 from cost_models.hardware import Device, Link, Topology, TopologyDevice
 from cost_models.specs import OpCost, TensorSpec
 from partitioner.ir.costed import CostedGraph
+from partitioner.ir.execution import Execution
 from partitioner.ir.op_graph import Layer, Op, OpGraph, Phase, Tensor, Variable, VariableKind
 from partitioner.ir.stage_programs import StagePrograms
+from partitioner.planner.microbatches import PREFERENCE, Microbatching
 from partitioner.stages.cut import cut
 
 # Runs share a machine with others: examples are few, the same in every run, and never timed.
@@ -258,6 +261,42 @@ def pipeline(
             f"u{i}", 0.0, gradient, size_bytes=0, layer=layer, phase=Phase.UPDATE, variables=[f"w{i}"], group=f"w{i}"
         )
     return made
+
+
+def with_rows(costed: CostedGraph, rows: int) -> CostedGraph:
+    """A `pipeline` or `random_steps` for fewer rows: seconds and activations shrink, parameters do not."""
+    graph = costed.graph
+    share = rows / graph.batch_size
+    costs = [
+        cost if op.phase is Phase.UPDATE else replace(cost, flops=round(cost.flops * share))
+        for op, cost in zip(graph.ops, costed.costs, strict=True)
+    ]
+    tensors = [
+        tensor
+        if tensor.producer[0] in "rdu" or tensor.producer == "loss"
+        else replace(tensor, spec=TensorSpec(shape=(round(tensor.spec.shape[0] * share),), dtype="float32"))
+        for tensor in graph.tensors
+    ]
+    return replace(costed, graph=replace(graph, tensors=tuple(tensors), batch_size=rows), costs=tuple(costs))
+
+
+def microbatching(costed: CostedGraph, *counts: int, **choices: Any) -> Microbatching:
+    """Choices for a `pipeline` or `random_steps`; every schedule unless told otherwise."""
+    graph = costed.graph
+    sinks = [op for op in graph.ops if not any(graph.consumers[name] for name in op.outputs)]
+
+    def programs(execution: Execution) -> StagePrograms:
+        return cut(
+            graph,
+            execution.placement,
+            results=[name for op in sinks if op.phase is not Phase.UPDATE for name in op.outputs],
+            roots=[op.name for op in sinks if op.phase is Phase.UPDATE],
+            devices=execution.stage_devices,
+            recompute=execution.recompute,
+        )
+
+    fields = {"schedules": PREFERENCE, "costed_for": lambda rows: with_rows(costed, rows), "programs": programs}
+    return Microbatching(counts=counts, **{**fields, **choices})
 
 
 def cut_up(costed: CostedGraph, placement: Mapping[str, int], recompute: Collection[int] | None = ()) -> StagePrograms:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from graphs import Builder, link, topology, training_chain
+from graphs import Builder, cut_up, link, on, pipeline, topology, training_chain
 
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import VariableKind
-from partitioner.ir.plan import DeviceInfo, Objective, Origin, PlannedEdge, SolverInfo, Strategy
-from partitioner.planner.assemble import forward_boxes, op_devices, plan_fields
+from partitioner.ir.plan import Considered, DeviceInfo, Objective, Origin, PlannedEdge, SolverInfo, Strategy
+from partitioner.planner.assemble import forward_boxes, plan_fields
 from partitioner.planner.coarsen import coarsen
-from partitioner.planner.search import Found
+from partitioner.planner.found import Found
+from partitioner.planner.op_devices import op_devices
 from partitioner.planner.simulate import simulate
+from partitioner.planner.simulate_stages import simulate_stages
+from partitioner.stages.schedules import ScheduleKind
 
 GPU0, GPU1 = (f"/job:localhost/replica:0/task:0/device:GPU:{index}" for index in range(2))
 CPU0 = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -128,3 +133,86 @@ def test_the_parameters_of_a_stage_are_those_of_its_ops() -> None:
     costed = made.costed()
     stages = fields_of(costed, {"a": 0, "b": 1})["stages"]
     assert [stage.parameter_bytes for stage in stages] == [1024, 0]
+
+
+def staged_fields(num_microbatches: int = 4, recompute: tuple[int, ...] = ()) -> dict:
+    """Four layers in four stages on two devices, dealt round robin; a layer takes 1 s forward and 1 s backward."""
+    costed = pipeline(4, forward=1.0, backward=1.0).costed(topology(2, wire=link(0.0, 2.0**60)))
+    placement = dict(on(costed, **{f"{kind}{i}": i % 2 for kind in "rfdbu" for i in range(4)}))
+    programs = cut_up(costed, placement, recompute)
+    kind = ScheduleKind.INTERLEAVED
+    staged = simulate_stages(programs, costed, num_microbatches=num_microbatches, schedule=kind)
+    plain = found_at(costed, placement)
+    found = replace(
+        plain,
+        schedule=staged.schedule,
+        num_microbatches=num_microbatches,
+        schedule_kind=kind.value,
+        recompute=programs.recomputed,
+        staged=staged,
+        programs=programs,
+        considered=(
+            Considered(
+                num_stages=4, num_microbatches=4, schedule="interleaved", num_recomputed=0, step_seconds=18.0,
+                largest_peak_bytes=1, fits=True,
+            ),
+        ),
+    )  # fmt: skip
+    infos = [
+        DeviceInfo(name=placed.name, hardware="test", origin=Origin.ASSUMED, memory_bytes=placed.memory_bytes)
+        for placed in costed.topology.devices
+    ]
+    return plan_fields(costed, found, infos, requested=Strategy.AUTO, objective=Objective.THROUGHPUT)
+
+
+def test_a_staged_plan_has_a_stage_per_stage_program() -> None:
+    fields = staged_fields()
+    assert (fields["num_stages"], fields["num_microbatches"], fields["schedule"]) == (4, 4, "interleaved")
+    assert fields["strategy"] is Strategy.LAYER_SPLIT
+    stages = fields["stages"]
+    assert [(s.index, s.device, s.layers) for s in stages] == [
+        (0, GPU0, ("layer0",)),
+        (1, GPU1, ("layer1",)),
+        (2, GPU0, ("layer2",)),
+        (3, GPU1, ("layer3",)),
+    ]
+    assert [s.parameter_bytes for s in stages] == [4096] * 4
+    assert [s.compute_seconds for s in stages] == pytest.approx([8.0] * 4, abs=0.01)
+    # Per microbatch 1024 bytes forward and 256 backward, but nothing behind the last stage and before the first.
+    assert [s.send_bytes for s in stages] == [4096, 4096 + 1024, 4096 + 1024, 1024]
+    # f, d, r and u of each layer, b of all but the first; x, r and u count for the first stage on the device.
+    assert sum(s.num_ops for s in stages) == len(fields["placement"])
+    assert [s.num_ops for s in stages][2:] == [3, 3]
+    assert fields["considered"][0].step_seconds == 18.0
+
+
+def test_figures_of_a_staged_plan() -> None:
+    predicted = staged_fields()["predicted"]
+    assert predicted.step_seconds == predicted.latency_seconds == pytest.approx(18.0, abs=0.02)
+    # 16 of 18 seconds are work on each device.
+    assert predicted.bubble_fraction == pytest.approx(1 - 16 / 18, abs=0.002)
+    assert set(predicted.peak_bytes) == {GPU0, GPU1}
+
+
+def test_the_timeline_has_every_pass_and_update_up_to_a_limit() -> None:
+    timeline = staged_fields()["timeline"]
+    assert len(timeline) == 2 * 4 * 4 + 2
+    assert {bar.action for bar in timeline} == {f"{s}{k}{m}" for s in range(4) for k in "FB" for m in range(4)} | {"U"}
+    assert len(staged_fields(512)["timeline"]) == 2000
+
+
+def test_stages_say_whether_they_recompute() -> None:
+    assert [stage.recompute for stage in staged_fields(recompute=(0, 2))["stages"]] == [True, False, True, False]
+
+
+def test_stages_of_one_device_are_a_single_plan() -> None:
+    costed = pipeline(2).costed(topology(1))
+    programs = cut_up(costed, on(costed))
+    staged = simulate_stages(programs, costed, num_microbatches=2, schedule=ScheduleKind.SEQUENTIAL)
+    found = replace(
+        found_at(costed, dict(on(costed))), schedule=staged.schedule, num_microbatches=2, staged=staged,
+        programs=programs,
+    )  # fmt: skip
+    infos = [DeviceInfo(name=GPU0, hardware="test", origin=Origin.ASSUMED, memory_bytes=2**40)]
+    fields = plan_fields(costed, found, infos, requested=Strategy.AUTO, objective=Objective.THROUGHPUT)
+    assert (fields["strategy"], fields["num_stages"], fields["num_microbatches"]) == (Strategy.SINGLE, 1, 2)

@@ -1,0 +1,19 @@
+"""Where ops really go: on their device, or on its host where TensorFlow has no kernel for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from partitioner.ir.devices import DeviceName
+from partitioner.ir.op_graph import OpGraph
+
+
+def op_devices(graph: OpGraph, placement: Mapping[str, int], names: Sequence[str]) -> dict[str, str]:
+    """Canonical device name of every op; an op that no GPU can run goes to the host of its GPU."""
+    found = {}
+    for op in graph.ops:
+        device = DeviceName.parse(names[placement[op.name]])
+        if op.host_only and device.type == "GPU":
+            device = device.host
+        found[op.name] = device.canonical
+    return found
