@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from partitioner.capture.batching import graph_for_batch
 from partitioner.capture.lower import capture_step
 from partitioner.capture.objective import TrainingObjective, training_objective
 from partitioner.capture.signature import input_specs, specs_like, target_specs
@@ -24,7 +25,7 @@ from partitioner.emit.export import export_saved_model
 from partitioner.emit.function import emit_function, emit_stepwise
 from partitioner.emit.load import load_placed
 from partitioner.emit.placed_model import PlacedModel
-from partitioner.emit.program import PlacedProgram
+from partitioner.emit.program import RESULTS, PlacedProgram
 from partitioner.errors import UsageError
 from partitioner.ir.execution import Execution
 from partitioner.ir.plan import ModelInfo, Objective, PlanDocument, Strategy, Verification
@@ -33,10 +34,18 @@ from partitioner.plan_view import Plan
 from partitioner.planner.assemble import plan_fields
 from partitioner.planner.costs import cost_graph
 from partitioner.planner.execution import execution_of_plan
+from partitioner.planner.microbatch_options import (
+    allowed_counts,
+    allowed_recompute,
+    allowed_schedules,
+    microbatch_notes,
+)
+from partitioner.planner.microbatches import Microbatching
 from partitioner.planner.pins import pinned_ops
 from partitioner.planner.search import search
 from partitioner.planner.topology import build_topology, parse_devices
 from partitioner.planner.transfer import rebase, transfer_placement
+from partitioner.stages.programs import stage_programs
 from partitioner.verification import verify_placed
 
 InputShape = Sequence[int] | Mapping[str, Sequence[int]] | None
@@ -149,6 +158,13 @@ def plan(
         pinned=pinned_ops(step.graph, pins or {}, names),
         time_limit_seconds=time_limit,
         seed=seed,
+        microbatching=Microbatching(
+            counts=allowed_counts(step, microbatches),
+            schedules=allowed_schedules(schedule),
+            recompute=allowed_recompute(recompute),
+            costed_for=lambda rows: cost_graph(graph_for_batch(step, rows), topology),
+            programs=lambda execution: stage_programs(step, execution, results=RESULTS[step.kind]),
+        ),
     )
     _last_step[model] = step
     info = ModelInfo(
@@ -162,11 +178,9 @@ def plan(
         input_shapes={name: tuple(sizes) for name, sizes in _input_shapes(input_shape).items()},
         **({} if trained is None else _objective_fields(trained)),
     )
-    return Plan(
-        model=info,
-        versions=_versions(),
-        **plan_fields(costed, found, infos, requested=chosen, objective=goal),
-    )
+    fields = plan_fields(costed, found, infos, requested=chosen, objective=goal)
+    fields["notes"] += microbatch_notes(step, found.num_microbatches, microbatches)
+    return Plan(model=info, versions=_versions(), **fields)
 
 
 def place(model: keras.Model, plan: PlanDocument) -> PlacedModel:

@@ -44,6 +44,7 @@ class SavedModelExtra:
     variables: tuple[SavedVariable, ...]
     optimizer: dict[str, Any] | None = None
     loss: Any = None
+    is_staged: bool = False
 
 
 def export_saved_model(placed: Any, path: str | Path) -> None:
@@ -82,6 +83,7 @@ def export_saved_model(placed: Any, path: str | Path) -> None:
         variables=tuple(SavedVariable(path=v.path, trainable=v.trainable) for v in placed.variables_of_model),
         optimizer=None if optimizer is None else dict(keras.optimizers.serialize(optimizer)),  # pyright: ignore[reportArgumentType, reportCallIssue]
         loss=_serialized(placed.loss) if placed.compiled else None,
+        is_staged=placed.program.is_staged,
     )
     (path / EXTRA).parent.mkdir()
     (path / EXTRA).write_text(to_json(extra, indent=2) + "\n", encoding="utf-8")

@@ -25,6 +25,7 @@ class SavedProgram:
 
     def __init__(self, root: Any, extra: SavedModelExtra) -> None:
         self.devices = {device: device for device in extra.devices}
+        self.is_staged = extra.is_staged
         self._root = root
         self._functions = {kind: getattr(root, _NAMES[kind]) for kind in extra.kinds}
 

@@ -10,6 +10,8 @@ import keras
 import tensorflow as tf
 
 from partitioner.emit.export import export_saved_model
+from partitioner.emit.interrupt import interruptible
+from partitioner.emit.options import as_given
 from partitioner.emit.program import Program
 from partitioner.errors import UsageError
 from partitioner.ir.plan import PlanDocument
@@ -120,6 +122,37 @@ class PlacedModel(keras.Model):
     def test_step(self, data: Any) -> dict[str, Any]:
         """One placed evaluation step."""
         return self._step_with_metrics(StepKind.EVALUATE, data)
+
+    def make_train_function(self, force: bool = False) -> Any:
+        """As Keras makes it; a step in microbatches can be interrupted."""
+        if force or self.train_function is None:
+            super().make_train_function(force=force)
+            self.train_function = self._guarded(self.train_function)
+        return self.train_function
+
+    def make_test_function(self, force: bool = False) -> Any:
+        """As Keras makes it; a step in microbatches can be interrupted."""
+        if force or self.test_function is None:
+            super().make_test_function(force=force)
+            self.test_function = self._guarded(self.test_function)
+        return self.test_function
+
+    def make_predict_function(self, force: bool = False) -> Any:
+        """As Keras makes it; a step in microbatches can be interrupted."""
+        if force or self.predict_function is None:
+            super().make_predict_function(force=force)
+            self.predict_function = self._guarded(self.predict_function)
+        return self.predict_function
+
+    def _guarded(self, function: Any) -> Any:
+        if not self.program.is_staged:
+            return function
+
+        def guarded(*arguments: Any) -> Any:
+            with interruptible(), as_given():
+                return function(*arguments)
+
+        return guarded
 
     def save(self, filepath: Any, overwrite: bool = True, zipped: bool | None = None, **options: Any) -> None:
         """Save as the unplaced model would: a `.keras` file that plain Keras loads, and that can be placed again.

@@ -33,6 +33,11 @@ class Program(Protocol):
         """The device that runs in place of each planned one, in stage order."""
         ...
 
+    @property
+    def is_staged(self) -> bool:
+        """Whether batches pass in microbatches, as calls of stage functions."""
+        ...
+
     def function(self, kind: StepKind, specs: Specs) -> Any:
         """The ConcreteFunction for a kind of step on arguments of `specs`."""
         ...
@@ -71,6 +76,11 @@ class PlacedProgram:
         self._capture, self._arrange, self._optimizer = capture, arrange, optimizer
         self._steps: dict[tuple[StepKind, str], CapturedStep] = {}
         self._functions: dict[tuple[StepKind, str], Any] = {}
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether batches pass in microbatches, as calls of stage functions."""
+        return any(self._arrange(step).is_staged for step in list(self._steps.values())[:1])
 
     def add(self, step: CapturedStep) -> None:
         """Take over a step that is already captured, and move its variables to their devices now."""

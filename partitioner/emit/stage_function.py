@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,14 +29,34 @@ class StageFunction:
         program: What it runs.
         sums: Gradients it adds to what it is given of them, in order; they follow the inputs.
         captures: Names of the outside tensors (variables' handles, tables) it is given last.
-        call: Takes the values of `program.inputs`, `sums` and `captures`, and returns those of `program.outputs`, and
-            one value more that says that it has ended.
+        atomic: TensorFlow's function. Takes the values of `program.inputs`, `sums` and `captures`, and returns those of
+            `program.outputs`, and one value more that says that it has ended.
     """
 
     program: StageProgram
     sums: tuple[str, ...]
     captures: tuple[str, ...]
-    call: Any
+    atomic: Any
+
+    def call(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Call it eagerly, or add a call to the graph; `register` lets the graph know it once all calls are made.
+
+        (TensorFlow infers the shapes of a function it knows at every call, which for some hundred calls takes seconds.)
+        """
+        if tf.executing_eagerly():
+            return self.atomic.call_flat(*values)
+        return atomic_function.partitioned_call_op(
+            self.atomic.name,
+            values,
+            is_stateful=self.atomic.call_options.is_stateful,
+            tout=[output.dtype.as_datatype_enum for output in self.atomic.function_type.flat_outputs],
+            config=None,
+        ).outputs
+
+    def register(self) -> None:
+        """Add it to the library of the graph that calls it."""
+        graph: Any = tf.compat.v1.get_default_graph()
+        graph._add_function_recursive(self.atomic)
 
     @property
     def label(self) -> str:
@@ -82,7 +102,7 @@ class StageFunctions:
             given = [tf.compat.v1.placeholder(self._dtype(name), name="given") for name in program.inputs]
             totals = [tf.compat.v1.placeholder(self._dtype(name), name="total") for name in sums]
             handles = [tf.compat.v1.placeholder(self._dtype(f"{name}:0"), name="handle") for name in captures]
-            # A loop takes an argument in where the argument lies, which may be another device: an identity brings it here.
+            # A loop takes an argument in where the argument lies, maybe on another device: an identity brings it here.
             replaced = {name: tf.identity(value) for name, value in zip(program.inputs, given, strict=True)}
             replaced |= {f"{name}:0": handle for name, handle in zip(captures, handles, strict=True)}
             found = tf.graph_util.import_graph_def(
@@ -99,7 +119,7 @@ class StageFunctions:
         function = atomic_function.from_func_graph(
             f"partition_{_LETTERS[program.kind]}{program.stage}_{number}", graph, {"_noinline": True}
         )
-        return StageFunction(program=program, sums=sums, captures=captures, call=function.call_flat)
+        return StageFunction(program=program, sums=sums, captures=captures, atomic=function)
 
     def _body(self, program: StageProgram) -> Any:
         """The program's nodes, reading aliases by their own names and waiting for nothing outside."""

@@ -63,7 +63,13 @@ class StagedStep:
 
     def __call__(self, *arguments: Any) -> dict[str, Any]:
         """Run one step on (x, y, sample_weight), in a graph or eagerly; results keyed as asked for."""
-        return _Run(self, [value for value in tf.nest.flatten(arguments) if value is not None]).results()
+        # A scope of its own, lest an op of it has the name of one in the plan.
+        with tf.name_scope("staged_step"):
+            found = _Run(self, [value for value in tf.nest.flatten(arguments) if value is not None]).results()
+        if not tf.executing_eagerly():
+            for function in self.functions():
+                function.register()
+        return found
 
     def functions(self) -> list[StageFunction]:
         """All of them, in an order in which one microbatch can run."""
@@ -133,7 +139,7 @@ class _Run:
         device = function.program.device
         after = [self.last[device]] if self.last.get(device) is not None else []
         with tf.device(device):
-            totals = [self.totals.get(name, self._zero(name)) for name in function.sums]
+            totals = [self.totals[n] if n in self.totals else self._zero(n) for n in function.sums]
         made = self._call(function, part, totals=totals, after=after, name=str(action))
         self.totals |= {name: made[name] for name in function.sums}
         part |= made
@@ -158,7 +164,7 @@ class _Run:
         given = [part[n] if n in part else self.values[n] for n in program.inputs]
         outside = [self.staged.outside(n) for n in function.captures]
         with tf.device(program.device), tf.control_dependencies(after), tf.name_scope(name or function.label):
-            made = function.call(*given, *totals, *outside)
+            made = function.call([*given, *totals, *outside])
         return dict(zip((*program.outputs, function.label), made, strict=True))
 
     def _device_of(self, tensor: str) -> str:

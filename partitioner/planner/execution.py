@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from partitioner.ir.execution import Execution
 from partitioner.ir.plan import PlanDocument
 from partitioner.ir.step import CapturedStep, StepKind
+from partitioner.stages.programs import stage_programs
 from partitioner.stages.schedules import ScheduleKind
 
 
@@ -23,15 +25,20 @@ def execution_of_plan(
         placement: Device of each of its ops, in this process.
         devices: The device that runs in place of each planned one.
     """
-    stage_devices = tuple(devices[name] for name in plan.used_devices)
     if step.kind is StepKind.TRAIN:
-        return Execution(
-            placement=placement,
-            stage_devices=stage_devices,
-            num_microbatches=plan.num_microbatches,
-            schedule=plan.schedule,
-            recompute=frozenset(stage.index for stage in plan.stages if stage.recompute),
-        )
-    count = 1 if step.uncuttable else plan.num_microbatches
-    schedule = ScheduleKind.GPIPE if count > 1 else ScheduleKind.SEQUENTIAL
-    return Execution(placement=placement, stage_devices=stage_devices, num_microbatches=count, schedule=schedule.value)
+        count, schedule = plan.num_microbatches, plan.schedule
+        recompute = frozenset(stage.index for stage in plan.stages if stage.recompute)
+    else:
+        count, recompute = 1 if step.uncuttable else plan.num_microbatches, frozenset()
+        schedule = (ScheduleKind.GPIPE if count > 1 else ScheduleKind.SEQUENTIAL).value
+    execution = Execution(
+        placement=placement,
+        stage_devices=tuple(devices[name] for name in plan.used_devices),
+        num_microbatches=count,
+        schedule=schedule,
+        recompute=recompute,
+    )
+    if not execution.is_staged:
+        return execution
+    programs = stage_programs(step, execution, results=tuple(step.outputs))
+    return replace(execution, placement={**placement, **programs.relocated})

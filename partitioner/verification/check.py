@@ -217,7 +217,7 @@ def _judge(
 
 
 def _tolerance(step: CapturedStep, execution: Execution) -> float:
-    """What a relative difference may be: of float32, or of what microbatches round their gradients to before summing."""
+    """What a relative difference may be: of float32, or of what microbatches round their gradients to."""
     kinds = {tensor.spec.dtype for tensor in step.graph.tensors}
     narrow = [dtype for dtype in ("bfloat16", "float16") if dtype in kinds]
     if execution.num_microbatches == 1 or not narrow:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -15,6 +16,7 @@ from keras import layers
 import partitioner
 from partitioner.emit.function import emit_function
 from partitioner.ir.devices import short_name
+from partitioner.ir.execution import Execution
 from partitioner.ir.plan import Verification
 from partitioner.verification import verify_placed
 from partitioner.verification.check import _difference, _rel
@@ -38,7 +40,8 @@ def verify_with(placed: Any, emit: Callable[..., Any], **options: Any) -> Verifi
     return verify_placed(
         placed.model,
         step,
-        program.placement(step),
+        program.execution(step),
+        emit,
         emit,
         compute_loss=placed._compute_loss if placed.compiled else None,
         optimizer=placed.optimizer if placed.compiled else None,
@@ -46,6 +49,11 @@ def verify_with(placed: Any, emit: Callable[..., Any], **options: Any) -> Verifi
         num_steps=2,
         **options,
     )
+
+
+def elsewhere(execution: Execution, op: str) -> Execution:
+    """The execution with one op on a third device."""
+    return replace(execution, placement={**execution.placement, op: THIRD})
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +71,7 @@ def test_a_faithful_emission_passes(placed: Any) -> None:
 
 def test_an_op_on_another_device_is_named(placed: Any) -> None:
     (op,) = [name for name in placed.plan.placement if name.endswith("hidden_1_1/MatMul")]
-    found = verify_with(placed, lambda step, placement, **how: emit_function(step, {**placement, op: THIRD}, **how))
+    found = verify_with(placed, lambda step, execution, **how: emit_function(step, elsewhere(execution, op), **how))
     assert not found.passed
     (line,) = found.misplaced_ops
     assert f"/{op} (" in line

@@ -1,0 +1,89 @@
+"""What the options for microbatches allow for a step: what cannot be had is refused with the reason."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from partitioner.errors import UsageError
+from partitioner.ir.step import CapturedStep, StepKind
+from partitioner.planner.microbatches import PREFERENCE
+from partitioner.stages.coupling import batch_coupling
+from partitioner.stages.schedules import ScheduleKind
+
+# A fill and drain of S - 1 out of M + S - 1 is small by then, and stages of few rows run far below a device's peak.
+_MOST_MICROBATCHES = 32
+
+
+def allowed_counts(step: CapturedStep, asked: int | str) -> tuple[int, ...]:
+    """Numbers of microbatches to choose from: the one asked for, or powers of two.
+
+    Left to choose, a step whose numbers would change (batch normalization, dropout) runs in one piece.
+
+    Raises:
+        UsageError: Not a number of microbatches, more than there are rows, or the step cannot be cut.
+    """
+    rows = step.graph.batch_size
+    if asked == "auto":
+        if step.uncuttable or _coupled(step):
+            return (1,)
+        return tuple(2**n for n in range(_MOST_MICROBATCHES.bit_length()) if 2**n <= rows)
+    if not isinstance(asked, int) or asked < 1:
+        raise UsageError(f"microbatches is {asked!r}, expected 'auto' or a whole number of at least 1")
+    if asked > rows:
+        raise UsageError(
+            f"{asked} microbatches of a batch of {rows} rows: some would have none",
+            help=f"--microbatches {rows} at most, or --batch-size {asked} at least",
+        )
+    if asked > 1 and step.uncuttable:
+        raise UsageError(f"the batch cannot be cut into microbatches: {step.uncuttable}", help="--microbatches 1")
+    return (asked,)
+
+
+def allowed_schedules(asked: str) -> tuple[ScheduleKind, ...]:
+    """Schedules to choose from.
+
+    Raises:
+        UsageError: There is no such schedule.
+    """
+    if asked == "auto":
+        return PREFERENCE
+    try:
+        return (ScheduleKind(asked),)
+    except ValueError as error:
+        known = ", ".join(ScheduleKind)
+        raise UsageError(f"unknown schedule {asked!r}", notes=[f"this version has: auto, {known}"]) from error
+
+
+def allowed_recompute(asked: str) -> Literal["auto", "none", "all"]:
+    """Whether stages may, must or must not recompute.
+
+    Raises:
+        UsageError: It is none of these.
+    """
+    match asked:
+        case "auto" | "none" | "all":
+            return asked
+    raise UsageError(f"unknown recompute {asked!r}", notes=["this version has: auto, none, all"])
+
+
+def microbatch_notes(step: CapturedStep, num_microbatches: int, asked: int | str) -> tuple[str, ...]:
+    """What a reader of the plan should know: what microbatches change here, or why the batch runs in one piece."""
+    coupled = _coupled(step)
+    if num_microbatches > 1:
+        return tuple(f"unlike with the whole batch, {sentence}" for sentence in coupled)
+    if asked != "auto":
+        return ()
+    if step.uncuttable:
+        return (f"the batch runs in one piece: {step.uncuttable}",)
+    if not coupled:
+        return ()
+    first, *others = coupled
+    more = f" (and {len(others)} more layers)" if others else ""
+    return (
+        "the batch runs in one piece, because microbatches would change the numbers: "
+        f"{first}{more}; --microbatches 8 cuts it all the same",
+    )
+
+
+def _coupled(step: CapturedStep) -> tuple[str, ...]:
+    return batch_coupling(step.graph) if step.kind is StepKind.TRAIN else ()

@@ -1,0 +1,171 @@
+"""A model that runs in stages and microbatches must behave as if it did not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import partitioner
+from partitioner.errors import UsageError
+from tests import models
+
+ROWS = 16
+EXACT = ["mlp", "cnn", "lstm", "tied", "dict_of_outputs", "two_towers", "siamese", "nested"]
+
+
+def placed_over(
+    build: Callable[[], keras.Model], data: Any, num_devices: int, **options: Any
+) -> tuple[keras.Model, Any]:
+    """The unplaced model and its twin, placed in stages."""
+    built = []
+    for _ in range(2):
+        keras.utils.set_random_seed(3)
+        model = build()
+        if not model.built:
+            model(data(ROWS)[0])
+        built.append(model)
+    names = [f"CPU:{index + 1}" for index in range(num_devices)]
+    plan = partitioner.plan(built[1], devices=names, batch_size=ROWS, strategy="layer-split", time_limit=8, **options)
+    return built[0], partitioner.place(built[1], plan)
+
+
+def train(model: Any, data: Any, rows: int, steps: int = 10) -> list[float]:
+    """Losses of training steps on the same batches."""
+    x, y = data(rows)
+    return [float(model.train_on_batch(x, y, return_dict=True)["loss"]) for _ in range(steps)]
+
+
+def relative(found: Any, expected: Any) -> float:
+    a, b = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+    norm = float(np.linalg.norm(b))
+    return float(np.linalg.norm(a - b)) / norm if norm else float(np.abs(a).max(initial=0.0))
+
+
+def transformer_without_dropout() -> keras.Model:
+    inputs = keras.Input((models.LENGTH,), dtype="int32")
+    x = layers.Embedding(models.TOKENS, 8)(inputs)
+    for _ in range(2):
+        y = layers.LayerNormalization()(x)
+        x = layers.Add()([x, layers.MultiHeadAttention(2, 4, use_bias=False)(y, y)])
+        y = layers.Dense(16, activation="gelu")(layers.LayerNormalization()(x))
+        x = layers.Add()([x, layers.Dense(8)(y)])
+    x = layers.GlobalAveragePooling1D()(layers.LayerNormalization()(x))
+    return models.compiled(keras.Model(inputs, layers.Dense(models.CLASSES)(x)))
+
+
+def resnet_without_normalization() -> keras.Model:
+    inputs = keras.Input((models.SIDE, models.SIDE, 2))
+    x = layers.Conv2D(4, 3, padding="same")(inputs)
+    for _ in range(3):
+        y = layers.Conv2D(4, 3, padding="same")(layers.ReLU()(x))
+        x = layers.Add()([x, y])
+    x = layers.GlobalAveragePooling2D()(x)
+    return models.compiled(keras.Model(inputs, layers.Dense(models.CLASSES)(x)), keras.optimizers.SGD(0.05))
+
+
+CASES = {name: (models.MODELS[name], models.DATA[name]) for name in EXACT} | {
+    "transformer": (transformer_without_dropout, models.sentences),
+    "resnet": (resnet_without_normalization, models.images),
+}
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "options"),
+    [
+        (2, {"microbatches": 4, "schedule": "1f1b", "recompute": "none"}),
+        (3, {"microbatches": 8, "schedule": "gpipe", "recompute": "all"}),
+    ],
+    ids=["2x4-1f1b", "3x8-gpipe-recompute"],
+)
+@pytest.mark.parametrize("name", CASES)
+def test_ten_steps_equal_the_unplaced_models(name: str, num_devices: int, options: dict[str, Any]) -> None:
+    build, data = CASES[name]
+    model, placed = placed_over(build, data, num_devices, **options)
+    assert placed.plan.num_microbatches == options["microbatches"]
+    assert relative(train(placed, data, ROWS), train(model, data, ROWS)) < 1e-6
+    verification = partitioner.verify(placed.model, placed, num_steps=2)
+    assert verification.misplaced_ops == ()
+    assert verification.passed, verification
+
+
+@pytest.mark.parametrize("schedule", ["sequential", "gpipe", "1f1b", "interleaved"])
+def test_every_schedule_trains_to_the_same_numbers(schedule: str) -> None:
+    model, placed = placed_over(
+        lambda: models.compiled(models.dense_stack(7)), models.vectors, 2, microbatches=4, schedule=schedule
+    )
+    assert placed.plan.schedule == schedule
+    assert relative(train(placed, models.vectors, ROWS), train(model, models.vectors, ROWS)) < 1e-6
+
+
+@pytest.mark.parametrize("rows", [16, 13, 5, 3, 1])
+def test_a_batch_of_any_size_is_cut_exactly(rows: int) -> None:
+    model, placed = placed_over(models.mlp, models.vectors, 2, microbatches=4, schedule="1f1b")
+    assert relative(train(placed, models.vectors, rows, 3), train(model, models.vectors, rows, 3)) < 1e-6
+    x, _ = models.vectors(rows)
+    np.testing.assert_allclose(placed.predict(x, verbose=0), model.predict(x, verbose=0), rtol=1e-4, atol=1e-6)
+
+
+def test_layers_that_see_the_whole_batch_are_named_and_keep_one_piece() -> None:
+    model = models.resnet()
+    plan = partitioner.plan(model, devices=["CPU:1", "CPU:2"], batch_size=ROWS, time_limit=4)
+    assert plan.num_microbatches == 1
+    assert any("batch_normalization" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize("microbatches", [ROWS + 1, 0, -1, "many"])
+def test_a_wrong_number_of_microbatches_is_refused(microbatches: Any) -> None:
+    with pytest.raises(UsageError, match="microbatches"):
+        partitioner.plan(models.mlp(), devices=["CPU:1", "CPU:2"], batch_size=ROWS, microbatches=microbatches)
+
+
+def test_a_loss_that_is_no_average_is_refused() -> None:
+    model = models.mlp()
+    model.compile("sgd", lambda y, p: keras.ops.square(keras.ops.sum(p)), jit_compile=False)
+    with pytest.raises(UsageError, match="cannot be cut into microbatches"):
+        partitioner.plan(model, devices=["CPU:1", "CPU:2"], batch_size=ROWS, microbatches=4)
+
+
+class Raises(layers.Layer):
+    """Fails on a batch that holds a large number, in the backward pass or in the forward pass."""
+
+    def call(self, x: Any) -> Any:
+        import tensorflow as tf
+
+        @tf.custom_gradient
+        def checked(value: Any) -> Any:
+            def gradient(upstream: Any) -> Any:
+                with tf.control_dependencies([tf.debugging.assert_less(tf.reduce_max(value), 1e6)]):
+                    return tf.identity(upstream)
+
+            return tf.identity(value), gradient
+
+        return checked(x)
+
+
+def test_a_step_that_fails_leaves_every_variable_as_it_was() -> None:
+    def build() -> keras.Model:
+        inputs = keras.Input((models.WIDTH,))
+        x = layers.Dense(8, name="first")(Raises(name="raises")(inputs))
+        return models.compiled(keras.Model(inputs, layers.Dense(models.CLASSES, name="last")(x)))
+
+    _, placed = placed_over(build, models.vectors, 2, microbatches=4, schedule="1f1b")
+    x, y = models.vectors(ROWS)
+    placed.train_on_batch(x, y)
+    held = [*placed.model.variables, *placed.optimizer.variables]
+    before = [variable.numpy() for variable in held]
+    wrong = x.copy()
+    wrong[-1, 0] = 1e9  # in the last microbatch
+    try:
+        placed.train_on_batch(wrong, y)
+    except Exception as error:
+        assert "assert" in str(error).lower() or "less" in str(error).lower()
+    else:
+        pytest.skip("TensorFlow dropped the check from the gradient")
+    for variable, value in zip(held, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+    placed.train_on_batch(x, y)
