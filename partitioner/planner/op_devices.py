@@ -10,10 +10,7 @@ from partitioner.ir.op_graph import OpGraph
 
 def op_devices(graph: OpGraph, placement: Mapping[str, int], names: Sequence[str]) -> dict[str, str]:
     """Canonical device name of every op; an op that no GPU can run goes to the host of its GPU."""
-    found = {}
-    for op in graph.ops:
-        device = DeviceName.parse(names[placement[op.name]])
-        if op.host_only and device.type == "GPU":
-            device = device.host
-        found[op.name] = device.canonical
-    return found
+    devices = [DeviceName.parse(name) for name in names]
+    own = [device.canonical for device in devices]
+    host = [device.host.canonical if device.type == "GPU" else device.canonical for device in devices]
+    return {op.name: (host if op.host_only else own)[placement[op.name]] for op in graph.ops}

@@ -38,7 +38,7 @@ class StageJudge:
         self.adjacent = adjacent_items(costed, coarsening)
         self.known: dict[tuple[object, ...], Way | None] = {}
         self.refusal: UsageError | None = None
-        self.num_simulated_ops = 0
+        self.num_cut_ops = 0
         self._costs: dict[int, StageCosts] = {}
         self._items: dict[int, OrderedItems] = {}
         self._programs: dict[tuple[Assignment, frozenset[int]], StagePrograms | None] = {}
@@ -75,6 +75,7 @@ class StageJudge:
         """The stage programs of a placement; None where the step cannot be cut so, and `refusal` says why."""
         key = (tuple(assignment), frozenset(recompute))
         if key not in self._programs:
+            self.num_cut_ops += len(self.costed.graph.ops)
             placement = self._placement(assignment)
             execution = Execution(
                 placement=op_devices(self.costed.graph, placement, self.names),
@@ -124,7 +125,6 @@ class StageJudge:
         wiring_key = (assignment, recompute, rows)
         if wiring_key not in self._wiring:
             self._wiring[wiring_key] = StageWiring(programs, self.costs(num_microbatches))
-            self.num_simulated_ops += len(self.costed.graph.ops)
         try:
             staged = simulate_stages(
                 programs,

@@ -21,7 +21,7 @@ from partitioner.stages.schedules import ScheduleKind, device_orders, max_live
 # Other placements that are tried with microbatches, each with every number of them.
 _MAX_GIVEN = 3
 _MAX_IMPROVED = 3
-# Work allowed for moving items at boundaries, in ops cut and costed: a placement takes about 20 microseconds an op.
+# Work allowed for moving items at boundaries, in ops cut: a placement takes about 20 microseconds an op.
 _IMPROVED_OPS = 200_000
 
 
@@ -219,7 +219,7 @@ class StageSearch:
     def _improve(self) -> None:
         """Move items at the boundaries of the best ways while that improves them."""
         starts = sorted(filter(lambda way: self.is_allowed(way.assignment), self.judge.ways()), key=self.worth)
-        most = self.judge.num_simulated_ops + _IMPROVED_OPS
+        most = self.judge.num_cut_ops + _IMPROVED_OPS
         seen: set[Assignment] = set()
         for start in starts:
             if start.assignment in seen or len(seen) >= _MAX_IMPROVED:
@@ -232,7 +232,7 @@ class StageSearch:
         while improved:
             improved = False
             for assignment in self._neighbours(best.assignment):
-                if self.judge.num_simulated_ops >= most:
+                if self.judge.num_cut_ops >= most:
                     return
                 way = self.judge(assignment, best.num_microbatches, best.schedule, best.recompute)
                 if way is not None and self.worth(way) < self.worth(best):
