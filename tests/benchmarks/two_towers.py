@@ -8,16 +8,13 @@ intra-op thread each. The processes take turns, one round each.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import statistics
-import subprocess
-import sys
-import time
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from tests.benchmarks.turns import answer_turns, take_turns
 
 NUM_FEATURES = 256
 
@@ -63,13 +60,7 @@ def _contender(kind: str, width: int, depth: int, batch_size: int) -> None:
     x = tf.constant(generator.standard_normal((batch_size, NUM_FEATURES)), tf.float32)
     y = tf.constant(generator.integers(0, 10, batch_size), tf.int32)
     step = tf.function(lambda a, b: model.train_step((a, b))["loss"], jit_compile=False)
-    for _ in range(5):
-        step(x, y).numpy()
-    print(json.dumps(predicted), flush=True)
-    for _ in sys.stdin:
-        start = time.perf_counter()
-        step(x, y).numpy()
-        print(time.perf_counter() - start, flush=True)
+    answer_turns(lambda: step(x, y).numpy(), predicted)
 
 
 def main() -> None:
@@ -85,43 +76,18 @@ def main() -> None:
         _contender(options.contender, options.width, options.depth, options.batch_size)
         return
     sizes = ["--width", options.width, "--depth", options.depth, "--batch-size", options.batch_size]
-    processes = {
-        kind: subprocess.Popen(
-            [sys.executable, "-m", __spec__.name, "--contender", kind, *map(str, sizes)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for kind in ("serial", "placed")
-    }
-    first = {kind: _ask(process, None) for kind, process in processes.items()}
-    seconds: dict[str, list[float]] = {kind: [] for kind in processes}
-    for _ in range(options.rounds):
-        for kind, process in processes.items():
-            seconds[kind].append(float(_ask(process, "go\n")))
-    for process in processes.values():
-        process.communicate()
-    predicted = json.loads(first["placed"])
-    medians = {kind: statistics.median(values) for kind, values in seconds.items()}
+    contenders = {kind: [__spec__.name, "--contender", kind, *sizes] for kind in ("serial", "placed")}
+    found = take_turns(contenders, options.rounds)
+    predicted = found["placed"].said
     table = Table(title=f"two towers, {options.depth} x Dense({options.width}) each, batch {options.batch_size}")
     for column in ("", "one serial device", "two devices", "speed-up"):
         table.add_column(column, justify="right")
     for name, one, two in (
         ("predicted", predicted["one"], predicted["two"]),
-        ("measured (median)", medians["serial"], medians["placed"]),
+        ("measured (median)", found["serial"].median, found["placed"].median),
     ):
         table.add_row(name, f"{one * 1e3:.1f} ms", f"{two * 1e3:.1f} ms", f"{one / two:.2f}")
     Console().print(table)
-
-
-def _ask(process: Any, line: str | None) -> str:
-    if line is not None:
-        process.stdin.write(line)
-        process.stdin.flush()
-    answer = process.stdout.readline()
-    if not answer:
-        raise SystemExit(f"a contender ended with exit code {process.wait()}")
-    return answer
 
 
 if __name__ == "__main__":

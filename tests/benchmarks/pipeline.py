@@ -1,0 +1,133 @@
+"""Microbatched pipelines on two devices against one serial device: step time measured and predicted.
+
+`python -m tests.benchmarks.pipeline` lets these take turns, each in a process of its own (of any, the one-core
+contenders are held to core 0, the others have two logical CPU devices with one intra-op thread each):
+
+- `serial`: the unplaced, compiled Keras model on one core; every speed-up is over this one;
+- `tf.device`: the tutorial way, each half of the layers built in a `tf.device` scope;
+- `split`: planned and placed over two devices, without microbatches;
+- `1f1b 8` and so on: the same in as many microbatches;
+- with `--peer torch`, torch.distributed.pipelining with gloo, one process per stage on a core of its own.
+
+Next to each speed-up stand what was predicted and the share reached of the ideal for two equal stages and M
+microbatches, 2M / (M + 1). Two busy loops take turns as well: where both together take as long as one alone, two cores
+were free; the speed-ups count only the rounds in which they got at least `--free` cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.benchmarks.pipeline_workloads import WORKLOADS, Workload, batch, keras_model
+from tests.benchmarks.turns import Contender, answer_turns, take_turns
+
+DEVICES = ["CPU:0", "CPU:1"]
+PIPELINES = ["1f1b 4", "1f1b 8", "gpipe 8"]
+LOOPS = {"one busy loop": 1, "two busy loops": 2}
+
+
+def _contender(workload: Workload, way: str) -> None:
+    """Answer each line on stdin with the seconds of one training step."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    import tensorflow as tf
+
+    import partitioner
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1 if way == "serial" else len(DEVICES))
+    predicted: dict[str, float] = {}
+    if way == "serial":
+        os.sched_setaffinity(0, {0})
+        model = keras_model(workload)
+    else:
+        partitioner.set_up_devices(DEVICES)
+    if way == "tf.device":
+        model = keras_model(workload, lambda block: tf.device(DEVICES[block * len(DEVICES) // workload.depth]))
+    elif way != "serial":
+        schedule, num_microbatches = ("sequential", 1) if way == "split" else way.split()
+        model = keras_model(workload)
+        plan = partitioner.plan(
+            model,
+            devices=DEVICES,
+            batch_size=workload.batch_size,
+            strategy="layer-split",
+            schedule=schedule,
+            microbatches=int(num_microbatches),
+            time_limit=20,
+        )
+        single = min(b.step_seconds for b in plan.baselines if b.name.startswith("single"))
+        predicted = {"speed_up": single / plan.predicted.step_seconds}
+        model = partitioner.place(model, plan)
+    data = iter(tf.data.Dataset.from_tensors(batch(workload)).repeat())
+    model.make_train_function()
+    answer_turns(lambda: model.train_function(data)["loss"].numpy(), predicted)
+
+
+def main() -> None:
+    """Run the contenders in turns and print a table per model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--contender", nargs=2, metavar=("WORKLOAD", "WAY"), help=argparse.SUPPRESS)
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--pipelines", nargs="+", default=PIPELINES, help="schedule and microbatches, as in '1f1b 8'")
+    parser.add_argument("--peer", choices=["torch"], help="run the same models in torch.distributed.pipelining too")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--free", type=float, default=1.9, help="cores that two busy loops got in a round that counts")
+    options = parser.parse_args()
+    if options.contender:
+        name, way = options.contender
+        _contender(WORKLOADS[name], way)
+        return
+    for name in options.workloads:
+        _race(name, options)
+
+
+def _race(name: str, options: argparse.Namespace) -> None:
+    ways = ["serial", "tf.device", "split", *options.pipelines]
+    contenders: dict[str, Sequence[object]] = {
+        title: ["tests.benchmarks.busy_loops", number] for title, number in LOOPS.items()
+    }
+    contenders |= {way: [__spec__.name, "--contender", name, way] for way in ways}
+    if options.peer:
+        for way in ["serial 1", *options.pipelines]:
+            contenders["torch " + way.removesuffix(" 1")] = ["tests.benchmarks.pipeline_torch", name, *way.split()]
+    found = take_turns(contenders, options.rounds)
+    one, two = (found[title].seconds for title in LOOPS)
+    cores = [2 * alone / both for alone, both in zip(one, two, strict=True)]
+    counted = [index for index, number in enumerate(cores) if number >= options.free]
+    table = Table(title=f"{name}: {WORKLOADS[name].text}", title_justify="left")
+    for column in ("", "step ms", "speed-up", "least", "most", "predicted", "ideal", "of ideal"):
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    for title in [title for title in contenders if title not in LOOPS]:
+        base = found["torch serial" if title.startswith("torch") else "serial"]
+        table.add_row(title, *_cells(found[title], base, title, counted or range(options.rounds)))
+    console = Console()
+    console.print(table)
+    console.print(
+        f"two busy loops got {statistics.median(cores):.2f} cores (median; {min(cores):.2f} to {max(cores):.2f}); "
+        f"{len(counted)} of {options.rounds} rounds had {options.free:g} or more"
+        + ("" if counted else ": ALL rounds are shown instead, and mean little")
+    )
+
+
+def _cells(found: Contender, base: Contender, title: str, rounds: Sequence[int]) -> list[str]:
+    speed_ups = [base.seconds[index] / found.seconds[index] for index in rounds]
+    speed_up = statistics.median(speed_ups)
+    milliseconds = statistics.median(found.seconds[index] for index in rounds) * 1e3
+    cells = [f"{milliseconds:.1f}", f"{speed_up:.2f}", f"{min(speed_ups):.2f}", f"{max(speed_ups):.2f}"]
+    predicted = found.said.get("speed_up")
+    cells.append("" if predicted is None else f"{predicted:.2f}")
+    *_, last = title.split()
+    if last.isdigit() and int(last) > 1:
+        ideal = 2 * int(last) / (int(last) + 1)
+        cells += [f"{ideal:.2f}", f"{speed_up / ideal:.0%}"]
+    return cells
+
+
+if __name__ == "__main__":
+    main()
