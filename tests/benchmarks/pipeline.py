@@ -106,7 +106,7 @@ def _race(name: str, options: argparse.Namespace) -> None:
     for title in [title for title in contenders if title not in LOOPS]:
         base = found["torch serial" if title.startswith("torch") else "serial"]
         table.add_row(title, *_cells(found[title], base, title, counted or range(options.rounds)))
-    console = Console()
+    console = Console(width=120)
     console.print(table)
     console.print(
         f"two busy loops got {statistics.median(cores):.2f} cores (median; {min(cores):.2f} to {max(cores):.2f}); "
