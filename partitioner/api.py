@@ -54,21 +54,25 @@ InputShape = Sequence[int] | Mapping[str, Sequence[int]] | None
 _last_step: weakref.WeakKeyDictionary[Any, CapturedStep] = weakref.WeakKeyDictionary()
 
 
-def set_up_devices(devices: str | Sequence[str]) -> dict[str, str]:
+def set_up_devices(devices: str | Sequence[str], *, cluster: Any = None) -> dict[str, str]:
     """Make devices available in this process, before TensorFlow runs anything.
 
-    Logical CPU devices are created, and a GPU that is not here is stood in for by one.
+    Logical CPU devices are created, and a GPU that is not here is stood in for by one. For devices of other processes,
+    `/job:worker/task:0/GPU:0`, it connects to the workers, which `python -m partitioner.worker` starts.
 
     Args:
         devices: Names, as a list or a comma list with ranges.
+        cluster: Addresses of workers by job, `{"worker": ["host:2222"]}`, or a `tf.train.ClusterSpec`; by default those
+            in the environment variable TF_CONFIG.
 
     Returns:
         The canonical name of the device that runs in place of each one.
 
     Raises:
-        UsageError: A name is wrong, or TensorFlow has already started with too few logical CPU devices.
+        UsageError: A name is wrong, a worker is not known or does not answer, or TensorFlow has already started with
+            too few logical CPU devices or without the workers.
     """
-    return runtime.set_up_devices([name.canonical for name in parse_devices(devices)])
+    return runtime.set_up_devices([name.canonical for name in parse_devices(devices)], cluster)
 
 
 def load_model(source: str) -> LoadedModel:

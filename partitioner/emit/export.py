@@ -17,6 +17,7 @@ import keras
 import msgspec
 import tensorflow as tf
 
+from partitioner.emit.microbatches import HOST
 from partitioner.emit.program import Specs
 from partitioner.emit.variables import held_variable
 from partitioner.ir.devices import DeviceName
@@ -71,7 +72,8 @@ def export_saved_model(placed: Any, path: str | Path) -> None:
     # Captured things TensorFlow must find: variables outside Keras' lists (random state) and lookup tables.
     root.captured = [*placed.program.captured_variables()]
     options = tf.saved_model.SaveOptions(
-        experimental_variable_policy=tf.saved_model.experimental.VariablePolicy.SAVE_VARIABLE_DEVICES
+        experimental_variable_policy=tf.saved_model.experimental.VariablePolicy.SAVE_VARIABLE_DEVICES,
+        experimental_io_device=HOST,  # a worker would write to its own disk
     )
     if (path / "saved_model.pb").exists():
         shutil.rmtree(path)
@@ -147,11 +149,10 @@ def _settle_devices(path: Path, retarget: Mapping[str, str]) -> None:
 
     message = saved_model_pb2.SavedModel()
     message.ParseFromString(path.read_bytes())
-    host = DeviceName(type="CPU", index=0).canonical
     for meta in message.meta_graphs:
         nodes = [meta.graph_def.node, *(function.node_def for function in meta.graph_def.library.function)]
         for node in (node for group in nodes for node in group):
-            node.device = retarget.get(node.device, node.device) or host
+            node.device = retarget.get(node.device, node.device) or HOST
         for saved in meta.object_graph_def.nodes:
             if saved.HasField("variable") and saved.variable.device:
                 device = DeviceName.parse(saved.variable.device).canonical

@@ -11,6 +11,7 @@ import msgspec
 import tensorflow as tf
 
 from partitioner.emit.export import EXTRA, SavedModelExtra, read_extra
+from partitioner.emit.microbatches import HOST
 from partitioner.emit.placed_model import PlacedModel
 from partitioner.emit.program import Specs, cast_integers
 from partitioner.emit.runtime import set_up_devices
@@ -98,7 +99,8 @@ def load_placed(path: Path) -> PlacedModel:
             help="place it anew: partitioner.place(model, partitioner.plan(model, devices=[...]))",
         )
     options = tf.saved_model.LoadOptions(
-        experimental_variable_policy=tf.saved_model.experimental.VariablePolicy.SAVE_VARIABLE_DEVICES
+        experimental_variable_policy=tf.saved_model.experimental.VariablePolicy.SAVE_VARIABLE_DEVICES,
+        experimental_io_device=HOST,  # a worker would read from its own disk
     )
     root = tf.saved_model.load(str(path), options=options)
     variables = [

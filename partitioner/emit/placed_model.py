@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from partitioner.emit.export import export_saved_model
 from partitioner.emit.interrupt import interruptible
+from partitioner.emit.lost_worker import naming_lost_workers
 from partitioner.emit.options import as_given
 from partitioner.emit.program import Program
 from partitioner.errors import UsageError
@@ -145,14 +146,19 @@ class PlacedModel(keras.Model):
         return self.predict_function
 
     def _guarded(self, function: Any) -> Any:
-        if not self.program.is_staged:
-            return function
-
         def guarded(*arguments: Any) -> Any:
-            with interruptible(), as_given():
-                return function(*arguments)
+            with naming_lost_workers(self.program.devices.values()):
+                if not self.program.is_staged:
+                    return function(*arguments)
+                with interruptible(), as_given():
+                    return function(*arguments)
 
         return guarded
+
+    def reset_metrics(self) -> None:
+        """As Keras does; metrics may be on a worker."""
+        with naming_lost_workers(self.program.devices.values()):
+            super().reset_metrics()
 
     def save(self, filepath: Any, overwrite: bool = True, zipped: bool | None = None, **options: Any) -> None:
         """Save as the unplaced model would: a `.keras` file that plain Keras loads, and that can be placed again.

@@ -1,47 +1,49 @@
-"""Get TensorFlow ready for a plan: logical CPU devices, stand-ins for devices that are not here, optimizer options."""
+"""Get TensorFlow ready for a plan: logical CPU devices, stand-ins for absent GPUs, workers, optimizer options."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
+from partitioner.emit.cluster import connect
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName
 
 
-def set_up_devices(names: Sequence[str]) -> dict[str, str]:
+def set_up_devices(names: Sequence[str], cluster: Any = None) -> dict[str, str]:
     """Make the devices of a plan available in this process.
 
     Logical CPU devices are created as needed. A GPU that this machine does not have is stood in for by a logical
     CPU device, CPU:0 being kept for the host. TensorFlow fixes its devices when it first runs anything, so this
-    comes before the first op of the process.
+    comes before the first op of the process. Nothing stands in for a remote device: its worker is connected to.
 
     Args:
         names: Canonical device names.
+        cluster: Addresses of workers by job, or a `tf.train.ClusterSpec`; by default those in TF_CONFIG.
 
     Returns:
         The device that runs in place of each name, itself where it is present.
 
     Raises:
-        UsageError: TensorFlow has already started with too few logical devices, or a device is remote.
+        UsageError: TensorFlow has already started with too few logical devices or without the workers, or a worker is
+            not known, does not answer or lacks a device.
     """
     devices = [DeviceName.parse(name) for name in names]
-    remote = [device.short for device in devices if not device.is_local]
-    if remote:
-        raise UsageError(
-            f"cannot run on {', '.join(remote)}: this process is not part of that cluster",
-            help="plan only, with --no-verify --dry-run",
-        )
+    local = [device for device in devices if device.is_local]
+    remote = [device for device in devices if not device.is_local]
     num_gpus = len(tf.config.list_physical_devices("GPU"))
-    absent = sorted({d for d in devices if d.type == "GPU" and d.index >= num_gpus})
-    num_cpus = 1 + max((d.index for d in devices if d.type == "CPU"), default=0)
+    absent = sorted({d for d in local if d.type == "GPU" and d.index >= num_gpus})
+    num_cpus = 1 + max((d.index for d in local if d.type == "CPU"), default=0)
     stand_ins = {device: num_cpus + offset for offset, device in enumerate(absent)}
     _make_logical_cpus(num_cpus + len(absent))
     # Two graph rewrites see no device borders: the remapper fuses across them (Conv on one with BiasAdd on the
     # next) and so undoes a placement; the arithmetic optimizer merges sums only where they share a device, so that
-    # a placed model would round differently from the unplaced one.
+    # a placed model would round differently from the unplaced one. Workers are told when they are connected to.
     tf.config.optimizer.set_experimental_options({"remapping": False, "arithmetic_optimization": False})
+    if remote:
+        connect(remote, cluster)
     return {
         device.canonical: DeviceName(type="CPU", index=stand_ins[device]).canonical
         if device in stand_ins

@@ -163,7 +163,9 @@ class _Run:
         program = function.program
         given = [part[n] if n in part else self.values[n] for n in program.inputs]
         outside = [self.staged.outside(n) for n in function.captures]
-        with tf.device(program.device), tf.control_dependencies(after), tf.name_scope(name or function.label):
+        # TensorFlow tells where the ops of a function ran only if it is called here, though they may run on a worker.
+        device = HOST if tf.executing_eagerly() else program.device
+        with tf.device(device), tf.control_dependencies(after), tf.name_scope(name or function.label):
             made = function.call([*given, *totals, *outside])
         return dict(zip((*program.outputs, function.label), made, strict=True))
 

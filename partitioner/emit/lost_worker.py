@@ -1,0 +1,56 @@
+"""Say which worker was lost: TensorFlow tells what it was doing when it noticed, often that a step was cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import tensorflow as tf
+
+from partitioner.emit.cluster import Task, connected_workers, silent_workers
+from partitioner.errors import PartitionError
+from partitioner.ir.devices import DeviceName
+
+_PROBE_SECONDS = 1.0
+
+
+@contextmanager
+def naming_lost_workers(devices: Iterable[str]) -> Iterator[None]:
+    """Raise an error that names the devices that were lost, if a TensorFlow error within comes from a lost worker.
+
+    A worker that is stopped rather than ended is not noticed: TensorFlow waits for it.
+
+    Args:
+        devices: Canonical names of the devices in use.
+
+    Raises:
+        tf.errors.UnavailableError: A worker that holds some of `devices` does not answer any more.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        gone = _lost(connected_workers())
+        lost = [device.short for device in map(DeviceName.parse, devices) if (device.job, device.task) in gone]
+        if not lost:
+            raise
+        told = PartitionError(
+            f"lost {', '.join(lost)}: the worker at {', '.join(gone.values())} has ended",
+            notes=["variables there are gone, and a process cannot go back to a worker that it lost"],
+            help="start the worker again, and a new process from the last weights that were saved",
+        )
+        raise tf.errors.UnavailableError(None, None, str(told)) from error
+
+
+def _lost(workers: Mapping[Task, str]) -> dict[Task, str]:
+    """Workers that do not answer, or that were started anew and do not know this process."""
+    silent = silent_workers(workers, _PROBE_SECONDS)
+    return {task: address for task, address in workers.items() if task in silent or not _serves(*task)}
+
+
+def _serves(job: str, index: int) -> bool:
+    try:
+        with tf.device(DeviceName(job=job, task=index, type="CPU", index=0).canonical):
+            tf.zeros(()).numpy()
+    except tf.errors.OpError:
+        return False
+    return True
