@@ -217,12 +217,12 @@ class _Cut:
 
     def _forward_stages(self) -> tuple[tuple[str, ...], dict[str, int]]:
         forward = [op for op in self.ops if self.role[op.name] is Role.FORWARD]
-        # What is computed of forward values for the backward pass alone stays with these values.
+        # What is computed of forward values for the backward pass alone stays with these, where they lie together.
         for op in forward:
             if op.phase is not Phase.FORWARD:
                 sources = [s for name in self.inputs(op) if self.role.get(s := self.producer(name)) is Role.FORWARD]
-                if sources:
-                    self.device[op.name] = self.device[sources[-1]]
+                if len(devices := {self.device[source] for source in sources}) == 1:
+                    self.device[op.name] = devices.pop()
         found = self._pieces(forward)
         stages = tuple(self.device[ops[0]] for ops in found)
         return stages, {name: index for index, ops in enumerate(found) for name in ops}

@@ -1,4 +1,4 @@
-"""Group placed ops into pieces: as few as can be, each on one device, none waiting for another in a circle."""
+"""Group placed ops into pieces on one device each: none waits for another in a circle, and no two could be one."""
 
 from __future__ import annotations
 
