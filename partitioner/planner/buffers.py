@@ -7,7 +7,20 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from partitioner.ir.costed import CostedGraph
-from partitioner.ir.op_graph import Phase, VariableKind
+from partitioner.ir.op_graph import Op, Phase, VariableKind
+
+# Ops that write their output over an input of the same size that nobody else needs: tried on CPUs, one by one, with
+# TensorFlow 2.21; kernels of other devices ask for it in the same way (forward_input_or_allocate_output).
+_OVERWRITING = frozenset((
+    "Abs", "Acos", "Acosh", "Add", "AddN", "AddV2", "Asin", "Asinh", "Atan", "Atanh", "BiasAdd", "Ceil", "Cos", "Cosh",
+    "Digamma", "Div", "DivNoNan", "Elu", "EluGrad", "Erf", "Erfc", "Erfinv", "Exp", "Expm1", "Floor", "FloorDiv",
+    "FloorMod", "Inv", "InvGrad", "LeakyRelu", "LeakyReluGrad", "Lgamma", "Log", "Log1p", "LogSoftmax", "Maximum",
+    "Minimum", "Mul", "MulNoNan", "Neg", "Pow", "RealDiv", "Reciprocal", "ReciprocalGrad", "Relu", "Relu6", "Relu6Grad",
+    "ReluGrad", "Rint", "Round", "Rsqrt", "RsqrtGrad", "Select", "SelectV2", "Selu", "SeluGrad", "Sigmoid",
+    "SigmoidGrad", "Sign", "Sin", "Sinh", "Softmax", "Softplus", "SoftplusGrad", "Softsign", "SoftsignGrad", "Sqrt",
+    "SqrtGrad", "Square", "SquaredDifference", "Sub", "Tan", "Tanh", "TanhGrad", "Xdivy", "Xlogy",
+))  # fmt: skip
+_REDUCTIONS = frozenset(("Max", "Mean", "Min", "Prod", "Sum"))
 
 
 @dataclass(frozen=True)
@@ -15,7 +28,8 @@ class Buffers:
     """Buffers of a costed graph.
 
     An op without FLOPs and without traffic hands on its input's buffer (Reshape, Identity) or a variable's
-    (ReadVariableOp): its output takes no memory of its own.
+    (ReadVariableOp): its output takes no memory of its own. So does a reduction over nothing: gradients are full of
+    sums over the axes that were broadcast, often none.
     """
 
     costed: CostedGraph
@@ -26,7 +40,7 @@ class Buffers:
         graph = self.costed.graph
         found: dict[str, str | None] = {}
         for op, cost in zip(graph.ops, self.costed.costs, strict=True):
-            if cost.flops or cost.moved_bytes:
+            if (cost.flops or cost.moved_bytes) and not self._reduces_nothing(op):
                 continue
             for name in op.outputs:
                 size = graph.tensor[name].size_bytes
@@ -36,6 +50,12 @@ class Buffers:
                 elif op.variables:
                     found[name] = None
         return found
+
+    def _reduces_nothing(self, op: Op) -> bool:
+        if op.type not in _REDUCTIONS:
+            return False
+        before, after = (self.costed.graph.tensor[name].spec for name in (op.inputs[0], op.outputs[0]))
+        return before.num_elements == after.num_elements
 
     @cached_property
     def gradients(self) -> frozenset[str]:
@@ -85,6 +105,11 @@ class Buffers:
             for variable in op.variables:
                 found.setdefault(variable, op.name)
         return found
+
+
+def may_overwrite(op: Op) -> bool:
+    """Whether an op writes its output over an input of the same size that nobody else needs."""
+    return op.type in _OVERWRITING
 
 
 def total_bytes(costed: CostedGraph) -> dict[str, int]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cost_models.memory import allocated_bytes
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.stage_programs import StageProgram, StagePrograms
-from partitioner.planner.buffers import Buffers
+from partitioner.planner.buffers import Buffers, may_overwrite
+from partitioner.planner.run_order import run_orders
 
 CALL_SECONDS = 70e-6
 """To start a function and to hand over its results: 50 to 90 us between CPU devices of TensorFlow 2.21 on a 2-core x86
@@ -27,7 +28,7 @@ class ProgramCost:
         seconds: On its device, dispatch included.
         received_bytes: Of inputs that programs on other devices make.
         output_bytes: Of outputs, whether or not they have a buffer of their own.
-        transient_bytes: Most that its own buffers take at a time, op by op in graph order; inputs not included.
+        transient_bytes: Most that its own buffers take at a time, op by op as devices run them; inputs not included.
         left_bytes: Of its own buffers that are left when it ends, because outputs lie in them.
         owner: For each output, the tensor whose buffer it lies in: an output, an input, or None for a variable.
     """
@@ -48,6 +49,9 @@ class StageCosts:
         self._index = {placed.name: index for index, placed in enumerate(costed.topology.devices)}
         self.kinds = [DeviceName.parse(placed.name).type for placed in costed.topology.devices]
         self._passes_on = Buffers(costed).passes_on
+        self._working = frozenset(
+            op.name for op, cost in zip(costed.graph.ops, costed.costs, strict=True) if cost.flops or cost.moved_bytes
+        )
         self._seconds = {op.name: row for op, row in zip(costed.graph.ops, costed.seconds, strict=True)}
         launch = [placed.device.launch_overhead_seconds for placed in costed.topology.devices]
         self._dispatch_seconds = [max(0.0, OP_SECONDS - seconds) for seconds in launch]
@@ -75,22 +79,22 @@ class StageCosts:
 
     def _of(self, program: StageProgram, received: Iterable[str], aliases: Mapping[str, str]) -> ProgramCost:
         device, tensor = self.device(program.device), self.costed.graph.tensor
-        owner = self._owners(program, aliases)
-        transient, left = self._own_bytes(program, device, owner, aliases)
+        roots = self._roots(program, aliases)
+        held = [self._own_bytes(program, device, roots, aliases, order) for order in self._orders(program, aliases)]
         return ProgramCost(
             seconds=self._call_seconds(program.ops, device),
             received_bytes=sum(tensor[name].size_bytes for name in received),
             output_bytes=sum(tensor[name].size_bytes for name in program.outputs),
-            transient_bytes=transient,
-            left_bytes=left,
-            owner={name: owner.get(name, name) for name in program.outputs},
+            transient_bytes=max(most for most, _ in held),
+            left_bytes=held[0][1],
+            owner=_owners(program, roots),
         )
 
     def _call_seconds(self, ops: Iterable[str], device: int) -> float:
         dispatch = self._dispatch_seconds[device]
         return CALL_SECONDS + sum(self._seconds[name][device] + dispatch for name in ops)
 
-    def _owners(self, program: StageProgram, aliases: Mapping[str, str]) -> dict[str, str | None]:
+    def _roots(self, program: StageProgram, aliases: Mapping[str, str]) -> dict[str, str | None]:
         """For the tensors of a program that have no buffer of their own, the tensor that has it."""
         op = self.costed.graph.op
         found: dict[str, str | None] = {}
@@ -102,25 +106,49 @@ class StageCosts:
                     found[output] = found.get(source, source) if source is not None else None
         return found
 
+    def _orders(self, program: StageProgram, aliases: Mapping[str, str]) -> Iterator[list[str]]:
+        """The orders in which its device may run the program's ops."""
+        graph = self.costed.graph
+        inside = set(program.ops).difference(graph.tensor[name].producer for name in program.inputs)
+        needs = {}
+        for name in program.ops:
+            made = (graph.tensor[aliases.get(read, read)].producer for read in graph.op[name].inputs)
+            needs[name] = inside.intersection([*made, *graph.op[name].control_inputs])
+        is_cpu = self.kinds[self.device(program.device)] == "CPU"
+        return run_orders(program.ops, needs, self._working.intersection(program.ops) if is_cpu else ())
+
     def _own_bytes(
-        self, program: StageProgram, device: int, owner: Mapping[str, str | None], aliases: Mapping[str, str]
+        self,
+        program: StageProgram,
+        device: int,
+        roots: Mapping[str, str | None],
+        aliases: Mapping[str, str],
+        order: Iterable[str],
     ) -> tuple[int, int]:
         """The most that the program's buffers take at a time, and what they take when it ends."""
         op = self.costed.graph.op
         given = set(program.inputs)
-        reads = {name: {owner.get(t, t) for t in (aliases.get(n, n) for n in op[name].inputs)} for name in program.ops}
+        reads = {
+            name: list(dict.fromkeys(roots.get(t, t) for t in (aliases.get(n, n) for n in op[name].inputs)))
+            for name in program.ops
+        }
         readers: dict[str | None, int] = {}
         for buffers in reads.values():
             for buffer in buffers:
                 readers[buffer] = readers.get(buffer, 0) + 1
-        kept = {owner.get(name, name) for name in program.outputs}
-        held: dict[str, int] = {}
+        kept = {roots.get(name, name) for name in program.outputs}
+        held: dict[str | None, int] = {}
         now = most = 0
-        for name in program.ops:
-            made = [output for output in op[name].outputs if output not in owner and output not in given]
+        for name in order:
+            made = [output for output in op[name].outputs if output not in roots and output not in given]
             for output in made:
-                held[output] = self.size_bytes(output, device)
-                now += held[output]
+                size = self.size_bytes(output, device)
+                free = [b for b in reads[name] if b in held and held[b] == size and readers[b] == 1 and b not in kept]
+                if free and may_overwrite(op[name]):
+                    del held[free[0]]
+                else:
+                    now += size
+                held[output] = size
             most = max(most, now)
             for buffer in reads[name]:
                 readers[buffer] -= 1
@@ -128,3 +156,13 @@ class StageCosts:
                 if buffer in held and not readers.get(buffer) and buffer not in kept:
                     now -= held.pop(buffer)
         return most, now
+
+
+def _owners(program: StageProgram, roots: Mapping[str, str | None]) -> dict[str, str | None]:
+    """For each output, what holds its buffer: the first output that lies in it, an input, or None for a variable."""
+    first: dict[str, str] = {}
+    found: dict[str, str | None] = {}
+    for name in program.outputs:
+        root = roots.get(name, name)
+        found[name] = root if root is None or root in program.inputs else first.setdefault(root, name)
+    return found

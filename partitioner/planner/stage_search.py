@@ -7,7 +7,7 @@ at the boundaries of the best are moved while that improves the simulated step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -146,8 +146,9 @@ class StageSearch:
             recompute=recompute,
         ).best()
 
-    def _try(self, assignment: Assignment, count: int, schedule: ScheduleKind) -> Way | None:
-        recompute: range | tuple[int, ...] = ()
+    def _try(
+        self, assignment: Assignment, count: int, schedule: ScheduleKind, recompute: Collection[int] = ()
+    ) -> Way | None:
         if self.judge.microbatching.recompute == "all":
             programs = self.judge.programs(assignment)
             if programs is None:
@@ -234,7 +235,7 @@ class StageSearch:
             for assignment in self._neighbours(best.assignment):
                 if self.judge.num_cut_ops >= most:
                     return
-                way = self.judge(assignment, best.num_microbatches, best.schedule, best.recompute)
+                way = self._try(assignment, best.num_microbatches, best.schedule, best.recompute)
                 if way is not None and self.worth(way) < self.worth(best):
                     best, improved = way, True
                     break
