@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from cost_models.topology import Topology
 from partitioner.capture.batching import graph_for_batch
 from partitioner.capture.lower import capture_step
 from partitioner.capture.objective import TrainingObjective, training_objective
@@ -32,6 +33,7 @@ from partitioner.ir.plan import ModelInfo, Objective, PlanDocument, Strategy, Ve
 from partitioner.ir.step import CapturedStep, StepKind
 from partitioner.plan_view import Plan
 from partitioner.planner.assemble import plan_fields
+from partitioner.planner.chosen_topology import chosen_topology
 from partitioner.planner.costs import cost_graph
 from partitioner.planner.execution import execution_of_plan
 from partitioner.planner.microbatch_options import (
@@ -43,7 +45,7 @@ from partitioner.planner.microbatch_options import (
 from partitioner.planner.microbatches import Microbatching
 from partitioner.planner.pins import pinned_ops
 from partitioner.planner.search import search
-from partitioner.planner.topology import build_topology, parse_devices
+from partitioner.planner.topology import parse_devices
 from partitioner.planner.transfer import rebase, transfer_placement
 from partitioner.stages.programs import stage_programs
 from partitioner.verification import verify_placed
@@ -88,7 +90,7 @@ def load_model(source: str) -> LoadedModel:
 def plan(
     model: keras.Model,
     *,
-    devices: str | Sequence[str],
+    devices: str | Sequence[str] | None = None,
     batch_size: int = 32,
     input_shape: InputShape = None,
     training: bool = True,
@@ -99,6 +101,7 @@ def plan(
     objective: str = "throughput",
     hardware: str | None = None,
     link: str | None = None,
+    topology: str | Path | Topology | None = None,
     pins: Mapping[str, str] | None = None,
     memory_limit: str | float | Mapping[str, str | float] | None = None,
     loss: str | None = None,
@@ -113,7 +116,7 @@ def plan(
 
     Args:
         model: A Keras model. Loss and optimizer are those it was compiled with, unless given.
-        devices: `["GPU:0", "GPU:1"]` or `"GPU:0-1"`; they need not be present on this machine.
+        devices: `["GPU:0", "GPU:1"]` or `"GPU:0-1"`; they need not be present on this machine. Of a topology, all.
         batch_size: Rows of a batch.
         input_shape: Sizes without the batch, one tuple or one per input name, where the model does not say.
         training: Plan the training step (forward, loss, gradients, update), or inference.
@@ -125,6 +128,7 @@ def plan(
         objective: `throughput`, `latency` or `memory`.
         hardware: Catalogue name of the devices, e.g. `a100-80gb`; found out or assumed otherwise.
         link: Catalogue name of the links between them, e.g. `nvlink3`.
+        topology: In place of both: a host of the catalogue, `dgx-h100` or `64x dgx-h100`, or a TOML file.
         pins: Device by regular expression over layer paths or op names.
         memory_limit: What may be used of each device: `8GiB`, or a size by device.
         loss: Name of a Keras loss, in place of the compiled one; mean squared error where there is neither.
@@ -147,14 +151,18 @@ def plan(
         raise UsageError(f"batch_size is {batch_size}, expected at least 1")
     if time_limit <= 0:
         raise UsageError(f"time_limit is {time_limit}, expected more than 0 seconds")
-    names = parse_devices(devices)
-    topology, infos = build_topology(
-        names, hardware=hardware, link=link, memory_limit=memory_limit, present=runtime.gpu_titles()
+    names, machines, infos = chosen_topology(
+        devices,
+        topology=topology,
+        hardware=hardware,
+        link=link,
+        memory_limit=memory_limit,
+        present=runtime.gpu_titles(),
     )
     trained = training_objective(model, loss=loss, optimizer=optimizer) if training else None
     x = input_specs(model, _input_shapes(input_shape), example_inputs)
     step = _capture(model, x, example_targets, trained, batch_size)
-    costed = cost_graph(step.graph, topology)
+    costed = cost_graph(step.graph, machines)
     found = search(
         costed,
         strategy=chosen,
@@ -166,7 +174,7 @@ def plan(
             counts=allowed_counts(step, microbatches),
             schedules=allowed_schedules(schedule),
             recompute=allowed_recompute(recompute),
-            costed_for=lambda rows: cost_graph(graph_for_batch(step, rows), topology),
+            costed_for=lambda rows: cost_graph(graph_for_batch(step, rows), machines),
             programs=lambda execution: stage_programs(step, execution, results=RESULTS[step.kind]),
         ),
     )

@@ -34,7 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = read_options(arguments)
         verbose = options.verbose
         with library_logs(shown=verbose):
-            _show_again(options) if options.shows_plan else _partition(options)
+            if options.list_hardware:
+                _list_hardware(options)
+            elif options.shows_plan:
+                _show_again(options)
+            else:
+                _partition(options)
     except PartitionError as error:
         if verbose:
             traceback.print_exc()
@@ -56,11 +61,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _partition(options: argparse.Namespace) -> None:
     from partitioner.cli.output import output_directory
-    from partitioner.planner.topology import build_topology, parse_devices
+    from partitioner.planner.chosen_topology import chosen_topology
 
     # What is wrong here is told before TensorFlow is loaded, which takes seconds.
-    names = parse_devices(options.devices)
-    build_topology(names, hardware=options.hardware, link=options.link, memory_limit=options.memory_limit)
+    names, _, _ = chosen_topology(
+        options.devices,
+        topology=options.topology,
+        hardware=options.hardware,
+        link=options.link,
+        memory_limit=options.memory_limit,
+    )
     directory = output_directory(options)
     progress = Progress(enabled=not options.quiet)
 
@@ -120,6 +130,7 @@ def _plan(api: Any, options: argparse.Namespace, devices: list[str], loaded: Any
         recompute=options.recompute,
         hardware=options.hardware,
         link=options.link,
+        topology=options.topology,
         pins=options.pin,
         memory_limit=options.memory_limit,
         loss=options.loss,
@@ -130,6 +141,14 @@ def _plan(api: Any, options: argparse.Namespace, devices: list[str], loaded: Any
         seed=options.seed,
         source=options.model,
     )
+
+
+def _list_hardware(options: argparse.Namespace) -> None:
+    """Show the catalogue; needs no TensorFlow."""
+    from cost_models.catalogue import catalogue
+    from partitioner.report.hardware import catalogue_json, render_catalogue
+
+    print_result(catalogue_json(catalogue()) if options.json else render_catalogue(catalogue()))
 
 
 def _show_again(options: argparse.Namespace) -> None:

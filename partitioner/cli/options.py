@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Sequence, Set
 from difflib import get_close_matches
 from typing import NoReturn
 
@@ -18,7 +19,9 @@ examples:
   partition 'model.py:build_model(depth=50)' --devices GPU:0-3 \\
       --hardware a100-80gb --link nvlink3
   partition model.py --devices GPU:0,GPU:1 --microbatches 8 --schedule 1f1b
+  partition model.py --topology '64x dgx-h100' --dry-run
   partition model_partitioned/plan.json --svg placement.svg
+  partition --list-hardware
 
 exit codes:
   0  a plan was found                 4  proved infeasible
@@ -29,6 +32,8 @@ exit codes:
 
 # What shows a plan.json again; every other option is about making a plan.
 _FOR_A_PLAN = {"model", "dot", "svg", "json", "quiet", "verbose"}
+# Likewise what shows the catalogue, which needs no MODEL.
+_FOR_THE_CATALOGUE = {"model", "list_hardware", "json", "quiet", "verbose"}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -48,13 +53,17 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         UsageError: An option is unknown, has a wrong value or does nothing here.
     """
     parser = _parser()
-    options, unknown = parser.parse_known_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    lists = "--list-hardware" in given
+    options, unknown = parser.parse_known_args(["", *given] if lists else given)
     if unknown:
         raise _unknown(parser, unknown[0])
     options.shows_plan = options.model.endswith(".json")
-    if options.shows_plan:
-        _refuse_idle(parser, options)
-    elif not options.devices:
+    if lists:
+        _refuse_idle(parser, options, _FOR_THE_CATALOGUE, "--list-hardware prints the catalogue and stops")
+    elif options.shows_plan:
+        _refuse_idle(parser, options, _FOR_A_PLAN, f"{options.model} is a plan to show again")
+    elif not options.devices and not options.topology:
         raise UsageError("which devices? --devices is missing", help="e.g. --devices GPU:0,GPU:1 or CPU:0,CPU:1")
     written = [name for name in ("output", "dot", "svg") if getattr(options, name)]
     if options.dry_run and written:
@@ -118,6 +127,14 @@ def _add_devices(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--hardware", metavar="NAME", help="what the devices are: a100-80gb, h100-sxm, t4, ...")
     group.add_argument("--link", metavar="NAME", help="what joins them: pcie4, nvlink3, ...")
+    group.add_argument(
+        "--topology",
+        metavar="NAME|FILE.toml",
+        help="in place of both: dgx-h100, '64x dgx-h100', or a file; --devices then takes some of its devices",
+    )
+    group.add_argument(
+        "--list-hardware", action="store_true", help="print the devices, links and topologies that have names, and stop"
+    )
     group.add_argument(
         "--memory-limit",
         metavar="SIZE",
@@ -202,15 +219,15 @@ def _unknown(parser: argparse.ArgumentParser, text: str) -> UsageError:
     return UsageError(f"unknown option {option}", help=f"did you mean {close[0]}?" if close else "partition --help")
 
 
-def _refuse_idle(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Options that do nothing for a plan that is shown again are told, not ignored."""
-    idle = [name for name, value in vars(options).items() if name not in {*_FOR_A_PLAN, "shows_plan"}
+def _refuse_idle(parser: argparse.ArgumentParser, options: argparse.Namespace, used: Set[str], why: str) -> None:
+    """Options that do nothing for what is only shown are told, not ignored."""
+    idle = [name for name, value in vars(options).items() if name not in {*used, "shows_plan"}
             and value != parser.get_default(name)]  # fmt: skip
     if idle:
         flags = ["--inference" if name == "training" else f"--{name.replace('_', '-')}" for name in idle]
         raise UsageError(
-            f"{options.model} is a plan to show again; {', '.join(flags)} would do nothing",
-            help="name the model to plan anew: partition model.py --devices ...",
+            f"{why}; {', '.join(flags)} would do nothing",
+            help="to plan, name a model: partition model.py --devices ...",
         )
 
 

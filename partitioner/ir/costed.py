@@ -7,9 +7,9 @@ from functools import cached_property
 
 import networkx as nx
 
-from cost_models.hardware import Topology
 from cost_models.roofline import op_seconds
 from cost_models.specs import OpCost
+from cost_models.topology import Topology
 from partitioner.ir.op_graph import OpGraph
 
 

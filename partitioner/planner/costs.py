@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cost_models.flops import op_cost
-from cost_models.hardware import Topology
 from cost_models.specs import OpSpec, TensorSpec
+from cost_models.topology import Topology
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import Op, OpGraph
 

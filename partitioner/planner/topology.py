@@ -6,16 +6,9 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from cost_models.hardware import (
-    Device,
-    Link,
-    Topology,
-    TopologyDevice,
-    UnknownHardware,
-    catalogue,
-    device_named,
-    link_named,
-)
+from cost_models.catalogue import catalogue, device_named, link_named
+from cost_models.hardware import Device, Link, UnknownHardware
+from cost_models.topology import Topology, TopologyDevice
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.plan import DeviceInfo, Origin
@@ -23,6 +16,7 @@ from partitioner.ir.plan import DeviceInfo, Origin
 DEFAULT_GPU = "a100-40gb"
 DEFAULT_GPU_LINK = "pcie4"
 DEFAULT_NETWORK = "ethernet-25g"
+SHOW_ALL = "partition --list-hardware"
 # TensorFlow's BFC allocator leaves this much of a GPU to CUDA's context, cuDNN and NCCL (gpu_device.cc,
 # MinSystemMemory: 6 % and at least 300 MiB on devices of 2 GiB and more).
 _RESERVED_FRACTION = 0.06
@@ -115,14 +109,14 @@ def build_topology(
     Raises:
         UsageError: An unknown name (with the closest ones), a size that cannot be read, an unknown device.
     """
-    limits = _limits(names, memory_limit)
+    limits = memory_limits(names, memory_limit)
     num_cpus = sum(name.type == "CPU" for name in names)
     placed, infos = [], []
     for name in names:
         device, origin = _hardware_of(
             name, hardware, (present or {}).get(name.canonical), all_cpus=num_cpus == len(names)
         )
-        usable = device.memory_bytes if name.type == "CPU" else int(device.memory_bytes * (1 - _RESERVED_FRACTION))
+        usable = usable_bytes(name, device)
         if name.type == "CPU" and name.is_local:
             usable = _host_memory_bytes() // num_cpus
         usable = limits.get(name, usable)
@@ -133,12 +127,17 @@ def build_topology(
     return Topology(devices=tuple(placed), links=links), tuple(infos)
 
 
+def usable_bytes(name: DeviceName, device: Device) -> int:
+    """Bytes of a device's memory that a plan may use: of a GPU, what TensorFlow takes."""
+    return device.memory_bytes if name.type == "CPU" else int(device.memory_bytes * (1 - _RESERVED_FRACTION))
+
+
 def _hardware_of(name: DeviceName, hardware: str | None, title: str | None, *, all_cpus: bool) -> tuple[Device, Origin]:
     if hardware and (name.type == "GPU" or all_cpus):
         try:
             return device_named(hardware), Origin.CATALOGUE
         except UnknownHardware as error:
-            raise UsageError(str(error), help="--hardware takes one of these names") from error
+            raise UsageError(str(error), help=SHOW_ALL) from error
     if name.type == "CPU":
         return device_named("cpu-core"), Origin.ASSUMED
     if title:
@@ -149,15 +148,23 @@ def _hardware_of(name: DeviceName, hardware: str | None, title: str | None, *, a
 
 
 def _known_title(title: str) -> Device | None:
-    """The catalogue's device whose name's parts all occur in what the driver calls it."""
-    words = re.sub(r"[^a-z0-9]+", " ", title.lower())
-    best = [d for d in catalogue().devices.values() if all(part in words for part in d.name.split("-"))]
-    return max(best, key=lambda d: len(d.name), default=None)
+    """The catalogue's device that the driver calls so, else the one whose name's words are all in it."""
+    devices = catalogue().devices.values()
+    called = next((d for d in devices if title in d.driver_names), None)
+    # `SXM4` says what `sxm` does.
+    words = {word for part in re.findall(r"[a-z0-9]+", title.lower()) for word in (part, part.rstrip("0123456789"))}
+    named = [d for d in devices if words.issuperset(d.name.split("-"))]
+    return called or max(named, key=lambda d: len(d.name), default=None)
 
 
-def _limits(
+def memory_limits(
     names: Sequence[DeviceName], memory_limit: str | float | Mapping[str, str | float] | None
 ) -> dict[DeviceName, int]:
+    """Bytes that may be used, by device, of those that have a limit: one size for all, or sizes by name.
+
+    Raises:
+        UsageError: A size cannot be read, or a name is not among the devices.
+    """
     if memory_limit is None:
         return {}
     if isinstance(memory_limit, str) and "=" in memory_limit:
@@ -180,7 +187,7 @@ def _link_named(name: str) -> Link:
     try:
         return link_named(name)
     except UnknownHardware as error:
-        raise UsageError(str(error), help="--link takes one of these names") from error
+        raise UsageError(str(error), help=SHOW_ALL) from error
 
 
 def _link_between(a: DeviceName, b: DeviceName, chosen: Link | None) -> Link:

@@ -9,8 +9,9 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from cost_models.hardware import Device, Link, Topology, TopologyDevice
+from cost_models.hardware import Device, Link
 from cost_models.specs import OpCost, TensorSpec
+from cost_models.topology import Topology, TopologyDevice
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.execution import Execution
 from partitioner.ir.op_graph import Layer, Op, OpGraph, Phase, Tensor, Variable, VariableKind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.hardware import device_named
+from cost_models.catalogue import device_named
 from partitioner.errors import UsageError
 from partitioner.ir.plan import Origin
 from partitioner.planner.topology import build_topology, parse_bytes, parse_devices

@@ -1,0 +1,155 @@
+"""The catalogue: devices, links and hosts that people own or rent, read from TOML, with a source for every number."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from importlib.resources import files
+from typing import Any, TypeVar
+
+from cost_models.hardware import Device, Link, UnknownHardware
+
+_FILES = ("hardware.toml", "hosts.toml")
+# A delay of the catalogue stands in an entry under the left name and becomes the fields on the right.
+_DELAYS: Mapping[str, tuple[str, str, str]] = {
+    "launch": ("launch_overhead_seconds", "launch_source", "launch_date"),
+    "latency": ("latency_seconds", "latency_source", "latency_date"),
+}
+_TEXTS = ("title", "source", "date")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostKind:
+    """A machine with several devices, of which a topology can have any number.
+
+    Attributes:
+        name: Name in the catalogue, e.g. `dgx-h100`.
+        title: Name people know it by.
+        device: Catalogue name of its devices.
+        num_devices: How many it has.
+        within: Names of the links that bytes take between two of its devices, one after the other.
+        between: Likewise to a device of another host.
+        uplink: Name of the link that everything that enters or leaves the host shares; empty where nothing is shared.
+        source: Where this stands.
+        date: When it was published, `YYYY-MM`.
+    """
+
+    name: str
+    title: str
+    device: str
+    num_devices: int
+    within: tuple[str, ...]
+    between: tuple[str, ...]
+    source: str
+    date: str
+    uplink: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.num_devices, bool) or not isinstance(self.num_devices, int) or self.num_devices < 1:
+            raise ValueError(f"host {self.name!r}: num_devices is {self.num_devices!r}, expected at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogue:
+    """Every device, link and kind of host we know numbers of, by name."""
+
+    devices: Mapping[str, Device]
+    links: Mapping[str, Link]
+    hosts: Mapping[str, HostKind]
+
+
+@cache
+def catalogue() -> Catalogue:
+    """The contents of hardware.toml and hosts.toml."""
+    package = files("cost_models")
+    return read_catalogue("\n".join(package.joinpath(name).read_text(encoding="utf-8") for name in _FILES))
+
+
+def read_catalogue(text: str) -> Catalogue:
+    """Read a catalogue: TOML with tables `[device.NAME]`, `[link.NAME]`, `[host.NAME]` and `[delay.NAME]`.
+
+    Keys are the types' fields. In place of its seconds, a device may list delays as `launch`, and a link as `latency`:
+    their seconds are added up and their sources are kept.
+
+    Raises:
+        ValueError: Naming the entry and the key that is missing, unknown, negative or not a number.
+    """
+    data = tomllib.loads(text)
+    delays = data.get("delay", {})
+    return Catalogue(
+        devices={name: read_entry(Device, name, table, delays) for name, table in data.get("device", {}).items()},
+        links={name: read_entry(Link, name, table, delays) for name, table in data.get("link", {}).items()},
+        hosts={name: read_entry(HostKind, name, table, delays) for name, table in data.get("host", {}).items()},
+    )
+
+
+def read_entry(
+    kind: Callable[..., T], name: str, table: Mapping[str, Any], delays: Mapping[str, Any] | None = None
+) -> T:
+    """One entry of a TOML file as a value of this kind.
+
+    Raises:
+        ValueError: Naming the entry and the key that is missing, unknown, negative or not a number.
+    """
+    what = f"{kind.__name__.removesuffix('Kind').lower()} {name!r}"
+    known = {field.name: field for field in fields(kind) if field.name != "name"}  # type: ignore[arg-type]
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    for key, names in _DELAYS.items():
+        if key in values and names[0] in known:
+            values |= dict(zip(names, _added_up(what, key, values.pop(key), delays or {}), strict=True))
+    missing = sorted(key for key, field in known.items() if field.default is MISSING and key not in values)
+    unknown = sorted(values.keys() - known.keys())
+    if missing or unknown:
+        raise ValueError(f"{what}: missing keys {missing}, unknown keys {unknown}")
+    for key in _TEXTS:
+        if key in values and not (isinstance(values[key], str) and values[key].strip()):
+            raise ValueError(f"{what}: {key} is {values[key]!r}, expected text")
+    return kind(name=name, **values)
+
+
+def device_named(name: str) -> Device:
+    """The catalogue's device of this name, upper and lower case alike.
+
+    Raises:
+        UnknownHardware: There is none.
+    """
+    return _lookup("hardware", catalogue().devices, name)
+
+
+def link_named(name: str) -> Link:
+    """The catalogue's link of this name, upper and lower case alike.
+
+    Raises:
+        UnknownHardware: There is none.
+    """
+    return _lookup("link", catalogue().links, name)
+
+
+def host_named(name: str) -> HostKind:
+    """The catalogue's kind of host of this name, upper and lower case alike.
+
+    Raises:
+        UnknownHardware: There is none.
+    """
+    return _lookup("topology", catalogue().hosts, name)
+
+
+def _lookup(kind: str, table: Mapping[str, T], name: str) -> T:
+    found = table.get(name.lower())
+    if found is None:
+        raise UnknownHardware(kind, name, table)
+    return found
+
+
+def _added_up(what: str, key: str, names: object, delays: Mapping[str, Any]) -> tuple[float, str, str]:
+    """Seconds, source and newest date of delays that follow one another."""
+    if not isinstance(names, tuple) or not names or any(name not in delays for name in names):
+        raise ValueError(f"{what}: {key} is {names!r}, expected a list of {', '.join(sorted(delays))}")
+    parts = [delays[name] for name in names]
+    # In whole picoseconds, so that 20 us and 5 us are 25 us to the last digit.
+    seconds = sum(round(part["seconds"] * 1e12) for part in parts) / 1e12
+    return seconds, "; ".join(part["source"] for part in parts), max(part["date"] for part in parts)

@@ -1,0 +1,152 @@
+"""Which devices a plan may use, and how each reaches each other: links, hosts, and what links share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from cost_models.hardware import Device, Link, UnknownHardware
+
+Channel = tuple[int, int] | str
+"""What a transfer occupies: the link of a pair of devices, or one direction of an uplink."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyDevice:
+    """One device of a plan: its canonical name, its kind, and how many bytes of it may be used."""
+
+    name: str
+    device: Device
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uplink:
+    """What all traffic between some devices and the others shares: a network adapter, the port of a PCIe switch.
+
+    Each direction has the link's whole bandwidth; its latency is part of the pairs' links.
+    """
+
+    name: str
+    devices: frozenset[int]
+    link: Link
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """The devices of a plan; `links[a][b]` leads from device a to device b, and the diagonal is ignored.
+
+    Attributes:
+        devices: In the order of the plan.
+        links: One row per device. Rows may be the same object, so 512 devices cost no more than their hosts.
+        hosts: Number of each device's host; empty where all are on one.
+        uplinks: Links that several pairs share.
+
+    Raises:
+        ValueError: Listing every violation.
+    """
+
+    devices: tuple[TopologyDevice, ...]
+    links: tuple[tuple[Link, ...], ...]
+    hosts: tuple[int, ...] = ()
+    uplinks: tuple[Uplink, ...] = ()
+
+    def __post_init__(self) -> None:
+        problems = list(_violations(self))
+        if problems:
+            raise ValueError("the topology is malformed:\n  " + "\n  ".join(problems))
+
+    @classmethod
+    def uniform(cls, devices: Iterable[TopologyDevice], link: Link) -> Self:
+        """All devices joined by the same kind of link."""
+        found = tuple(devices)
+        return cls(devices=found, links=((link,) * len(found),) * len(found))
+
+    @classmethod
+    def of_hosts(
+        cls,
+        devices: Iterable[TopologyDevice],
+        hosts: Sequence[int],
+        *,
+        within: Link,
+        between: Link,
+        uplinks: Iterable[Uplink] = (),
+    ) -> Self:
+        """Hosts whose devices are joined by one kind of link, and a network between the hosts."""
+        rows = {host: tuple(within if other == host else between for other in hosts) for host in set(hosts)}
+        return cls(
+            devices=tuple(devices),
+            links=tuple(rows[host] for host in hosts),
+            hosts=tuple(hosts),
+            uplinks=tuple(uplinks),
+        )
+
+    def subset(self, indices: Sequence[int]) -> Self:
+        """Only these devices, in this order, with the links, hosts and uplinks they have here."""
+        position = {index: new for new, index in enumerate(indices)}
+        rows: dict[int, tuple[Link, ...]] = {}
+        for index in indices:  # rows that are one object stay one
+            row = self.links[index]
+            rows.setdefault(id(row), tuple(row[other] for other in indices))
+        return type(self)(
+            devices=tuple(self.devices[index] for index in indices),
+            links=tuple(rows[id(self.links[index])] for index in indices),
+            hosts=tuple(self.hosts[index] for index in indices) if self.hosts else (),
+            uplinks=tuple(
+                Uplink(name=uplink.name, devices=frozenset(left), link=uplink.link)
+                for uplink in self.uplinks
+                if (left := [position[index] for index in uplink.devices if index in position])
+            ),
+        )
+
+    def index(self, name: str) -> int:
+        """Position of the device with this canonical name.
+
+        Raises:
+            UnknownHardware: The topology has no such device.
+        """
+        for index, placed in enumerate(self.devices):
+            if placed.name == name:
+                return index
+        raise UnknownHardware("device of the topology", name, (placed.name for placed in self.devices))
+
+    def link(self, a: int, b: int) -> Link:
+        """The link from device a to device b."""
+        return self.links[a][b]
+
+    def host(self, device: int) -> int:
+        """Number of the device's host."""
+        return self.hosts[device] if self.hosts else 0
+
+    def channels(self, a: int, b: int) -> Mapping[Channel, float]:
+        """What a transfer from device a to device b occupies, each with its bytes per second."""
+        found: dict[Channel, float] = {(a, b): self.link(a, b).bandwidth_bytes_per_second}
+        for uplink in self.uplinks:
+            if (a in uplink.devices) != (b in uplink.devices):
+                direction = "out" if a in uplink.devices else "in"
+                found[f"{uplink.name} {direction}"] = uplink.link.bandwidth_bytes_per_second
+        return found
+
+
+def _violations(topology: Topology) -> Iterable[str]:
+    names = [placed.name for placed in topology.devices]
+    if not names:
+        yield "no devices"
+    if len(topology.links) != len(names) or any(len(row) != len(names) for row in topology.links):
+        sizes = [len(row) for row in topology.links]
+        yield f"links must be {len(names)} x {len(names)}, have rows of {sizes}"
+    if topology.hosts and len(topology.hosts) != len(names):
+        yield f"{len(topology.hosts)} hosts for {len(names)} devices"
+    for name in sorted(name for name, count in Counter(names).items() if count > 1):
+        yield f"two devices are named {name!r}"
+    for name in sorted(name for name, count in Counter(u.name for u in topology.uplinks).items() if count > 1):
+        yield f"two uplinks are named {name!r}"
+    for uplink in topology.uplinks:
+        strangers = sorted(index for index in uplink.devices if not 0 <= index < len(names))
+        if strangers:
+            yield f"uplink {uplink.name!r} has devices {strangers} of {len(names)}"
+    for placed in topology.devices:
+        if placed.memory_bytes < 0:
+            yield f"device {placed.name!r} may use {placed.memory_bytes} bytes, expected at least 0"

@@ -1,0 +1,96 @@
+"""What is planned for: named devices and what is known of them, or a topology that says everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from cost_models.catalogue import catalogue
+from cost_models.topology import Topology
+from partitioner.errors import UsageError
+from partitioner.ir.devices import DeviceName
+from partitioner.ir.plan import DeviceInfo, Origin
+from partitioner.planner.topology import build_topology, memory_limits, parse_devices
+from partitioner.planner.topology_file import read_topology
+from partitioner.planner.topology_preset import preset_topology
+
+_MAX_LISTED = 8
+
+
+def chosen_topology(
+    devices: str | Sequence[str] | None,
+    *,
+    topology: str | Path | Topology | None = None,
+    hardware: str | None = None,
+    link: str | None = None,
+    memory_limit: str | float | Mapping[str, str | float] | None = None,
+    present: Mapping[str, str] | None = None,
+) -> tuple[list[DeviceName], Topology, tuple[DeviceInfo, ...]]:
+    """The devices of a plan, their topology, and where its numbers come from.
+
+    Args:
+        devices: The devices to use; of a topology, all of them if none are named.
+        topology: A host of the catalogue (`dgx-h100`, `64x dgx-h100`), a TOML file, or a value made in Python.
+        hardware: See `build_topology`.
+        link: See `build_topology`.
+        memory_limit: See `build_topology`.
+        present: See `build_topology`.
+
+    Raises:
+        UsageError: No device is named, one is not of the topology, or an argument or the file is wrong.
+    """
+    if topology is None:
+        if not devices:
+            raise UsageError("which devices? neither devices nor a topology is given", help="e.g. GPU:0,GPU:1")
+        names = parse_devices(devices)
+        found, infos = build_topology(names, hardware=hardware, link=link, memory_limit=memory_limit, present=present)
+        return names, found, infos
+    idle = [flag for flag, value in (("--hardware", hardware), ("--link", link)) if value]
+    if idle:
+        raise UsageError(f"the topology says what the devices are and what joins them; {idle[0]} would do nothing")
+    whole = _whole(topology)
+    position = {DeviceName.parse(placed.name): index for index, placed in enumerate(whole.devices)}
+    names = parse_devices(devices) if devices else list(position)
+    _refuse_strangers(names, position)
+    found = whole.subset([position[name] for name in names])
+    limits = memory_limits(names, memory_limit)
+    found = replace(
+        found,
+        devices=tuple(
+            replace(placed, memory_bytes=limits.get(name, placed.memory_bytes))
+            for name, placed in zip(names, found.devices, strict=True)
+        ),
+    )
+    return names, found, _infos(found)
+
+
+def _whole(topology: str | Path | Topology) -> Topology:
+    if isinstance(topology, Topology):
+        return topology
+    is_file = isinstance(topology, Path) or topology.endswith(".toml") or "/" in topology
+    return read_topology(Path(topology)) if is_file else preset_topology(str(topology))
+
+
+def _refuse_strangers(names: Sequence[DeviceName], known: Mapping[DeviceName, int]) -> None:
+    strangers = [name.short for name in names if name not in known]
+    if strangers:
+        listed = ", ".join(name.short for name in list(known)[:_MAX_LISTED])
+        more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
+        raise UsageError(
+            f"the topology has no {', '.join(strangers)}", notes=[f"devices of the topology: {listed}{more}"]
+        )
+
+
+def _infos(topology: Topology) -> tuple[DeviceInfo, ...]:
+    """Numbers of the catalogue say so; all others are assumed, since nobody has measured them here."""
+    known = catalogue().devices
+    return tuple(
+        DeviceInfo(
+            name=placed.name,
+            hardware=placed.device.name,
+            origin=Origin.CATALOGUE if known.get(placed.device.name) == placed.device else Origin.ASSUMED,
+            memory_bytes=placed.memory_bytes,
+        )
+        for placed in topology.devices
+    )
