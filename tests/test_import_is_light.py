@@ -33,6 +33,8 @@ print(code, sorted(heavy), len(out.getvalue()) > 0, len(err.getvalue()) > 0)
         (["--version"], "0 [] True False"),
         (["model.py", "--devices", "XPU:0"], "2 [] False True"),
         (["model.py", "--devices", "GPU:0", "--hardware", "a1000"], "2 [] False True"),
+        (["model.py", "--topology", "dgx-h10"], "2 [] False True"),
+        (["--list-hardware"], "0 [] True False"),
         (["plan.json", "--dot", "plan.dot"], "0 [] True False"),
     ],
 )

@@ -116,6 +116,43 @@ def test_origins() -> None:
     assert hardware("GPU:0", present={gpu: "Frobnicator 9000"}) == [("a100-40gb", Origin.ASSUMED)]
 
 
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("Tesla T4", "t4"),
+        ("Tesla P100-PCIE-16GB", "p100-pcie"),
+        ("Tesla P100-SXM2-16GB", "p100"),
+        ("Tesla V100-SXM2-16GB", "v100-16gb"),
+        ("Tesla V100-PCIE-32GB", "v100-32gb-pcie"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("NVIDIA A100-PCIE-40GB", "a100-40gb-pcie"),
+        ("NVIDIA A100 80GB PCIe", "a100-80gb-pcie"),
+        ("NVIDIA A10", "a10"),
+        ("NVIDIA A10G", "a10g"),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA L40", None),  # not an l4
+        ("NVIDIA RTX A6000", "rtx-a6000"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"),
+        ("NVIDIA GeForce RTX 2080 Ti", "rtx-2080-ti"),
+        ("NVIDIA GeForce RTX 3090", "rtx-3090"),
+        ("NVIDIA GeForce RTX 5090", "rtx-5090"),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA H100 NVL", "h100-nvl"),
+        ("NVIDIA H200", "h200-sxm"),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA GB200", "gb200"),
+        ("AMD Instinct MI250X", "mi250x-gcd"),
+        ("AMD Instinct MI300X", "mi300x"),
+    ],
+)
+def test_what_drivers_call_a_gpu(title: str, name: str | None) -> None:
+    gpu = parse_devices("GPU:0")[0].canonical
+    expected = ("a100-40gb", Origin.ASSUMED) if name is None else (name, Origin.CATALOGUE)
+    assert hardware("GPU:0", present={gpu: title}) == [expected]
+
+
 def test_unknown_hardware_and_links_come_with_suggestions() -> None:
     with pytest.raises(UsageError, match="unknown hardware 'a100-80g'; did you mean a100-80gb"):
         hardware("GPU:0", hardware="a100-80g")

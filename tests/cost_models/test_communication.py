@@ -1,0 +1,284 @@
+"""Messages alone, in a row and together, and collectives: formulas by hand, bounds, and a simulation step by step."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cost_models.catalogue import device_named
+from cost_models.collectives import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    broadcast_seconds,
+    hierarchical_all_reduce_seconds,
+    reduce_scatter_seconds,
+    ring_all_reduce_seconds,
+    tree_all_reduce_seconds,
+    tree_broadcast_seconds,
+)
+from cost_models.communication import concurrent_seconds, in_series, transfer_seconds
+from cost_models.hardware import Link
+from cost_models.topology import Topology, TopologyDevice, Uplink
+
+FEW = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+
+
+def wire(latency_seconds, bytes_per_second, name="wire"):
+    return Link(
+        name=name,
+        latency_seconds=latency_seconds,
+        bandwidth_bytes_per_second=bytes_per_second,
+        source="a test",
+        date="2025-01",
+    )
+
+
+ROPE = wire(2.0, 10.0)
+QUICK, SLOW = wire(0.5, 100.0, "quick"), wire(3.0, 10.0, "slow")
+
+
+def devices(count):
+    return [TopologyDevice(name=f"GPU:{i}", device=device_named("t4"), memory_bytes=0) for i in range(count)]
+
+
+def uniform(count, link=ROPE):
+    return Topology.uniform(devices(count), link)
+
+
+def hosts(num_hosts, per_host, uplink=None):
+    nics = [
+        Uplink(name=f"nic {h}", devices=frozenset(range(h * per_host, (h + 1) * per_host)), link=uplink)
+        for h in range(num_hosts)
+        if uplink is not None
+    ]
+    numbers = [host for host in range(num_hosts) for _ in range(per_host)]
+    return Topology.of_hosts(devices(len(numbers)), numbers, within=QUICK, between=SLOW, uplinks=nics)
+
+
+# Links in a row
+
+
+def test_what_is_staged_takes_each_hop_one_after_the_other():
+    up, down = wire(1.0, 10.0, "up"), wire(0.5, 40.0, "down")
+    staged = in_series([up, down])
+    assert (staged.name, staged.latency_seconds) == ("up+down", 1.5)
+    assert staged.bandwidth_bytes_per_second == pytest.approx(8.0)  # 1 / (1/10 + 1/40)
+    assert transfer_seconds(80, staged) == pytest.approx((1.0 + 80 / 10) + (0.5 + 80 / 40))
+    assert in_series([up]) is up
+    with pytest.raises(ValueError, match="at least one link"):
+        in_series([])
+
+
+@FEW
+@given(st.integers(0, 10**9), st.lists(st.tuples(st.floats(0, 1), st.floats(1.0, 1e9)), min_size=1, max_size=5))
+def test_a_way_takes_the_sum_of_its_hops(size, numbers):
+    hops = [wire(*pair) for pair in numbers]
+    assert transfer_seconds(size, in_series(hops)) == pytest.approx(sum(transfer_seconds(size, hop) for hop in hops))
+
+
+# Transfers at the same time
+
+
+def test_two_on_one_link_have_half_of_it_each():
+    topology = uniform(3)
+    assert concurrent_seconds(topology, [(0, 1, 30)]) == (2.0 + 3.0,)
+    assert concurrent_seconds(topology, [(0, 1, 30), (0, 1, 30)]) == pytest.approx((2.0 + 6.0, 2.0 + 6.0))
+    # The short one ends after 2 s at half speed; the other then has 20 of its 30 bytes left, at full speed.
+    assert concurrent_seconds(topology, [(0, 1, 10), (0, 1, 30)]) == pytest.approx((2.0 + 2.0, 2.0 + 4.0))
+
+
+def test_other_pairs_and_the_way_back_share_nothing():
+    together = concurrent_seconds(uniform(3), [(0, 1, 30), (1, 0, 30), (1, 2, 30), (2, 2, 30), (0, 2, 0)])
+    assert together == (5.0, 5.0, 5.0, 0.0, 2.0)
+
+
+def test_an_uplink_is_shared_by_all_that_cross_it_in_one_direction():
+    topology = hosts(2, 2, uplink=wire(0.0, 10.0, "nic"))  # SLOW: 3 s and 10 bytes/s for each pair
+    assert concurrent_seconds(topology, [(0, 2, 40), (1, 3, 40)]) == pytest.approx((3 + 8.0, 3 + 8.0))
+    assert concurrent_seconds(topology, [(0, 2, 40), (3, 1, 40)]) == pytest.approx((3 + 4.0, 3 + 4.0))
+    # Within the host nobody crosses it.
+    assert concurrent_seconds(topology, [(0, 2, 40), (0, 1, 40)]) == pytest.approx((3 + 4.0, 0.5 + 0.4))
+
+
+def test_what_one_cannot_use_goes_to_the_others():
+    # An uplink of 12 bytes/s; one pair has a link of 2 bytes/s only, so two others have 5 each.
+    thin, thick = wire(0.0, 2.0, "thin"), wire(0.0, 100.0, "thick")
+    rows = [[thick] * 4 for _ in range(4)]
+    rows[0][1] = thin
+    nic = Uplink(name="nic", devices=frozenset({0}), link=wire(0.0, 12.0))
+    topology = Topology(devices=tuple(devices(4)), links=tuple(map(tuple, rows)), uplinks=(nic,))
+    assert concurrent_seconds(topology, [(0, 1, 20), (0, 2, 25), (0, 3, 25)]) == pytest.approx((10.0, 5.0, 5.0))
+
+
+@FEW
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 10**6)), max_size=8),
+    st.sampled_from([None, 5.0, 50.0]),
+)
+def test_nothing_is_faster_than_alone_nor_slower_than_one_by_one(transfers, nic):
+    topology = hosts(2, 2, uplink=None if nic is None else wire(0.0, nic, "nic"))
+    together = concurrent_seconds(topology, transfers)
+    alone = [concurrent_seconds(topology, [transfer])[0] for transfer in transfers]
+    moved = [
+        max(0.0, one - topology.link(a, b).latency_seconds) for (a, b, _), one in zip(transfers, alone, strict=True)
+    ]
+    for (a, b, _), end, one in zip(transfers, together, alone, strict=True):
+        if a != b:
+            assert end >= one * (1 - 1e-9)
+            assert end <= topology.link(a, b).latency_seconds + sum(moved) * (1 + 1e-9)
+        else:
+            assert end == 0.0
+
+
+def test_sizes_below_nothing_are_refused():
+    with pytest.raises(ValueError, match="cannot send -1 bytes"):
+        concurrent_seconds(uniform(2), [(0, 1, -1)])
+    for collective in (reduce_scatter_seconds, all_gather_seconds, ring_all_reduce_seconds, tree_all_reduce_seconds):
+        with pytest.raises(ValueError, match="cannot send -1 bytes"):
+            collective(-1, 2, ROPE)
+        with pytest.raises(ValueError, match="0 devices, expected at least 1"):
+            collective(1, 0, ROPE)
+    with pytest.raises(ValueError, match="0 devices"):
+        all_reduce_seconds(1, uniform(2), [])
+
+
+# Collectives over links of one kind: 2 s and 10 bytes/s
+
+
+def test_collectives_by_hand():
+    # 4 devices, 40 bytes: rings send parts of 10 bytes, 3 s each, three times.
+    assert reduce_scatter_seconds(40, 4, ROPE) == 3 * 3.0
+    assert all_gather_seconds(40, 4, ROPE) == 3 * 3.0
+    assert ring_all_reduce_seconds(40, 4, ROPE) == 6 * 3.0
+    # Trees send all 40 bytes, 6 s each: two rounds up, two down.
+    assert tree_broadcast_seconds(40, 4, ROPE) == 2 * 6.0
+    assert tree_all_reduce_seconds(40, 4, ROPE) == 4 * 6.0
+    assert tree_broadcast_seconds(40, 5, ROPE) == 3 * 6.0
+    # Large: a scatter of two rounds (20 + 10 bytes) and a ring gather.
+    assert broadcast_seconds(4000, 4, ROPE) == pytest.approx((2 * 2.0 + 300.0) + 3 * 102.0)
+    assert broadcast_seconds(40, 4, ROPE) == 2 * 6.0
+    # Two hosts of two: 20 bytes within (0.7 s) twice, then 10 bytes between (4 s) twice.
+    within = ring_all_reduce_seconds(40, 2, QUICK)
+    assert within == pytest.approx(2 * 0.7)
+    assert hierarchical_all_reduce_seconds(
+        40, num_hosts=2, devices_per_host=2, within=QUICK, between=SLOW
+    ) == pytest.approx(within + 2 * 4.0)
+
+
+def test_one_device_has_everything_already():
+    for collective in (reduce_scatter_seconds, ring_all_reduce_seconds, tree_all_reduce_seconds, broadcast_seconds):
+        assert collective(40, 1, ROPE) == 0.0
+    assert all_reduce_seconds(40, uniform(3), [1]) == 0.0
+    assert hierarchical_all_reduce_seconds(40, num_hosts=1, devices_per_host=1, within=QUICK, between=SLOW) == 0.0
+
+
+def ring_step_by_step(size, count, link):
+    """Seconds of a ring all-reduce that really sums: each device passes on the part it has just received."""
+    parts = [[{device} for _ in range(count)] for device in range(count)]
+    seconds = 0.0
+    for step in range(2 * (count - 1)):
+        sent = []
+        for device in range(count):
+            part = (device - step) % count if step < count - 1 else (device + 1 - (step - (count - 1))) % count
+            sent.append((device, part, set(parts[device][part])))
+        for device, part, content in sent:
+            target = (device + 1) % count
+            parts[target][part] = parts[target][part] | content if step < count - 1 else content
+        seconds += transfer_seconds(size / count, link)
+    assert all(part == set(range(count)) for device in parts for part in device)
+    return seconds
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 7])
+def test_a_ring_takes_as_many_rounds_as_it_takes_to_sum(count):
+    assert ring_all_reduce_seconds(840, count, ROPE) == pytest.approx(ring_step_by_step(840, count, ROPE))
+
+
+def tree_rounds(count):
+    """Rounds until all have what one had, when each that has it sends it on."""
+    have, rounds = 1, 0
+    while have < count:
+        have, rounds = min(2 * have, count), rounds + 1
+    return rounds
+
+
+@pytest.mark.parametrize("count", range(1, 18))
+def test_a_tree_doubles_in_every_round(count):
+    assert tree_broadcast_seconds(10, count, ROPE) == tree_rounds(count) * 3.0
+
+
+SIZES, COUNTS = st.integers(0, 10**12), st.integers(1, 600)
+
+
+@FEW
+@given(SIZES, st.integers(1, 10**9), COUNTS, st.integers(1, 100))
+def test_more_bytes_and_more_devices_never_take_less(size, more_bytes, count, more_devices):
+    for collective in (
+        *(reduce_scatter_seconds, all_gather_seconds, ring_all_reduce_seconds),
+        *(tree_all_reduce_seconds, broadcast_seconds),
+    ):
+        base = collective(size, count, ROPE) * (1 - 1e-12)
+        assert collective(size + more_bytes, count, ROPE) >= base
+        assert collective(size, count + more_devices, ROPE) >= base
+
+
+@FEW
+@given(SIZES, COUNTS)
+def test_no_all_reduce_beats_the_bandwidth_bound(size, count):
+    bound = 2 * (count - 1) / count * size / ROPE.bandwidth_bytes_per_second
+    for collective in (ring_all_reduce_seconds, tree_all_reduce_seconds):
+        assert collective(size, count, ROPE) >= bound * (1 - 1e-12)
+    # The ring attains it, up to its latencies.
+    assert ring_all_reduce_seconds(size, count, ROPE) == pytest.approx(bound + 2 * (count - 1) * 2.0)
+
+
+# All-reduce over a topology
+
+
+@FEW
+@given(st.integers(0, 10**6), st.integers(2, 9))
+def test_a_uniform_topology_gives_the_faster_formula(size, count):
+    expected = min(ring_all_reduce_seconds(size, count, ROPE), tree_all_reduce_seconds(size, count, ROPE))
+    assert all_reduce_seconds(size, uniform(count), range(count)) == pytest.approx(expected)
+
+
+def test_hosts_reduce_among_themselves_first():
+    expected = hierarchical_all_reduce_seconds(8000, num_hosts=3, devices_per_host=4, within=QUICK, between=SLOW)
+    assert expected < ring_all_reduce_seconds(8000, 12, SLOW)
+    assert all_reduce_seconds(8000, hosts(3, 4), range(12)) == pytest.approx(expected)
+    # In whatever order the devices are named.
+    assert all_reduce_seconds(8000, hosts(3, 4), [11, 0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7]) == pytest.approx(expected)
+
+
+def test_devices_that_share_an_uplink_wait_for_each_other():
+    # Four devices of a host send at once over 10 bytes/s, so that each has 2.5 of them. A flat ring, of which one hop
+    # leaves each host, has all 10, but 2 x 11 hops of 3 s.
+    shared = replace(SLOW, bandwidth_bytes_per_second=2.5)
+    tiered = hierarchical_all_reduce_seconds(8000, num_hosts=3, devices_per_host=4, within=QUICK, between=shared)
+    flat = ring_all_reduce_seconds(8000, 12, SLOW)
+    topology = hosts(3, 4, uplink=wire(0.0, 10.0, "nic"))
+    assert all_reduce_seconds(8000, topology, range(12)) == pytest.approx(min(tiered, flat))
+    assert all_reduce_seconds(8000, topology, range(12)) > all_reduce_seconds(8000, hosts(3, 4), range(12))
+
+
+@FEW
+@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 4), st.sampled_from([None, 1.0, 30.0]))
+def test_a_topology_of_hosts_is_monotone_and_bounded(size, num_hosts, per_host, nic):
+    topology = hosts(num_hosts, per_host, uplink=None if nic is None else wire(0.0, nic, "nic"))
+    count = num_hosts * per_host
+    seconds = all_reduce_seconds(size, topology, range(count))
+    assert math.isfinite(seconds)
+    assert seconds >= 2 * (count - 1) / count * size / QUICK.bandwidth_bytes_per_second * (1 - 1e-9)
+    assert all_reduce_seconds(size + 1000, topology, range(count)) >= seconds * (1 - 1e-9)
+
+
+def test_hosts_of_unequal_size_and_one_way_links_are_taken_as_they_are():
+    rows = ((ROPE, SLOW), (QUICK, ROPE))  # 0 to 1 is slow, 1 to 0 quick
+    one_way = Topology(devices=tuple(devices(2)), links=rows)
+    assert concurrent_seconds(one_way, [(0, 1, 40), (1, 0, 40)]) == (3 + 4.0, 0.5 + 0.4)
+    # Ring: two rounds of 20 bytes, each as slow as the slow link; tree: 40 bytes there and 40 back.
+    assert all_reduce_seconds(40, one_way, [0, 1]) == pytest.approx(min(2 * (3 + 2.0), (3 + 4.0) + (0.5 + 0.4)))
+    uneven = hosts(2, 3).subset([0, 1, 2, 3])
+    assert all_reduce_seconds(4000, uneven, range(4)) == pytest.approx(ring_all_reduce_seconds(4000, 4, SLOW))
