@@ -60,3 +60,12 @@ def test_total_bytes_by_hand() -> None:
         "other state": 0,
         "activations": 3 * 512 + 256,
     }
+
+
+def test_a_sum_over_no_axes_hands_on_its_input() -> None:
+    made = Builder()
+    made.add("a", 1.0, size_bytes=512)
+    made.add("same", 1.0, "a", size_bytes=512, type="Sum")
+    made.add("less", 1.0, "a", size_bytes=256, type="Sum")
+    buffers = Buffers(made.costed())
+    assert (buffers.root("same:0"), buffers.root("less:0")) == ("a:0", "less:0")

@@ -147,6 +147,7 @@ def test_all_stages_recompute_where_asked() -> None:
     found = find(costed, microbatching(costed, 4, recompute="all"))
     assert found.programs is not None
     assert found.recompute == set(range(len(found.programs.stages)))
+    assert all(one.num_recomputed == one.num_stages for one in found.considered)
 
 
 def test_a_batch_too_large_for_one_device_passes_it_in_parts() -> None:

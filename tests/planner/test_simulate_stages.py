@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from graphs import cut_up, link, on, pipeline, placed_steps, topology
+from graphs import Builder, cut_up, link, on, pipeline, placed_steps, topology
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -158,6 +158,19 @@ def test_inference_has_no_backward_and_keeps_nothing() -> None:
     assert found.peak[D0].activation_bytes == 3 * 256 + 2 * 1024
     # What the caller gets is held to the end, beside the last input.
     assert found.peak[D1].activation_bytes == 1024 + 4 * 1024
+
+
+def test_an_output_that_is_a_view_of_what_its_program_made_counts() -> None:
+    made = Builder()
+    made.add("x", 0.0, type="Placeholder", size_bytes=256)
+    made.add("f", 1.0, "x", size_bytes=1024)
+    made.add("view", 0.0, "f", size_bytes=1024)
+    made.add("g", 1.0, "view", size_bytes=256)
+    costed = made.costed(topology(2, wire=FREE), outputs=["g"])
+    found = run(costed, cut_up(costed, {"x": 0, "f": 0, "view": 0, "g": 1}), 4, GPIPE)
+    # 0F1 makes its output while that of 0F0 leaves; at last 1F3 reads one, and four results are held.
+    assert found.peak[D0].activation_bytes == 3 * 256 + 2 * 1024
+    assert found.peak[D1].activation_bytes == 1024 + 4 * 256
 
 
 def test_a_schedule_that_does_not_go_with_the_microbatches_is_refused() -> None:

@@ -97,3 +97,42 @@ def test_buffers_are_rounded_up_as_the_allocator_does() -> None:
     made.add("a", 1.0, "x", size_bytes=260)
     assert costs_of(made.costed(topology(1)))["forward0"].left_bytes == 512
     assert costs_of(made.costed(topology(1, kind="CPU")))["forward0"].left_bytes == 320
+
+
+def test_an_output_is_written_over_an_input_that_nobody_else_reads() -> None:
+    made = Builder()
+    made.add("x", 0.0, type="Placeholder", size_bytes=256)
+    made.add("a", 1.0, "x", size_bytes=1024, type="MatMul")
+    made.add("b", 1.0, "a", size_bytes=1024, type="Tanh")
+    made.add("c", 1.0, "b", size_bytes=1024, type="MatMul")
+    made.add("d", 1.0, "c", "b", size_bytes=256, type="MatMul")
+    # b over a; c and b beside each other, and d beside both. A matrix product is never written over what it reads.
+    cost = costs_of(made.costed())["forward0"]
+    assert (cost.transient_bytes, cost.left_bytes) == (2 * 1024 + 256, 256)
+
+
+def test_what_the_caller_gave_is_not_written_over() -> None:
+    made = Builder()
+    made.add("x", 0.0, type="Placeholder", size_bytes=256)
+    made.add("a", 1.0, "x", size_bytes=256, type="Tanh")
+    assert costs_of(made.costed())["forward0"].transient_bytes == 256
+
+
+def gradients_that_wait() -> Builder:
+    """Two gradients g (1024 bytes each), each read by w (256 bytes), which nobody waits for; x goes on to the next."""
+    made = Builder()
+    made.add("x0", 0.0, type="Placeholder", size_bytes=256)
+    before = "x0"
+    for index in (1, 2):
+        made.add(f"g{index}", 1.0, before, size_bytes=1024, type="MatMul")
+        made.add(f"w{index}", 1.0, f"g{index}", size_bytes=256, type="MatMul")
+        made.add(f"x{index}", 1.0, f"g{index}", size_bytes=256, type="MatMul")
+        before = f"x{index}"
+    return made
+
+
+def test_on_a_cpu_what_nobody_waits_for_may_come_last_and_keep_alive_what_it_reads() -> None:
+    costed = {kind: gradients_that_wait().costed(topology(1, kind=kind)) for kind in ("CPU", "GPU")}
+    # w2 runs beside x2 and g2 while w1, still to come, keeps g1; on a GPU w1 has run, and g1 is gone.
+    assert costs_of(costed["CPU"])["forward0"].transient_bytes == 2 * 1024 + 2 * 256
+    assert costs_of(costed["GPU"])["forward0"].transient_bytes == 1024 + 3 * 256

@@ -1,0 +1,145 @@
+"""What each device held while a placed model's training step ran: buffers from the profiler, laid to devices.
+
+A buffer belongs to the device whose stage function made it. Logical CPU devices share the buffers that real ones would
+copy: a value that another device reads counts on each as long as it still has to read it, and the parts of the batch on
+the devices that read them. Variables count where they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from cost_models.memory import allocated_bytes
+from partitioner.emit.program import RESULTS
+from partitioner.ir.stage_programs import ProgramKind, StageProgram, StagePrograms
+from partitioner.ir.step import CapturedStep, StepKind
+from partitioner.stages.programs import stage_programs
+from tests.benchmarks.allocations import Allocation, Call, Profile
+
+_LETTERS = {ProgramKind.ONCE: "I", ProgramKind.FORWARD: "F", ProgramKind.BACKWARD: "B", ProgramKind.UPDATE: "U"}
+_FOREVER = 2**63
+
+
+def measured_peak_bytes(placed: Any, profile: Profile) -> dict[str, int]:
+    """By device, its variables and its buffers at the worst moment of a profiled training step in microbatches."""
+    specs = next(specs for kind, specs in placed.program.signatures() if kind is StepKind.TRAIN)
+    step = placed.program.step(StepKind.TRAIN, specs)
+    programs = stage_programs(step, placed.program.execution(step), results=RESULTS[StepKind.TRAIN])
+    graph = placed.program.function(StepKind.TRAIN, specs).graph
+    holding = _Holding(programs, step, {op.name: op.device for op in graph.get_operations()}, profile)
+    variables: Counter[str] = Counter()
+    for variable in placed.program.captured_variables():
+        variables[variable.device] += allocated_bytes(variable.dtype.size * variable.shape.num_elements(), "CPU")
+    return {name: variables[name] + holding.peak_bytes(name) for name in placed.program.devices.values()}
+
+
+class _Holding:
+    """Bytes that devices take and let go, by moment; the whole batch belongs to none, and is under the empty name."""
+
+    def __init__(
+        self, programs: StagePrograms, step: CapturedStep, device_of_op: Mapping[str, str], profile: Profile
+    ) -> None:
+        self._step, self._device_of_op = step, device_of_op
+        self._programs = {f"{program.stage}{_LETTERS[program.kind]}": program for program in programs.programs}
+        self._calls: dict[str, dict[int, Call]] = {}
+        for call in profile.calls:
+            label, part = _label_and_part(call.name)
+            self._calls.setdefault(label, {})[part] = call
+        self._call_of = profile.called_by
+        self._readers: dict[str, list[str]] = {}
+        for label, program in self._programs.items():
+            for name in program.inputs if program.kind is not ProgramKind.UPDATE else ():
+                self._readers.setdefault(name, []).append(label)
+        self._changes: dict[str, Counter[int]] = {}
+        shared = self._shared(profile.allocations)
+        for made in profile.allocations:
+            for device, end in shared.get(id(made), {self._device(made): made.end}).items():
+                self._hold(device, made.start, end, made.size_bytes)
+        for gone in profile.released:
+            # It was a variable's, which is counted for good.
+            if gone.run in self._call_of:
+                self._hold(self._device(gone), gone.end, _FOREVER, -gone.size_bytes)
+        self._hold_batch(min(call.start for call in profile.calls))
+
+    def peak_bytes(self, device: str) -> int:
+        """The most that buffers took on a device."""
+        changes = self._changes.get(device, {})
+        return max(accumulate(changes[moment] for moment in sorted(changes)), default=0)
+
+    def _hold(self, device: str, start: int, end: int, size_bytes: int) -> None:
+        changes = self._changes.setdefault(device, Counter())
+        changes[start] += size_bytes
+        changes[end] -= size_bytes
+
+    def _device(self, made: Allocation) -> str:
+        if made.run in self._call_of:
+            return self._programs[_label_and_part(self._call_of[made.run])[0]].device
+        return self._device_of_op.get(f"staged_step/{made.op.rpartition('staged_step/')[2]}", "")
+
+    def _last_reads(self, name: str, part: int | None) -> dict[str, int]:
+        """When the last call of each device ends that reads a microbatch's value (of the whole step where None)."""
+        found: dict[str, int] = {}
+        for label in self._readers.get(name, ()):
+            device = self._programs[label].device
+            calls = self._calls[label]
+            using = calls.values() if part is None or part not in calls else [calls[part]]
+            found[device] = max([found.get(device, 0), *(call.end for call in using)])
+        return found
+
+    def _hold_batch(self, start: int) -> None:
+        made = {name for program in self._programs.values() for name in program.outputs}
+        parts = sorted({part for calls in self._calls.values() for part in calls})
+        for name in self._readers.keys() - made:
+            size = allocated_bytes(self._step.graph.tensor[name].size_bytes // len(parts), "CPU")
+            for part in parts:
+                for device, end in self._last_reads(name, part).items():
+                    self._hold(device, start, end, size)
+
+    def _shared(self, allocations: Iterable[Allocation]) -> dict[int, dict[str, int]]:
+        """For each buffer (by id) that another device reads too, until when each device holds it."""
+        made_in: dict[str, list[Allocation]] = {}
+        for made in allocations:
+            made_in.setdefault(self._call_of.get(made.run, ""), []).append(made)
+        found: dict[int, dict[str, int]] = {}
+        for label, program in self._programs.items():
+            is_whole = program.kind in (ProgramKind.ONCE, ProgramKind.UPDATE)
+            for name in program.outputs:
+                if all(self._programs[reader].device == program.device for reader in self._readers.get(name, ())):
+                    continue
+                for part, call in self._calls.get(label, {}).items():
+                    made = self._buffer(name, program, call, made_in.get(call.name, ()))
+                    if made is not None:
+                        until = found.setdefault(id(made), {program.device: call.end})
+                        for device, end in self._last_reads(name, None if is_whole else part).items():
+                            until[device] = max(until.get(device, 0), min(end, made.end))
+                        # Whoever reads it last has it until it is let go.
+                        until[max(until, key=until.__getitem__)] = made.end
+        return found
+
+    def _buffer(
+        self, name: str, program: StageProgram, call: Call, allocations: Sequence[Allocation]
+    ) -> Allocation | None:
+        """The buffer that an output of a call lies in: of the nearest op behind it whose buffer outlives the call."""
+        left = {made.op: made for made in allocations if made.end >= call.end}
+        graph, inside = self._step.graph, set(program.ops)
+        queue = deque([graph.tensor[name].producer])
+        seen = set(queue)
+        while queue:
+            op = queue.popleft()
+            if op in left:
+                return left[op]
+            sources = dict.fromkeys(graph.tensor[read].producer for read in graph.op[op].inputs)
+            queue += [source for source in sources if source in inside - seen]
+            seen |= sources.keys()
+        return None
+
+
+def _label_and_part(name: str) -> tuple[str, int]:
+    """`0F` and 3 of `0F3`; what runs once a step is part 0."""
+    found = re.fullmatch(r"(\d+[IFBU])(\d*)", name)
+    assert found is not None, name
+    return found[1], int(found[2] or 0)
