@@ -125,21 +125,21 @@ class PlacedModel(keras.Model):
         return self._step_with_metrics(StepKind.EVALUATE, data)
 
     def make_train_function(self, force: bool = False) -> Any:
-        """As Keras makes it; a step in microbatches can be interrupted."""
+        """As Keras makes it; a step in microbatches can be interrupted by Ctrl-C."""
         if force or self.train_function is None:
             super().make_train_function(force=force)
             self.train_function = self._guarded(self.train_function)
         return self.train_function
 
     def make_test_function(self, force: bool = False) -> Any:
-        """As Keras makes it; a step in microbatches can be interrupted."""
+        """As Keras makes it; a step in microbatches can be interrupted by Ctrl-C."""
         if force or self.test_function is None:
             super().make_test_function(force=force)
             self.test_function = self._guarded(self.test_function)
         return self.test_function
 
     def make_predict_function(self, force: bool = False) -> Any:
-        """As Keras makes it; a step in microbatches can be interrupted."""
+        """As Keras makes it; a step in microbatches can be interrupted by Ctrl-C."""
         if force or self.predict_function is None:
             super().make_predict_function(force=force)
             self.predict_function = self._guarded(self.predict_function)
@@ -198,7 +198,9 @@ class PlacedModel(keras.Model):
     def _step_with_metrics(self, kind: StepKind, data: Any) -> dict[str, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         results = self._run(kind, x, y, sample_weight)
-        with tf.device(list(self.program.devices.values())[-1]):
+        # A step that fails must not be counted, not even its rows, which need no result.
+        ended = [value for value in tf.nest.flatten(results) if value is not None]
+        with tf.device(list(self.program.devices.values())[-1]), tf.control_dependencies(ended):
             rows = tf.shape(tf.nest.flatten(x)[0])[0]
             self._loss_tracker.update_state(results["loss"], sample_weight=rows)
             return self.compute_metrics(x, y, results["y_pred"], sample_weight=sample_weight)

@@ -73,19 +73,17 @@ class PlacedProgram:
         self, capture: Capture, arrange: Arrange, *, devices: Mapping[str, str], optimizer: Callable[[], Any]
     ) -> None:
         self.devices = dict(devices)
+        self.is_staged = False
         self._capture, self._arrange, self._optimizer = capture, arrange, optimizer
         self._steps: dict[tuple[StepKind, str], CapturedStep] = {}
         self._functions: dict[tuple[StepKind, str], Any] = {}
 
-    @property
-    def is_staged(self) -> bool:
-        """Whether batches pass in microbatches, as calls of stage functions."""
-        return any(self._arrange(step).is_staged for step in list(self._steps.values())[:1])
-
     def add(self, step: CapturedStep) -> None:
         """Take over a step that is already captured, and move its variables to their devices now."""
         self._steps[_key(step.kind, step.specs)] = step
-        place_variables(step, self._arrange(step).placement)
+        execution = self._arrange(step)
+        self.is_staged = self.is_staged or execution.is_staged  # stays so when `forget` drops every step
+        place_variables(step, execution.placement)
         refresh_optimizer(self._optimizer())
 
     def step(self, kind: StepKind, specs: Specs) -> CapturedStep:

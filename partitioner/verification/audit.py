@@ -27,8 +27,9 @@ _RUNTIME_OPS = frozenset(
     }
 )
 
-# Batches are cut into microbatches on the host.
+# Batches are cut into microbatches on the host, and what updates lock lies there.
 _BATCH_SCOPE = "microbatches/"
+_LOCK_OPS = frozenset({"MutexV2", "MutexLock", "ConsumeMutexLock"})
 
 _BODY = re.compile(r"(body|cond|then|else|branches)/_\d+$")
 
@@ -84,7 +85,12 @@ def misplaced_ops(executed: Mapping[str, tuple[str, str]], placement: Mapping[st
             compared += 1
             if planned != device:
                 wrong.append(f"{name} ({op_type}): planned on {_short(planned)}, ran on {_short(device)}")
-        elif planned is None and op_type not in _RUNTIME_OPS and device not in used and _BATCH_SCOPE not in name:
+        elif (
+            planned is None
+            and device not in used
+            and op_type not in _RUNTIME_OPS | _LOCK_OPS
+            and _BATCH_SCOPE not in name
+        ):
             wrong.append(f"{name} ({op_type}): not in the plan, ran on {_short(device)}")
     return compared, tuple(wrong)
 
