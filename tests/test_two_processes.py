@@ -49,6 +49,8 @@ TRAIN = """
             "num_ops_checked": checked.num_ops_checked,
         })
     local = placed_on("CPU:1", **ways[1])
+    looped = [placed_on(second, loop, microbatches=2, schedule="1f1b") for second in (REMOTE, "CPU:1")]
+    looped = [partitioner.verify(p.model, p, num_steps=1) for p in looped]
     placed.save_weights("saved.weights.h5")
     placed.export("exported")
     loaded = partitioner.load("exported")
@@ -57,6 +59,8 @@ TRAIN = """
         "num_ops_checked_here": partitioner.verify(local.model, local, num_steps=1).num_ops_checked,
         "evaluated": [p.evaluate(*data, verbose=0, return_dict=True)["loss"] for p in (placed, loaded)],
         "next": [float(p.train_on_batch(*data, return_dict=True)["loss"]) for p in (placed, loaded)],
+        "looped": [[v.passed, v.num_ops_checked] for v in looped],
+        "refused": [refused("/job:worker/task:0/GPU:7"), refused("/job:worker/task:1/CPU:0")],
         "loaded": [v.value.device for v in loaded.variables_of_model],
     }))
 """
@@ -87,12 +91,24 @@ import tensorflow as tf
 from tests import models
 data = models.vectors(ROWS)
 
-def placed_on(second, **way):
+def loop():
+    inputs = keras.Input((models.WIDTH,))
+    x = keras.layers.Reshape((3, 4))(keras.layers.Dense(12, name="hidden_0")(inputs))
+    x = keras.layers.LSTM(3, name="hidden_1")(x)
+    return models.compiled(keras.Model(inputs, keras.layers.Dense(models.CLASSES, name="scores")(x)))
+
+def refused(device):
+    try:
+        partitioner.set_up_devices([device])
+    except partitioner.UsageError as error:
+        return str(error)
+
+def placed_on(second, build=models.mlp, **way):
     keras.utils.set_random_seed(3)
-    model = models.mlp()
+    model = build()
     plan = partitioner.plan(
         model, devices=["CPU:0", second], batch_size=ROWS, strategy="layer-split", time_limit=5,
-        pins={{"hidden_0": "CPU:0", "hidden_[12]|scores": second}}, **way,
+        pins={{"hidden_0": "CPU:0", "hidden_[12].*|scores": second}}, **way,
     )
     return partitioner.place(model, plan)
 """
@@ -203,6 +219,15 @@ def test_stage_1_with_its_variables_and_slots_is_on_the_worker(trained: Any, ind
 def test_an_audit_sees_the_ops_of_a_worker(trained: Any) -> None:
     """As many as if both stages were here."""
     assert trained["ways"][1]["num_ops_checked"] == trained["num_ops_checked_here"]
+    (passed, remote), (_, local) = trained["looped"]
+    assert passed
+    assert remote == local
+
+
+def test_what_the_connected_workers_lack_is_refused(trained: Any) -> None:
+    no_device, no_worker = trained["refused"]
+    assert no_device.startswith("the workers do not have /job:worker/task:0/GPU:7\n")
+    assert no_worker.startswith("this process is not connected to /job:worker/task:1\n")
 
 
 def test_weights_and_saved_models_are_written_here_and_read_back(

@@ -13,6 +13,8 @@ import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import atomic_function
 
 from partitioner.emit.graph_def import place_graph_def, register_functions
+from partitioner.emit.microbatches import HOST
+from partitioner.ir.devices import DeviceName
 from partitioner.ir.graph_def import producer, reference, tensor_name
 from partitioner.ir.stage_programs import Gather, ProgramKind, StageProgram, StagePrograms
 from partitioner.ir.step import CapturedStep
@@ -31,14 +33,12 @@ class StageFunction:
         captures: Names of the outside tensors (variables' handles, tables) it is given last.
         atomic: TensorFlow's function. Takes the values of `program.inputs`, `sums` and `captures`, and returns those of
             `program.outputs`, and one value more that says that it has ended.
-        isolated: A function that only calls `atomic`. See `call`.
     """
 
     program: StageProgram
     sums: tuple[str, ...]
     captures: tuple[str, ...]
     atomic: Any
-    isolated: Any
 
     def call(self, values: Sequence[Any]) -> Sequence[Any]:
         """Call it eagerly, or add a call to the graph; `register` lets the graph know it once all calls are made.
@@ -46,20 +46,34 @@ class StageFunction:
         (TensorFlow infers the shapes of a function it knows at every call, which for some hundred calls takes seconds.)
         """
         if tf.executing_eagerly():
-            return self.atomic.call_flat(*values)
-        # An op that fails cancels the step before its error has left the function, and then the step tells only of
-        # cancelled transfers. A RemoteCall has a cancellation of its own within the step's, so the error comes out.
-        return tf.raw_ops.RemoteCall(
-            target=self.program.device,
-            args=values or [tf.constant(0)],  # it takes at least one
-            Tout=[output.dtype for output in self.atomic.function_type.flat_outputs],
-            f=self.isolated.name,
-        )
+            return self._call_eagerly(values)
+        return atomic_function.partitioned_call_op(
+            self.atomic.name,
+            values,
+            is_stateful=self.atomic.call_options.is_stateful,
+            tout=[output.dtype.as_datatype_enum for output in self.atomic.function_type.flat_outputs],
+            config=None,
+        ).outputs
 
     def register(self) -> None:
         """Add it to the library of the graph that calls it."""
         graph: Any = tf.compat.v1.get_default_graph()
-        graph._add_function_recursive(self.isolated)
+        graph._add_function_recursive(self.atomic)
+
+    def _call_eagerly(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Call it from this process, wherever its ops are: TensorFlow tells only then where they ran.
+
+        TensorFlow crashes at handles that come back from a worker (loops return those they read). A function that
+        returns some is called from here without them, to be seen, and then on the worker.
+        """
+        handles = any(output.dtype == tf.resource for output in self.atomic.function_type.flat_outputs)
+        if not handles or DeviceName.parse(self.program.device).is_local:
+            with tf.device(HOST):
+                return self.atomic.call_flat(*values)
+        with tf.device(HOST):
+            _without_handles(self.atomic).call_flat(*values)
+        with tf.device(self.program.device):
+            return self.atomic.call_flat(*values)
 
     @property
     def label(self) -> str:
@@ -122,9 +136,7 @@ class StageFunctions:
         function = atomic_function.from_func_graph(
             f"partition_{_LETTERS[program.kind]}{program.stage}_{number}", graph, {"_noinline": True}
         )
-        return StageFunction(
-            program=program, sums=sums, captures=captures, atomic=function, isolated=_isolated(function)
-        )
+        return StageFunction(program=program, sums=sums, captures=captures, atomic=function)
 
     def _body(self, program: StageProgram) -> Any:
         """The program's nodes, reading aliases by their own names and waiting for nothing outside."""
@@ -159,20 +171,13 @@ class StageFunctions:
         return tf.as_dtype(self._step.graph.tensor[tensor].spec.dtype)
 
 
-def _isolated(function: Any) -> Any:
-    """A function on one device that calls `function`, which may have ops on others."""
-    name = f"{function.cached_definition.signature.name}_isolated"
-    graph: Any = tf.__internal__.FuncGraph(name)
-    with graph.as_default():
-        given = [tf.compat.v1.placeholder(t.dtype, name="given") for t in function.function_type.flat_inputs]
-        graph.inputs = given or [tf.compat.v1.placeholder(tf.int32, name="unused")]
-        graph._add_function_recursive(function)
-        call = atomic_function.partitioned_call_op(
-            function.name,
-            given,
-            is_stateful=function.call_options.is_stateful,
-            tout=[output.dtype.as_datatype_enum for output in function.function_type.flat_outputs],
-        )
-        graph.outputs = list(call.outputs)
-    graph.control_outputs = [call]
-    return atomic_function.from_func_graph(name, graph, {})
+def _without_handles(function: Any) -> Any:
+    """A function that runs what `function` runs, and does not return the handles among its results."""
+    graph = function.graph
+    outputs, effects = graph.outputs, graph.control_outputs
+    graph.outputs = [output for output in outputs if output.dtype != tf.resource]
+    graph.control_outputs = list({op.name: op for op in [*effects, *(output.op for output in outputs)]}.values())
+    try:
+        return atomic_function.from_func_graph(f"partition_seen_{next(_numbers)}", graph, {"_noinline": True})
+    finally:
+        graph.outputs, graph.control_outputs = outputs, effects
