@@ -33,12 +33,14 @@ class StageFunction:
         captures: Names of the outside tensors (variables' handles, tables) it is given last.
         atomic: TensorFlow's function. Takes the values of `program.inputs`, `sums` and `captures`, and returns those of
             `program.outputs`, and one value more that says that it has ended.
+        isolated: A function that only calls `atomic`. See `call`.
     """
 
     program: StageProgram
     sums: tuple[str, ...]
     captures: tuple[str, ...]
     atomic: Any
+    isolated: Any
 
     def call(self, values: Sequence[Any]) -> Sequence[Any]:
         """Call it eagerly, or add a call to the graph; `register` lets the graph know it once all calls are made.
@@ -47,18 +49,19 @@ class StageFunction:
         """
         if tf.executing_eagerly():
             return self._call_eagerly(values)
-        return atomic_function.partitioned_call_op(
-            self.atomic.name,
-            values,
-            is_stateful=self.atomic.call_options.is_stateful,
-            tout=[output.dtype.as_datatype_enum for output in self.atomic.function_type.flat_outputs],
-            config=None,
-        ).outputs
+        # An op that fails cancels the step before its error has left the function, and then the step tells only of
+        # cancelled transfers. A RemoteCall has a cancellation of its own within the step's, so the error comes out.
+        return tf.raw_ops.RemoteCall(
+            target=self.program.device,
+            args=values or [tf.constant(0)],  # it takes at least one
+            Tout=[output.dtype for output in self.atomic.function_type.flat_outputs],
+            f=self.isolated.name,
+        )
 
     def register(self) -> None:
         """Add it to the library of the graph that calls it."""
         graph: Any = tf.compat.v1.get_default_graph()
-        graph._add_function_recursive(self.atomic)
+        graph._add_function_recursive(self.isolated)
 
     def _call_eagerly(self, values: Sequence[Any]) -> Sequence[Any]:
         """Call it from this process, wherever its ops are: TensorFlow tells only then where they ran.
@@ -136,7 +139,9 @@ class StageFunctions:
         function = atomic_function.from_func_graph(
             f"partition_{_LETTERS[program.kind]}{program.stage}_{number}", graph, {"_noinline": True}
         )
-        return StageFunction(program=program, sums=sums, captures=captures, atomic=function)
+        return StageFunction(
+            program=program, sums=sums, captures=captures, atomic=function, isolated=_isolated(function)
+        )
 
     def _body(self, program: StageProgram) -> Any:
         """The program's nodes, reading aliases by their own names and waiting for nothing outside."""
@@ -169,6 +174,25 @@ class StageFunctions:
         if name in self._outside:
             return tf.resource if name in self._step.variables else self._step.captures[name].dtype
         return tf.as_dtype(self._step.graph.tensor[tensor].spec.dtype)
+
+
+def _isolated(function: Any) -> Any:
+    """A function on one device that calls `function`, which may have ops on others."""
+    name = f"{function.cached_definition.signature.name}_isolated"
+    graph: Any = tf.__internal__.FuncGraph(name)
+    with graph.as_default():
+        given = [tf.compat.v1.placeholder(t.dtype, name="given") for t in function.function_type.flat_inputs]
+        graph.inputs = given or [tf.compat.v1.placeholder(tf.int32, name="unused")]
+        graph._add_function_recursive(function)
+        call = atomic_function.partitioned_call_op(
+            function.name,
+            given,
+            is_stateful=function.call_options.is_stateful,
+            tout=[output.dtype.as_datatype_enum for output in function.function_type.flat_outputs],
+        )
+        graph.outputs = list(call.outputs)
+    graph.control_outputs = [call]
+    return atomic_function.from_func_graph(name, graph, {})
 
 
 def _without_handles(function: Any) -> Any:

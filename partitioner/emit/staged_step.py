@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from partitioner.emit.microbatches import HOST, cut_batch
 from partitioner.emit.stage_function import StageFunction, StageFunctions
+from partitioner.emit.update_lock import acquire_updates, release_updates
 from partitioner.emit.variables import held_variable
 from partitioner.errors import UsageError
 from partitioner.ir.execution import Execution
@@ -114,8 +115,12 @@ class _Run:
             gate = tf.no_op(name="all_ended")
         gathered = {name: self._gathered(name, how) for name, how in self.programs.gathered.items()}
         found = self._found(gathered)
-        self._update(gathered, [gate])
-        return found
+        if self.programs.update or self.programs.states:
+            with tf.control_dependencies([gate]):
+                lock = acquire_updates()
+            with tf.control_dependencies(self._update(gathered, lock)):
+                release_updates(lock)
+        return tf.nest.map_structure(lambda name, value: self._result(name, value, gate), self.staged.wanted, found)
 
     def _cut_batch(self, arguments: Sequence[Any]) -> None:
         step, count = self.staged.step, self.staged.num_microbatches
@@ -209,16 +214,28 @@ class _Run:
         with tf.device(self._device_of(name)):
             return tf.concat([part[name][:size] for part, size in zip(self.parts, self.sizes, strict=True)], axis=0)
 
-    def _update(self, gathered: Mapping[str, Any], gate: Sequence[Any]) -> None:
+    def _result(self, name: str | None, value: Any, gate: Any) -> Any:
+        """A value for the caller, there once the gate is open: a step that fails must not be counted by metrics."""
+        if name is None:
+            return None
+        with tf.device(value.device), tf.control_dependencies([gate]):
+            result = tf.identity(value)
+        shape = self.staged.step.graph.tensor[name].spec.shape
+        result.set_shape([None, *shape[1:]] if shape else [])  # calls do not tell
+        return result
+
+    def _update(self, gathered: Mapping[str, Any], lock: Any) -> list[Any]:
+        """Write every variable while `lock` is held; what has ended when all are written."""
         self.values |= gathered
         ended: list[Any] = []
         for function in self.staged.update:
-            after = [*gate, *(ended[index] for index in function.program.waits_for)]
+            after = [lock, *(ended[index] for index in function.program.waits_for)]
             made = self._call(function, self.values, after=after)
             ended.append(made[function.label])
             self.values |= made
         for state in self.programs.states:
             value = self.parts[-1].get(state.written, self.values.get(state.written))
             handle = self.staged.handle(state.variable)
-            with tf.device(handle.device), tf.control_dependencies(gate):
-                tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+            with tf.device(handle.device), tf.control_dependencies([lock]):
+                ended.append(tf.raw_ops.AssignVariableOp(resource=handle, value=value))
+        return [one for one in ended if one is not None]
