@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.schedule import MemoryUse
-from partitioner.ir.stage_programs import StagePrograms
+from partitioner.ir.stage_programs import StageProgram, StagePrograms
 from partitioner.planner.simulate_stages import simulate_stages
 from partitioner.planner.stage_costs import StageCosts
 from partitioner.planner.staged_schedule import StagedSchedule
@@ -195,7 +195,7 @@ def cut_or_skip(costed: CostedGraph, placement: dict[str, int]) -> StagePrograms
     return programs
 
 
-def calls(programs: StagePrograms, count: int) -> list[tuple[object, int, float]]:
+def calls(programs: StagePrograms, count: int) -> list[tuple[StageProgram, int, float]]:
     return [(program, count if program.kind in ("forward", "backward") else 1, 0.0) for program in programs.programs]
 
 
