@@ -70,6 +70,9 @@ class Device:
         what = f"device {self.name!r}"
         if not isinstance(self.peak_flops, Mapping):
             raise ValueError(f"{what}: peak_flops is {self.peak_flops!r}, expected FLOP/s by dtype")
+        unknown = sorted(set(self.peak_flops) - {*ITEM_BYTES, "tfloat32", "float8"})
+        if unknown:
+            raise ValueError(f"{what}: peak_flops has the unknown dtype {unknown[0]!r}")
         rates = {f"peak_flops.{dtype}": rate for dtype, rate in self.peak_flops.items()}
         positive = {"peak_flops.float32": None, **rates} | {
             "memory_bytes": self.memory_bytes,

@@ -129,7 +129,7 @@ def build_topology(
 
 def usable_bytes(name: DeviceName, device: Device) -> int:
     """Bytes of a device's memory that a plan may use: of a GPU, what TensorFlow takes."""
-    return device.memory_bytes if name.type == "CPU" else int(device.memory_bytes * (1 - _RESERVED_FRACTION))
+    return int(device.memory_bytes * (1 if name.type == "CPU" else 1 - _RESERVED_FRACTION))
 
 
 def _hardware_of(name: DeviceName, hardware: str | None, title: str | None, *, all_cpus: bool) -> tuple[Device, Origin]:

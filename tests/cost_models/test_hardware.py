@@ -251,6 +251,7 @@ def test_an_unknown_name_is_answered_with_the_closest():
         ("= 0.0", "= -1e-6", "device 'toy': launch_overhead_seconds is -1e-06"),
         ("= 0.0", '= "0"', "device 'toy': launch_overhead_seconds is '0'"),
         ('"a test"', '" "', "device 'toy': source is ' '"),
+        ("= 1e12 }", "= 1e12, flot16 = 2e12 }", "device 'toy': peak_flops has the unknown dtype 'flot16'"),
         ("{ float32 = 1e12 }", "1e12", "device 'toy': peak_flops is 1000000000000.0, expected FLOP/s by dtype"),
         (
             "launch_overhead_seconds = 0.0",

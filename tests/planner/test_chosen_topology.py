@@ -219,6 +219,16 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         chosen_topology(None, topology=tmp_path / "b.toml")
 
 
+def test_the_file_in_the_readme(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (tmp_path / "own.toml").write_text(readme.split("```toml\n")[1].split("```")[0])
+    topology = read_topology(tmp_path / "own.toml")
+    assert topology.hosts == (0, 0, 0, 0, 1)
+    assert topology.link(0, 3).name == "nvlink3"
+    assert topology.link(0, 4).name == topology.link(4, 0).name == "pcie4+ethernet-25g+pcie4"
+    assert topology.devices[4].memory_bytes == int(16e9 * 0.94)
+
+
 # From Python, and from names
 
 
