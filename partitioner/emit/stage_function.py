@@ -112,7 +112,12 @@ class StageFunctions:
         sums = tuple(n for n in program.outputs if gathered.get(n) is Gather.SUM) if accumulate else ()
         body = self._body(program)
         captures = tuple(
-            dict.fromkeys(p for node in body.node for r in node.input if (p := producer(r)) in self._outside)
+            dict.fromkeys(
+                p
+                for node in body.node
+                for r in node.input
+                if (p := producer(r)) in self._outside and f"{p}:0" not in program.inputs
+            )
         )
         number = next(_numbers)
         placed = place_graph_def(body, self._devices(program), suffix=f"stage_{number}")

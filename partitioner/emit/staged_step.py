@@ -44,6 +44,7 @@ class StagedStep:
         self.step, self.execution = step, execution
         self.wanted = {key: step.outputs[key] for key in results if key in step.outputs}
         self.programs = stage_programs(step, execution, results=results, side_effects=side_effects)
+        self.changed = self.programs.states if side_effects else ()
         self.num_microbatches = execution.num_microbatches
         if self.num_microbatches > 1 and step.uncuttable:
             raise UsageError(f"the batch cannot be cut into microbatches: {step.uncuttable}", help="--microbatches 1")
@@ -94,7 +95,7 @@ class _Run:
 
     def __init__(self, staged: StagedStep, arguments: Sequence[Any]) -> None:
         self.staged, self.programs = staged, staged.programs
-        self.values: dict[str, Any] = {}
+        self.values: dict[str, Any] = {f"{name}:0": staged.outside(name) for name in staged.step.captures}
         self.parts: list[dict[str, Any]] = [{} for _ in range(staged.num_microbatches)]
         self.totals: dict[str, Any] = {}
         self.last: dict[str, Any] = {}
@@ -115,7 +116,7 @@ class _Run:
             gate = tf.no_op(name="all_ended")
         gathered = {name: self._gathered(name, how) for name, how in self.programs.gathered.items()}
         found = self._found(gathered)
-        if self.programs.update or self.programs.states:
+        if self.programs.update or self.staged.changed:
             with tf.control_dependencies([gate]):
                 lock = acquire_updates()
             with tf.control_dependencies(self._update(gathered, lock)):
@@ -146,6 +147,7 @@ class _Run:
         with tf.device(device):
             totals = [self.totals[n] if n in self.totals else self._zero(n) for n in function.sums]
         made = self._call(function, part, totals=totals, after=after, name=str(action))
+        _run_independently(made[function.label])
         self.totals |= {name: made[name] for name in function.sums}
         part |= made
         # Python drops a control edge to an op that already reads what its source makes, and with it the order of calls
@@ -233,9 +235,20 @@ class _Run:
             made = self._call(function, self.values, after=after)
             ended.append(made[function.label])
             self.values |= made
-        for state in self.programs.states:
+        for state in self.staged.changed:
             value = self.parts[-1].get(state.written, self.values.get(state.written))
             handle = self.staged.handle(state.variable)
             with tf.device(handle.device), tf.control_dependencies([lock]):
                 ended.append(tf.raw_ops.AssignVariableOp(resource=handle, value=value))
         return [one for one in ended if one is not None]
+
+
+def _run_independently(tensor: Any) -> None:
+    """Let the call that makes a tensor wait for its inputs and for what it was told to wait for, and for nothing else.
+
+    TensorFlow would chain all calls with state (a random generator, a Python function) in the order they are made in,
+    whichever stage they belong to, and no two devices would ever work at the same time.
+    """
+    graph: Any = tf.compat.v1.get_default_graph()
+    if graph.experimental_acd_manager is not None:
+        graph.experimental_acd_manager.run_independently(tensor.op)
