@@ -7,7 +7,7 @@ from typing import Literal
 from partitioner.errors import UsageError
 from partitioner.ir.step import CapturedStep, StepKind
 from partitioner.planner.microbatches import PREFERENCE
-from partitioner.stages.coupling import batch_coupling
+from partitioner.stages.coupling import batch_coupling, one_pass_at_a_time
 from partitioner.stages.schedules import ScheduleKind
 
 # A fill and drain of S - 1 out of M + S - 1 is small by then, and stages of few rows run far below a device's peak.
@@ -24,7 +24,7 @@ def allowed_counts(step: CapturedStep, asked: int | str) -> tuple[int, ...]:
     """
     rows = step.graph.batch_size
     if asked == "auto":
-        if step.uncuttable or _coupled(step):
+        if _uncuttable(step) or _coupled(step):
             return (1,)
         return tuple(2**n for n in range(_MOST_MICROBATCHES.bit_length()) if 2**n <= rows)
     if not isinstance(asked, int) or asked < 1:
@@ -34,8 +34,8 @@ def allowed_counts(step: CapturedStep, asked: int | str) -> tuple[int, ...]:
             f"{asked} microbatches of a batch of {rows} rows: some would have none",
             help=f"--microbatches {rows} at most, or --batch-size {asked} at least",
         )
-    if asked > 1 and step.uncuttable:
-        raise UsageError(f"the batch cannot be cut into microbatches: {step.uncuttable}", help="--microbatches 1")
+    if asked > 1 and (reason := _uncuttable(step)):
+        raise UsageError(f"the batch cannot be cut into microbatches: {reason}", help="--microbatches 1")
     return (asked,)
 
 
@@ -73,8 +73,8 @@ def microbatch_notes(step: CapturedStep, num_microbatches: int, asked: int | str
         return tuple(f"unlike with the whole batch, {sentence}" for sentence in coupled)
     if asked != "auto":
         return ()
-    if step.uncuttable:
-        return (f"the batch runs in one piece: {step.uncuttable}",)
+    if reason := _uncuttable(step):
+        return (f"the batch runs in one piece: {reason}",)
     if not coupled:
         return ()
     first, *others = coupled
@@ -83,6 +83,10 @@ def microbatch_notes(step: CapturedStep, num_microbatches: int, asked: int | str
         "the batch runs in one piece, because microbatches would change the numbers: "
         f"{first}{more}; --microbatches 8 cuts it all the same",
     )
+
+
+def _uncuttable(step: CapturedStep) -> str:
+    return step.uncuttable or one_pass_at_a_time(step.graph)
 
 
 def _coupled(step: CapturedStep) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Which layers compute something else when the batch is cut into microbatches."""
+"""Which layers compute something else when the batch is cut into microbatches, and which cannot be cut at all."""
 
 from __future__ import annotations
 
@@ -24,6 +24,19 @@ def batch_coupling(graph: OpGraph) -> tuple[str, ...]:
     by_row = _depending_on_arguments(graph)
     found = (_sentence(graph, op, by_row) for op in graph.ops if op.phase is Phase.FORWARD and op.layer)
     return tuple(dict.fromkeys(sentence for sentence in found if sentence))
+
+
+def one_pass_at_a_time(graph: OpGraph) -> str:
+    """Why only one microbatch can be on its way from its forward pass to its backward pass; empty if many can.
+
+    A `tf.py_function` keeps what its gradient needs in one place, which the forward pass of the next microbatch takes.
+    """
+    for op in graph.ops:
+        if op.type == "EagerPyFunc" and op.phase is Phase.BACKWARD:
+            return (
+                f"the gradient of tf.py_function in {op.layer or op.name} needs that no other forward pass came between"
+            )
+    return ""
 
 
 def _sentence(graph: OpGraph, op: Op, by_row: frozenset[str]) -> str:

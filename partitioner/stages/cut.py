@@ -18,6 +18,7 @@ from partitioner.ir.stage_programs import CarriedState, Gather, ProgramKind, Sta
 from partitioner.stages.pieces import pieces
 
 READ, WRITE = "ReadVariableOp", "AssignVariableOp"
+_WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign")
 # A sum of gradients is linear: it may as well add what was summed over the microbatches before.
 _SUM = "AddN"
 # Beyond this many elements a computed constant is computed once a step and handed on, rather than in every program.
@@ -107,7 +108,7 @@ class _Cut:
     def _find_states(self) -> tuple[list[CarriedState], dict[str, str], set[str]]:
         """Variables that forward ops write, what their later reads stand for, and the ops that write them."""
         forward = [op for op in self.graph.ops if op.phase is not Phase.UPDATE]
-        written = {v for op in forward if op.type == WRITE for v in op.variables}
+        written = {v for op in forward if op.type.startswith(_WRITES) for v in op.variables}
         read: dict[str, str] = {}
         value: dict[str, str] = {}
         aliases: dict[str, str] = {}
@@ -137,22 +138,26 @@ class _Cut:
         return states, aliases, writes
 
     def _find_live(self) -> set[str]:
+        """Ops that are needed. A state is carried if the step shall change it, or if an op that is needed reads it."""
         live: set[str] = set()
         stack = [self.producer(self.aliases.get(name, name)) for name in self.results]
         stack += self.roots
-        if self.roots:
-            stack += [self.producer(name) for state in self.states for name in (state.written, state.read) if name]
-        else:
-            self.states = []
-        while stack:
-            name = stack.pop()
-            if name in live or name in self.writes:
-                continue
-            live.add(name)
-            op = self.graph.op[name]
-            stack += [self.producer(tensor) for tensor in self.inputs(op) if tensor != self.seed]
-            stack += op.control_inputs
-        return live
+        carried: list[CarriedState] = []
+        while True:
+            while stack:
+                name = stack.pop()
+                if name in live or name in self.writes:
+                    continue
+                live.add(name)
+                op = self.graph.op[name]
+                stack += [self.producer(tensor) for tensor in self.inputs(op) if tensor != self.seed]
+                stack += op.control_inputs
+            found = [s for s in self.states if self.roots or (s.read and self.producer(s.read) in live)]
+            if found == carried:
+                self.states = carried
+                return live
+            stack = [self.producer(name) for state in found for name in (state.written, state.read) if name]
+            carried = found
 
     def _stage_devices(self, placement: Mapping[str, str], devices: Collection[str] | None) -> dict[str, str]:
         """Device that decides the stage of each op: its own, or that of its readers where it holds no stages."""

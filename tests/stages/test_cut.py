@@ -337,10 +337,20 @@ def test_state_is_carried_and_read_back_as_what_was_written() -> None:
     assert programs.aliases == {"again:0": "new:0"}
 
 
-def test_without_side_effects_state_is_read_and_not_carried() -> None:
-    programs = cut_up(graph(*moving_average()), {"A": "x old a new keep again b loss"}, seed="", roots=())
-    assert programs.states == ()
-    assert programs.forward[0].ops[-2:] == ("b", "loss")
+def test_without_side_effects_only_state_that_results_read_is_carried() -> None:
+    """A second draw must differ from the first one, whether or not the generator's state is kept in the end."""
+    ops = (
+        *moving_average(),
+        read("total"),
+        op("more", "total", "b"),
+        write("count", "more", "total"),
+    )
+    placed = {"A": "x old a new keep again b loss total more count"}
+    with_effects = cut_up(graph(*ops), placed, seed="", roots=["keep", "count"])
+    assert [state.variable for state in with_effects.states] == ["mean", "total"]
+    without = cut_up(graph(*ops), placed, seed="", roots=())
+    assert [state.variable for state in without.states] == ["mean"]
+    assert shown(without) == ["I0 A: old | -> old", "F0 A: a new b loss | x old -> new loss"]
 
 
 def test_a_random_state_advances_though_no_row_decides_it() -> None:
