@@ -68,10 +68,10 @@ class Python(layers.Layer):
 class Print(layers.Layer):
     """Prints the number of rows it gets to a file."""
 
-    path = ""
+    target = ""
 
     def call(self, x: Any) -> Any:
-        tf.print(tf.shape(x)[0], output_stream=f"file://{self.path}")
+        tf.print(tf.shape(x)[0], output_stream=f"file://{self.target}")
         return x
 
 
@@ -151,7 +151,7 @@ def test_layers_with_effects_run_and_their_stages_do_not_wait_for_each_other(mak
 
 
 def test_a_print_in_a_stage_prints_once_per_microbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Print, "path", str(tmp_path / "rows.txt"))
+    monkeypatch.setattr(Print, "target", str(tmp_path / "rows.txt"))
     twin = with_layers(Print(name="odd"), layers.Activation("linear", name="again"))
     losses(partitioner.place(twin, planned(twin)), steps=1)
     assert (tmp_path / "rows.txt").read_text().split() == ["4"] * 4
