@@ -1,8 +1,7 @@
-"""What TensorFlow may do to a graph before it runs it: stage functions are optimised, the step that calls them is not.
+"""What TensorFlow may do to a graph before it runs it: nothing to a step in microbatches.
 
-A step of many microbatches is a few hundred calls of functions that are each optimised once. TensorFlow's graph
-optimizers look into a function again at every call, find nothing there to gain, and take longer than everything else in
-the first step.
+Such a step is a few hundred calls of functions. TensorFlow's graph optimizers look into a function again at every call,
+find little there to gain (what nobody needs was never emitted), and take longer than everything else in the first step.
 """
 
 from __future__ import annotations
@@ -15,12 +14,6 @@ from tensorflow.core.protobuf import config_pb2
 
 # Options of one function call have no public API; the public ones hold for the whole process.
 from tensorflow.python.eager import context
-
-
-def optimized() -> bytes:
-    """Serialized ConfigProto for a call whose function is optimised as any other of this process."""
-    runtime: Any = context.context()
-    return runtime.function_call_options.config_proto_serialized
 
 
 @contextmanager
