@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
+# A shell has its background jobs ignore Ctrl-C, and their children inherit that; tests press it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 
