@@ -7,12 +7,13 @@ import signal
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
-# A shell has its background jobs ignore Ctrl-C, and their children inherit that; tests press it.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 
 NUM_LOGICAL_CPUS = 5
+
+# A shell has its background jobs ignore Ctrl-C, and their children inherit that; tests press it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

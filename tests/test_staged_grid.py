@@ -33,8 +33,8 @@ PARTS = 8
 # Relative: of every loss, and of all trained weights as one vector.
 TOLERANCE = 1e-6
 # Of a single variable or slot, against the largest difference of one when the unplaced model gets the same rows
-# reversed: a small gradient that is a sum of large parts (of a bias, say) is rounded in their size, and Adam squares it.
-# One other order of sums is no bound on all others: up to 5.9 times its difference was seen, in a slot of 1e-6.
+# reversed: a small gradient that is a sum of large parts (of a bias, say) is rounded in their size, and Adam squares
+# it. One other order of sums is no bound on all others: up to 5.9 times its difference was seen, in a slot of 1e-6.
 CONTROL_FACTOR = 10.0
 
 pytestmark = pytest.mark.grid
