@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from cost_models.measured import MeasuredCosts
 from cost_models.topology import Topology
 from partitioner.capture.batching import graph_for_batch
 from partitioner.capture.lower import capture_step
@@ -21,16 +22,19 @@ from partitioner.capture.signature import input_specs, specs_like, target_specs
 from partitioner.capture.source import LoadedModel
 from partitioner.capture.source import load_model as _load_model
 from partitioner.capture.trace import build, output_specs
+from partitioner.costing import ANALYTIC, MEASURED, OnProgress, costs_for, measured_devices, with_measured_links
 from partitioner.emit import runtime
 from partitioner.emit.export import export_saved_model
 from partitioner.emit.function import emit_function, emit_stepwise
 from partitioner.emit.load import load_placed
 from partitioner.emit.placed_model import PlacedModel
 from partitioner.emit.program import RESULTS, PlacedProgram
+from partitioner.emit.variables import refresh_optimizer
 from partitioner.errors import UsageError
 from partitioner.ir.execution import Execution
-from partitioner.ir.plan import ModelInfo, Objective, PlanDocument, Strategy, Verification
+from partitioner.ir.plan import CostsInfo, ModelInfo, Objective, Origin, PlanDocument, Strategy, Verification
 from partitioner.ir.step import CapturedStep, StepKind
+from partitioner.measure.store import write_costs
 from partitioner.plan_view import Plan
 from partitioner.planner.assemble import plan_fields
 from partitioner.planner.chosen_topology import chosen_topology
@@ -54,6 +58,8 @@ InputShape = Sequence[int] | Mapping[str, Sequence[int]] | None
 
 # The step a model was last planned with, so that placing it right away need not trace it again.
 _last_step: weakref.WeakKeyDictionary[Any, CapturedStep] = weakref.WeakKeyDictionary()
+# The measured costs it was planned with, if any.
+_last_costs: weakref.WeakKeyDictionary[Any, MeasuredCosts | None] = weakref.WeakKeyDictionary()
 
 
 def set_up_devices(devices: str | Sequence[str], *, cluster: Any = None) -> dict[str, str]:
@@ -104,6 +110,7 @@ def plan(
     topology: str | Path | Topology | None = None,
     pins: Mapping[str, str] | None = None,
     memory_limit: str | float | Mapping[str, str | float] | None = None,
+    costs: str | Path | MeasuredCosts = ANALYTIC,
     loss: str | None = None,
     optimizer: str | None = None,
     example_inputs: Any = None,
@@ -111,6 +118,7 @@ def plan(
     time_limit: float = 60.0,
     seed: int = 0,
     source: str = "",
+    on_progress: OnProgress | None = None,
 ) -> Plan:
     """Find the best placement of a model's step.
 
@@ -131,6 +139,8 @@ def plan(
         topology: In place of both: a host of the catalogue, `dgx-h100` or `64x dgx-h100`, or a TOML file.
         pins: Device by regular expression over layer paths or op names.
         memory_limit: What may be used of each device: `8GiB`, or a size by device.
+        costs: `analytic`: seconds from FLOPs, bytes and the hardware's figures; `measured`: run the step's ops on the
+            devices that are here; or the path or contents of a file that was written after measuring.
         loss: Name of a Keras loss, in place of the compiled one; mean squared error where there is neither.
         optimizer: Name of a Keras optimizer, in place of the compiled one; Adam where there is neither.
         example_inputs: A batch of inputs, to tell their shapes and dtypes.
@@ -138,6 +148,7 @@ def plan(
         time_limit: Seconds for the solver.
         seed: Of the solver; the same seed gives the same plan.
         source: Where the model came from, for the record.
+        on_progress: While measuring, is told what is measured and the fraction done.
 
     Raises:
         UsageError: An argument is wrong.
@@ -151,18 +162,23 @@ def plan(
         raise UsageError(f"batch_size is {batch_size}, expected at least 1")
     if time_limit <= 0:
         raise UsageError(f"time_limit is {time_limit}, expected more than 0 seconds")
+    titles = runtime.gpu_titles()
     names, machines, infos = chosen_topology(
         devices,
         topology=topology,
         hardware=hardware,
         link=link,
         memory_limit=memory_limit,
-        present=runtime.gpu_titles(),
+        present=titles,
     )
     trained = training_objective(model, loss=loss, optimizer=optimizer) if training else None
     x = input_specs(model, _input_shapes(input_shape), example_inputs)
     step = _capture(model, x, example_targets, trained, batch_size)
-    costed = cost_graph(step.graph, machines)
+    known = costs_for(costs, step, machines, titles, on_progress)
+    refresh_optimizer(trained.optimizer if trained else None)
+    measured = measured_devices(known, machines, titles)
+    machines = with_measured_links(machines, known)
+    costed = cost_graph(step.graph, machines, measured)
     found = search(
         costed,
         strategy=chosen,
@@ -174,11 +190,12 @@ def plan(
             counts=allowed_counts(step, microbatches),
             schedules=allowed_schedules(schedule),
             recompute=allowed_recompute(recompute),
-            costed_for=lambda rows: cost_graph(graph_for_batch(step, rows), machines),
+            costed_for=lambda rows: cost_graph(graph_for_batch(step, rows), machines, measured),
             programs=lambda execution: stage_programs(step, execution, results=RESULTS[step.kind]),
         ),
     )
     _last_step[model] = step
+    _last_costs[model] = known
     info = ModelInfo(
         source=source,
         name=model.name,
@@ -190,7 +207,10 @@ def plan(
         input_shapes={name: tuple(sizes) for name, sizes in _input_shapes(input_shape).items()},
         **({} if trained is None else _objective_fields(trained)),
     )
+    infos = [replace(i, origin=Origin.MEASURED) if n in measured else i for n, i in enumerate(infos)]
     fields = plan_fields(costed, found, infos, requested=chosen, objective=goal)
+    source_of_costs = costs if isinstance(costs, (str, Path)) else MEASURED
+    fields["costs"] = CostsInfo(source=str(source_of_costs), measured_share=costed.measured_share)
     fields["notes"] += microbatch_notes(step, found.num_microbatches, microbatches)
     return Plan(model=info, versions=_versions(), **fields)
 
@@ -285,6 +305,14 @@ def load(path: str | Path) -> PlacedModel:
 def write_saved_model(placed: PlacedModel, path: str | Path) -> None:
     """Write the placed SavedModel with the planned device names, whichever devices stood in for them here."""
     export_saved_model(placed, path)
+
+
+def save_costs(model: keras.Model, path: str | Path) -> bool:
+    """Write the measured costs a model was last planned with, for `plan(..., costs=path)`; False if there are none."""
+    known = _last_costs.get(model)
+    if known is not None:
+        write_costs(known, Path(path))
+    return known is not None
 
 
 def with_verification(plan: Plan, verification: Verification) -> Plan:

@@ -26,6 +26,7 @@ NO_OPTION = {
     "example_inputs": "arrays do not fit on a command line: the file's variable of that name",
     "example_targets": "likewise",
     "source": "the MODEL argument as it was typed",
+    "on_progress": "a bar on the terminal",
 }
 
 

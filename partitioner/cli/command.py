@@ -91,12 +91,13 @@ def _compile(
     from partitioner.cli.output import write_pictures, write_plan
 
     places = not options.dry_run or options.verify
-    stand_ins = api.set_up_devices(devices) if places else {}
+    stand_ins = api.set_up_devices(devices) if places or options.costs == "measured" else {}
     progress(f"loading {options.model}")
     loaded = api.load_model(options.model)
     progress("tracing and planning")
     try:
-        plan = _plan(api, options, devices, loaded)
+        with progress.bar() as on_progress:
+            plan = _plan(api, options, devices, loaded, on_progress)
     except (InfeasibleError, ModelError) as error:
         error.where = error.where or loaded.where
         raise
@@ -113,10 +114,12 @@ def _compile(
     progress(f"writing {directory}")
     passed = plan.verification is None or plan.verification.passed
     files = write_plan(plan, directory, partial(api.write_saved_model, placed) if passed else None)
+    if options.costs == "measured" and api.save_costs(loaded.model, directory / "costs.json"):
+        files.append(directory / "costs.json")
     return plan, [*files, *write_pictures(plan, options)]
 
 
-def _plan(api: Any, options: argparse.Namespace, devices: list[str], loaded: Any) -> Plan:
+def _plan(api: Any, options: argparse.Namespace, devices: list[str], loaded: Any, on_progress: Any) -> Plan:
     return api.plan(
         loaded.model,
         devices=devices,
@@ -133,6 +136,7 @@ def _plan(api: Any, options: argparse.Namespace, devices: list[str], loaded: Any
         topology=options.topology,
         pins=options.pin,
         memory_limit=options.memory_limit,
+        costs=options.costs,
         loss=options.loss,
         optimizer=options.optimizer,
         example_inputs=loaded.example_inputs,
@@ -140,6 +144,7 @@ def _plan(api: Any, options: argparse.Namespace, devices: list[str], loaded: Any
         time_limit=options.time_limit,
         seed=options.seed,
         source=options.model,
+        on_progress=on_progress,
     )
 
 

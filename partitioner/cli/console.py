@@ -9,7 +9,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 _LIBRARIES = r"(tensorflow|keras|absl|google|numpy|jax|partitioner)\b"
 
@@ -25,6 +26,28 @@ class Progress:
         """Say what is begun, and after how many seconds."""
         if self._enabled:
             print(f"[{time.monotonic() - self._start:5.1f} s] {text} ...", file=sys.stderr, flush=True)
+
+    @contextlib.contextmanager
+    def bar(self) -> Iterator[Callable[[str, float], None]]:
+        """A bar for what takes long and knows its end: called with what is done, and the fraction so far.
+
+        On a terminal; elsewhere one line when it begins.
+        """
+        from rich.console import Console
+        from rich.progress import Progress as Bars
+
+        console = Console(stderr=True)
+        with Bars(console=console, transient=True, disable=not (self._enabled and console.is_terminal)) as bars:
+            tasks: dict[str, Any] = {}
+
+            def show(text: str, fraction: float) -> None:
+                if text not in tasks:
+                    tasks[text] = bars.add_task(text, total=1.0)
+                    if not console.is_terminal:
+                        self(text)
+                bars.update(tasks[text], completed=fraction)
+
+            yield show
 
 
 def print_result(text: str) -> None:

@@ -133,6 +133,13 @@ def _add_devices(group: argparse._ArgumentGroup) -> None:
         help="in place of both: dgx-h100, '64x dgx-h100', or a file; --devices then takes some of its devices",
     )
     group.add_argument(
+        "--costs",
+        default="analytic",
+        metavar="analytic|measured|FILE",
+        help="seconds of ops from the hardware's figures, from running them on the devices that are here, or from the "
+        "costs.json written after that (default: %(default)s)",
+    )
+    group.add_argument(
         "--list-hardware", action="store_true", help="print the devices, links and topologies that have names, and stop"
     )
     group.add_argument(

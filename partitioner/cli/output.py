@@ -11,7 +11,7 @@ from partitioner.cli.console import without_native_notices
 from partitioner.errors import UsageError
 from partitioner.plan_view import Plan
 
-_OURS = {"plan.json", "placement.dot", "placed_model"}
+_OURS = {"plan.json", "placement.dot", "placed_model", "costs.json"}
 
 
 def output_directory(options: argparse.Namespace) -> Path:

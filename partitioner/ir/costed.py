@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import networkx as nx
 
+from cost_models.hardware import Device
 from cost_models.roofline import op_seconds
 from cost_models.specs import OpCost
 from cost_models.topology import Topology
@@ -15,29 +17,54 @@ from partitioner.ir.op_graph import OpGraph
 
 @dataclass(frozen=True, kw_only=True)
 class CostedGraph:
-    """An op graph with one cost per op (same order) and the topology it is planned for."""
+    """An op graph with one cost per op (same order) and the topology it is planned for.
+
+    Attributes:
+        graph: The graph.
+        costs: FLOPs and bytes of each op.
+        topology: What it is planned for.
+        measured: Seconds of each op by index of a device of the topology, as measured on such a device, or inferred
+            from ops that were. Devices that it lacks have their rooflines.
+        measured_ops: Names of the ops whose very shapes were measured.
+    """
 
     graph: OpGraph
     costs: tuple[OpCost, ...]
     topology: Topology
+    measured: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    measured_ops: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        if len(self.costs) != len(self.graph.ops):
-            raise ValueError(f"{len(self.costs)} costs for {len(self.graph.ops)} ops")
+        for numbers in (self.costs, *self.measured.values()):
+            if len(numbers) != len(self.graph.ops):
+                raise ValueError(f"{len(numbers)} costs for {len(self.graph.ops)} ops")
 
     @cached_property
     def seconds(self) -> tuple[tuple[float, ...], ...]:
         """Seconds of each op (row, graph order) on each device of the topology (column)."""
-        devices = [placed.device for placed in self.topology.devices]
-        memo: dict[object, tuple[float, ...]] = {}
-        rows = []
+        columns = [
+            self.measured[index] if index in self.measured else self._roofline_seconds(placed.device)
+            for index, placed in enumerate(self.topology.devices)
+        ]
+        return tuple(zip(*columns, strict=True))
+
+    def _roofline_seconds(self, device: Device) -> tuple[float, ...]:
+        known: dict[object, float] = {}
+        column = []
         for op, cost in zip(self.graph.ops, self.costs, strict=True):
-            dtype = self.compute_dtype(op.name)
-            key = (cost, dtype)
-            if key not in memo:
-                memo[key] = tuple(op_seconds(cost, device, dtype) for device in devices)
-            rows.append(memo[key])
-        return tuple(rows)
+            key = cost, self.compute_dtype(op.name)
+            if key not in known:
+                known[key] = op_seconds(cost, device, key[1])
+            column.append(known[key])
+        return tuple(column)
+
+    @property
+    def measured_share(self) -> float:
+        """Share of the seconds on measured devices that was measured on ops of these very shapes."""
+        names = [op.name in self.measured_ops for op in self.graph.ops]
+        whole = sum(map(sum, self.measured.values()))
+        exact = sum(second for row in self.measured.values() for second, known in zip(row, names, strict=True) if known)
+        return exact / whole if whole else 0.0
 
     def compute_dtype(self, op_name: str) -> str:
         """The dtype whose peak rate bounds the op: the first floating one it reads or writes."""

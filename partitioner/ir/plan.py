@@ -122,6 +122,20 @@ class Considered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CostsInfo:
+    """Where the seconds of ops come from.
+
+    Attributes:
+        source: `analytic` (FLOPs and bytes over the hardware's figures), `measured`, or the file of measured costs.
+        measured_share: Share of the ops' seconds that was measured on ops of these very shapes; the others of a device
+            that was measured are inferred from ops like them.
+    """
+
+    source: str = "analytic"
+    measured_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedAction:
     """A bar of the predicted timeline: a stage's forward or backward of a microbatch (`0F3`), or an update (`U`)."""
 
@@ -225,6 +239,7 @@ class PlanDocument:
     considered: tuple[Considered, ...] = ()
     timeline: tuple[PlannedAction, ...] = ()
     notes: tuple[str, ...] = ()
+    costs: CostsInfo = field(default_factory=CostsInfo)
     schema: str = SCHEMA
 
     def __post_init__(self) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from cost_models.flops import op_cost
-from cost_models.specs import OpSpec, TensorSpec
+from cost_models.measured import MeasuredDevice
+from cost_models.registry import total_bytes
+from cost_models.specs import OpCost, OpSpec, TensorSpec
 from cost_models.topology import Topology
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import Op, OpGraph
@@ -11,9 +16,40 @@ from partitioner.ir.op_graph import Op, OpGraph
 _HANDLE = TensorSpec(shape=(), dtype="resource")
 
 
-def cost_graph(graph: OpGraph, topology: Topology) -> CostedGraph:
-    """The graph with the cost of each op; op types without a formula are costed by bytes and reported."""
-    return CostedGraph(graph=graph, costs=tuple(op_cost(op_spec(graph, op)) for op in graph.ops), topology=topology)
+def cost_graph(graph: OpGraph, topology: Topology, measured: Mapping[int, MeasuredDevice] | None = None) -> CostedGraph:
+    """The graph with the cost of each op.
+
+    Ops whose type has no formula, or has one that needs the rank of a tensor that TensorFlow does not know (what a
+    Python function gives), are costed by bytes and reported.
+
+    Args:
+        graph: The graph.
+        topology: What it is planned for.
+        measured: What is known of ops on devices of the topology, by their index.
+    """
+    specs = [op_spec(graph, op) for op in graph.ops]
+    costs = tuple(_cost(graph, spec) for spec in specs)
+    costed = CostedGraph(graph=graph, costs=costs, topology=topology)
+    if not measured:
+        return costed
+    columns: dict[tuple[int, str], tuple[float, ...]] = {}
+    for index, known in measured.items():
+        device = topology.devices[index].device
+        key = id(known), device.name
+        if key not in columns:
+            columns[key] = tuple(
+                known.seconds(spec, cost, device, costed.compute_dtype(op.name))
+                for op, spec, cost in zip(graph.ops, specs, costed.costs, strict=True)
+            )
+    return replace(
+        costed,
+        measured={index: columns[id(known), topology.devices[index].device.name] for index, known in measured.items()},
+        measured_ops=frozenset(
+            op.name
+            for op, spec in zip(graph.ops, specs, strict=True)
+            if all(known.has(spec) for known in measured.values())
+        ),
+    )
 
 
 def op_spec(graph: OpGraph, op: Op) -> OpSpec:
@@ -25,3 +61,12 @@ def op_spec(graph: OpGraph, op: Op) -> OpSpec:
         outputs=tuple(graph.tensor[name].spec for name in op.outputs),
         attributes=op.attributes,
     )
+
+
+def _cost(graph: OpGraph, spec: OpSpec) -> OpCost:
+    try:
+        return op_cost(spec)
+    except ValueError:
+        if not graph.assumed_shapes:
+            raise
+        return OpCost(read_bytes=total_bytes(spec.inputs), written_bytes=total_bytes(spec.outputs), costed=False)

@@ -54,7 +54,9 @@ class StageCosts:
         )
         self._seconds = {op.name: row for op, row in zip(costed.graph.ops, costed.seconds, strict=True)}
         launch = [placed.device.launch_overhead_seconds for placed in costed.topology.devices]
-        self._dispatch_seconds = [max(0.0, OP_SECONDS - seconds) for seconds in launch]
+        self._dispatch_seconds = [
+            0.0 if index in costed.measured else max(0.0, OP_SECONDS - seconds) for index, seconds in enumerate(launch)
+        ]
         self._known: dict[tuple[object, ...], ProgramCost] = {}
 
     def all(self, programs: StagePrograms) -> list[ProgramCost]:

@@ -219,8 +219,16 @@ def _hardware(plan: PlanDocument) -> RenderableType:
             format_bytes(device.memory_bytes),
             format_bytes(peak_bytes) if used or peak_bytes else "not used",
         )
-    origins = _origins(plan.devices)
-    return Group(table, Text(f"the estimates rest on {origins} hardware figures"))
+    return Group(table, Text(_basis(plan)))
+
+
+def _basis(plan: PlanDocument) -> str:
+    """What the estimates rest on."""
+    if plan.costs.source == "analytic":
+        return f"the estimates rest on {_origins(plan.devices)} hardware figures"
+    origin = "measured here" if plan.costs.source == "measured" else f"from {plan.costs.source}"
+    share = format_percent(plan.costs.measured_share)
+    return f"seconds of ops are {origin}: {share} on ops of these shapes, the rest inferred from ops like them"
 
 
 def _origins(devices: Iterable[DeviceInfo]) -> str:

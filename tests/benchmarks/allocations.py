@@ -9,13 +9,14 @@ The process must start with `TF_CPU_ALLOCATOR_USE_BFC=1`: the usual allocator of
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cost_models.memory import allocated_bytes
+
+if TYPE_CHECKING:
+    from partitioner.measure.profiler import Event
 
 ENVIRONMENT = {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
 """What the measured process must be started with."""
@@ -71,58 +72,23 @@ class Profile:
     released: list[Allocation] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Event:
-    name: str
-    thread: int
-    start: int
-    end: int
-    stats: Mapping[str, Any]
-
-
 def profile(step: Callable[[], Any]) -> Profile:
     """Run a step under the profiler."""
-    import tensorflow as tf
+    from partitioner.measure.profiler import profiled
 
-    with tempfile.TemporaryDirectory() as folder:
-        with tf.profiler.experimental.Profile(folder):
-            step()
-        return _read(_events(next(Path(folder).rglob("*.xplane.pb"))))
+    return _read([event for event in profiled(step) if event.plane == "/host:CPU"])
 
 
-def _events(path: Path) -> list[_Event]:
-    """Events of the host by start, an enclosing one before what it encloses."""
-    # What the profiler writes has no other reader that comes with TensorFlow.
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2  # pyright: ignore[reportMissingImports]
-
-    space: Any = xplane_pb2.XSpace.FromString(path.read_bytes())  # pyright: ignore[reportAttributeAccessIssue]
-    found = []
-    for plane in space.planes:
-        names, keys = plane.event_metadata, plane.stat_metadata
-        for thread, line in enumerate(plane.lines):
-            for event in line.events:
-                start = line.timestamp_ns * 1000 + event.offset_ps
-                stats = {keys[s.metadata_id].name: _stat(s, keys) for s in event.stats}
-                name = names[event.metadata_id].name
-                found.append(_Event(name=name, thread=thread, start=start, end=start + event.duration_ps, stats=stats))
-    return sorted(found, key=lambda event: (event.start, -event.end))
-
-
-def _stat(stat: Any, keys: Mapping[int, Any]) -> Any:
-    kind = stat.WhichOneof("value")
-    return keys[stat.ref_value].name if kind == "ref_value" else getattr(stat, kind)
-
-
-def _read(events: Sequence[_Event]) -> Profile:
+def _read(events: Sequence[Event]) -> Profile:
     found = Profile()
     started: dict[str, int] = {}
     live: dict[int, Allocation] = {}
     # Per thread, the call that is being started and the run whose op is at work.
-    starting: dict[int, _Event] = {}
-    working: dict[int, _Event] = {}
+    starting: dict[int, Event] = {}
+    working: dict[int, Event] = {}
     last = max(event.end for event in events)
     for event in events:
-        stats, thread = event.stats, event.thread
+        stats, thread = event.stats, event.line
         if event.name == "ExecutorState::Process":
             working[thread] = event
         elif event.name == "ExecutorState::ProcessAsync::Start" and stats["kernel_type"] in _CALLS:

@@ -49,3 +49,27 @@ def test_an_unknown_op_is_reported_and_not_free() -> None:
     costed = cost_graph(matmul_graph("FrobnicateV9"), topology(1))
     assert costed.uncosted_ops == {"FrobnicateV9": 1}
     assert costed.costs[2].moved_bytes == 4 * (8 * 16 + 16 * 32 + 8 * 32)
+
+
+def test_an_op_on_a_tensor_of_unknown_rank_is_costed_by_bytes_and_reported() -> None:
+    """Fixed bug: planning ended with a bare ValueError where a Python function fed a MatMul."""
+    import keras
+    from keras import layers
+
+    import partitioner
+
+    class Product(layers.Layer):
+        def build(self, shape):
+            self.matrix = self.add_weight(shape=(8, 4))
+
+        def call(self, x):
+            import tensorflow as tf
+
+            doubled = tf.py_function(lambda value: 2.0 * value, [x], tf.float32)
+            return tf.ensure_shape(tf.matmul(doubled, self.matrix), [None, 4])
+
+    inputs = keras.Input((8,))
+    plan = partitioner.plan(
+        keras.Model(inputs, Product()(inputs)), devices=["CPU:1"], training=False, strategy="single"
+    )
+    assert any("MatMul" in line for line in plan.uncosted_ops), plan.uncosted_ops

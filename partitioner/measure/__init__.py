@@ -1,0 +1,1 @@
+"""What ops really take on the devices present: read from TensorFlow's own profiler."""

@@ -1,0 +1,88 @@
+"""Measure the ops of a step on one device, as the cost models keep them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cost_models.measured import MeasuredDevice, MeasuredOp, signature
+from cost_models.specs import OpSpec
+from partitioner.ir.costed import CostedGraph
+from partitioner.measure.step_times import StepTimes, time_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurable:
+    """A step that can be run.
+
+    Attributes:
+        costed: Its op graph with costs, at the batch size it is run with.
+        specs: What cost formulas see of each op.
+        run: Runs it to its end, all of it on the device to be measured.
+    """
+
+    costed: CostedGraph
+    specs: Sequence[OpSpec]
+    run: Callable[[], Any]
+
+
+def measure_device(
+    steps: Sequence[Measurable],
+    device: MeasuredDevice,
+    *,
+    budget_seconds: float,
+    on_progress: Callable[[float], object] = lambda _: None,
+) -> MeasuredDevice:
+    """What is known of a device, with what the steps' ops took on it.
+
+    The overhead is what is left of the first step when its ops' own time is taken off, for each op that works.
+
+    Args:
+        steps: The step of the plan first, then the same at other batch sizes.
+        device: What is known so far.
+        budget_seconds: For all steps together.
+        on_progress: Is told the fraction done.
+    """
+    overhead = device.overhead_seconds
+    ops: dict[str, MeasuredOp] = {}
+    for number, step in enumerate(steps):
+        times = time_step(
+            step.run,
+            step.costed.graph.op,
+            budget_seconds=budget_seconds / len(steps),
+            on_progress=lambda done, number=number: on_progress((number + done) / len(steps)),
+        )
+        if number == 0:
+            overhead = _overhead_seconds(step.costed, times)
+        ops |= _measured_ops(step, times)
+    return device.merged(replace(device, overhead_seconds=overhead, ops=ops))
+
+
+def _overhead_seconds(costed: CostedGraph, times: StepTimes) -> float:
+    working = sum(cost.flops > 0 or cost.moved_bytes > 0 for cost in costed.costs)
+    return max(times.step_seconds - sum(times.op_seconds.values()), 0.0) / max(working, 1)
+
+
+def _measured_ops(step: Measurable, times: StepTimes) -> dict[str, MeasuredOp]:
+    """By signature, the median over the ops that have it and ran; one that never ran was folded away."""
+    found: dict[str, list[float]] = {}
+    first: dict[str, MeasuredOp] = {}
+    for op, spec, cost in zip(step.costed.graph.ops, step.specs, step.costed.costs, strict=True):
+        key = signature(spec)
+        seconds = found.setdefault(key, [])
+        if op.name in times.op_seconds:
+            seconds.append(times.op_seconds[op.name])
+        first.setdefault(
+            key,
+            MeasuredOp(
+                type=op.type,
+                dtype=step.costed.compute_dtype(op.name),
+                flops=cost.flops,
+                moved_bytes=cost.moved_bytes,
+                seconds=0.0,
+                num_runs=times.num_runs,
+            ),
+        )
+    return {key: replace(first[key], seconds=statistics.median(seconds or [0.0])) for key, seconds in found.items()}

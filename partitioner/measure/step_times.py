@@ -1,0 +1,99 @@
+"""How long a step takes, and every op in it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from partitioner.measure.profiler import Event, profiled
+
+WARMUPS = 2
+LEAST_RUNS, MOST_RUNS = 3, 25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """Medians over several runs of a step.
+
+    Attributes:
+        step_seconds: Of a whole step, not profiled.
+        op_seconds: By op; of a loop or a branch, all that ran in it. Ops that TensorFlow folded away are missing.
+        num_runs: Runs behind each number.
+    """
+
+    step_seconds: float
+    op_seconds: Mapping[str, float]
+    num_runs: int
+
+
+def time_step(
+    run: Callable[[], object],
+    ops: Collection[str],
+    *,
+    budget_seconds: float = 20.0,
+    on_progress: Callable[[float], object] = lambda _: None,
+) -> StepTimes:
+    """Run a step again and again, by itself and under the profiler in turns.
+
+    Ctrl-C ends it early: what was measured so far is returned, or KeyboardInterrupt raised if that is nothing.
+
+    Args:
+        run: Runs the step to its end.
+        ops: Names of the ops of the step.
+        budget_seconds: When to stop, once there are a few runs.
+        on_progress: Is told the fraction done.
+    """
+    plain: list[float] = []
+    ops_of_run: list[dict[str, float]] = []
+    start = time.perf_counter()
+    try:
+        for _ in range(WARMUPS):
+            run()
+        while len(ops_of_run) < MOST_RUNS:
+            passed = time.perf_counter() - start
+            if passed > budget_seconds and len(ops_of_run) >= LEAST_RUNS:
+                break
+            plain.append(_seconds(run))
+            ops_of_run.append(seconds_by_op(profiled(run), ops))
+            on_progress(min(1.0, max(len(ops_of_run) / MOST_RUNS, passed / budget_seconds)))
+    except KeyboardInterrupt:
+        if not ops_of_run:
+            raise
+    seen = dict.fromkeys(name for found in ops_of_run for name in found)
+    medians = {name: statistics.median(found.get(name, 0.0) for found in ops_of_run) for name in seen}
+    return StepTimes(step_seconds=statistics.median(plain), op_seconds=medians, num_runs=len(ops_of_run))
+
+
+def seconds_by_op(events: Iterable[Event], ops: Collection[str]) -> dict[str, float]:
+    """Seconds that each op took in one run: of its kernels where it ran on a GPU, else on its thread.
+
+    An event belongs to the op that it names (`NAME:TYPE`), or to the loop or branch whose body that op is in
+    (`LOOP/body/_7/NAME:TYPE`).
+    """
+    host: dict[str, float] = {}
+    device: dict[str, float] = {}
+    for event in events:
+        on_device = event.plane.startswith("/device:")
+        owner = _owner(str(event.stats.get("tf_op", "")) if on_device else event.name, ops)
+        if owner is not None:
+            found = device if on_device else host
+            found[owner] = found.get(owner, 0.0) + event.seconds
+    return host | device
+
+
+def _owner(name: str, ops: Collection[str]) -> str | None:
+    """The op that an event's name stands for."""
+    name, separator, _ = name.rpartition(":")
+    if not separator:
+        return None
+    while name and name not in ops:
+        name = name.rpartition("/")[0]
+    return name or None
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start

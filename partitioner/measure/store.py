@@ -1,0 +1,85 @@
+"""Keep what was measured: a JSON file of one's own, and a cache per machine, versions and settings."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import tensorflow as tf
+
+from cost_models.measured import MeasuredCosts
+from partitioner.errors import UsageError
+from partitioner.ir.json import from_json, to_json
+
+
+def read_costs(path: Path) -> MeasuredCosts:
+    """Read a file of measured costs.
+
+    Raises:
+        UsageError: It cannot be read, or is none.
+    """
+    help = "give a costs.json that `partition MODEL --costs measured` wrote"
+    try:
+        return from_json(path.read_bytes(), MeasuredCosts)
+    except OSError as error:
+        raise UsageError(f"cannot read the costs {str(path)!r}: {error.strerror}", help=help) from error
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{path} holds no measured costs: {error}", help=help) from error
+
+
+def write_costs(costs: MeasuredCosts, path: Path) -> None:
+    """Write measured costs to a file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(to_json(costs, indent=2) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def cached_costs(settings: Mapping[str, str]) -> MeasuredCosts:
+    """What was measured before under these settings; nothing if that cannot be read."""
+    path = _cache_path(settings)
+    try:
+        return read_costs(path)
+    except UsageError:
+        return MeasuredCosts(versions=dict(settings), devices=())
+
+
+def cache_costs(costs: MeasuredCosts) -> None:
+    """Keep what was measured for the next time. A cache that cannot be written is no error."""
+    try:
+        write_costs(costs, _cache_path(costs.versions))
+    except OSError:
+        return
+
+
+def settings() -> dict[str, str]:
+    """What decides how fast ops run here besides the device: versions, processor, threads, instruction sets, XLA."""
+    return {
+        "tensorflow": tf.__version__,
+        "processor": processor_title(),
+        "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
+        "inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
+        "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", ""),
+        "tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()),
+    }
+
+
+def processor_title() -> str:
+    """What the kernel calls the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def _cache_path(settings: Mapping[str, str]) -> Path:
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    digest = hashlib.sha256(to_json(dict(settings)).encode()).hexdigest()[:16]
+    return base / "partition" / f"costs-{digest}.json"

@@ -1,0 +1,166 @@
+"""How far predicted step times are from measured ones, on models that the calibration has not seen.
+
+`python -m tests.benchmarks.fidelity` first measures the ops of every model on one core, each in a process of its own.
+Then it plans every model with what was measured on all the *others* (leave one out), and once more with what was
+measured on itself too (what `--costs measured` does), and runs the plan: training and inference, on one device, and
+training in 8 microbatches on two, in turns. Each logical CPU device has one intra-op thread; one device is held to a
+core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from cost_models.measured import MeasuredCosts, MeasuredDevice
+from tests.benchmarks.fidelity_models import MODELS
+from tests.benchmarks.turns import Contender, answer_turns, take_turns
+
+WAYS = ("train", "infer", "train on 2")
+
+
+def _start(way: str) -> list[str]:
+    """Set TensorFlow up for a way to run; the devices."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    import tensorflow as tf
+
+    import partitioner
+
+    devices = ["CPU:0", "CPU:1"] if way == "train on 2" else ["CPU:0"]
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(len(devices))
+    if len(devices) == 1:
+        os.sched_setaffinity(0, {0})
+    partitioner.set_up_devices(devices)
+    return devices
+
+
+def _plan(model: Any, way: str, devices: Sequence[str], rows: int, costs: Any) -> Any:
+    import partitioner
+
+    fixed: dict[str, Any] = {"microbatches": 8, "schedule": "1f1b"} if way == "train on 2" else {"microbatches": 1}
+    return partitioner.plan(
+        model,
+        devices=devices,
+        batch_size=rows,
+        training=way != "infer",
+        strategy="single" if len(devices) == 1 else "layer-split",
+        costs=costs,
+        time_limit=15,
+        **fixed,
+    )
+
+
+def _measure(name: str, path: Path) -> None:
+    """Write what the ops of a model's training and inference take."""
+    from partitioner import api
+
+    devices = _start("train")
+    os.environ["XDG_CACHE_HOME"] = str(path.parent / f"cache-{name}")
+    model, (x, _) = MODELS[name]()
+    for way in ("train", "infer"):
+        _plan(model, way, devices, len(x), "measured")
+        api.save_costs(model, path)
+    print("{}", flush=True)
+
+
+def _run(name: str, way: str, others: Path, own: Path) -> None:
+    """Say what was predicted, then answer each line on stdin with the seconds of a step."""
+    import tensorflow as tf
+
+    import partitioner
+
+    devices = _start(way)
+    model, data = MODELS[name]()
+    x, _ = data
+    predicted = {
+        kind: _plan(model, way, devices, len(x), path).predicted.step_seconds
+        for kind, path in (("own", own), ("others", others))
+    }
+    plan = _plan(model, way, devices, len(x), others)
+    placed = partitioner.place(model, plan)
+    steps = iter(tf.data.Dataset.from_tensors(data if way != "infer" else (x,)).repeat())
+    if way == "infer":
+        placed.make_predict_function()
+        answer_turns(lambda: tf.nest.map_structure(lambda y: y.numpy(), placed.predict_function(steps)), predicted)
+    else:
+        placed.make_train_function()
+        answer_turns(lambda: placed.train_function(steps)["loss"].numpy(), predicted)
+
+
+def _merged(paths: Sequence[Path]) -> MeasuredCosts:
+    """What several files know of one kind of device; its overhead is the median."""
+    found = [msgspec.json.decode(path.read_bytes(), type=MeasuredCosts) for path in paths]
+    devices = [costs.devices[0] for costs in found]
+    ops = {key: op for device in devices for key, op in device.ops.items()}
+    overhead = statistics.median(device.overhead_seconds for device in devices)
+    one = devices[0]
+    device = MeasuredDevice(type=one.type, title=one.title, hardware=one.hardware, overhead_seconds=overhead, ops=ops)
+    return MeasuredCosts(versions=found[0].versions, devices=(device,), links=found[0].links)
+
+
+def main() -> None:
+    """Measure, leave one out, run, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--run", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--folder", type=Path, help="keep what was measured here, and use what is there already")
+    options = parser.parse_args()
+    if options.measure:
+        _measure(options.measure[0], Path(options.measure[1]))
+    elif options.run:
+        name, way, others, own = options.run
+        _run(name, way, Path(others), Path(own))
+    else:
+        with tempfile.TemporaryDirectory() as temporary:
+            _compare(options, options.folder or Path(temporary))
+
+
+def _compare(options: argparse.Namespace, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {name: folder / f"{name}.json" for name in options.models}
+    for name, path in files.items():
+        if not path.exists():
+            take_turns({name: [__spec__.name, "--measure", name, path]}, 0)
+    found: dict[tuple[str, str], Contender] = {}
+    for name in options.models:
+        others, own = folder / f"without-{name}.json", folder / f"with-{name}.json"
+        rest = [path for other, path in files.items() if other != name]
+        others.write_bytes(msgspec.json.encode(_merged(rest)))
+        own.write_bytes(msgspec.json.encode(_merged([*rest, files[name]])))
+        runs = {way: [__spec__.name, "--run", name, way, others, own] for way in options.ways}
+        found |= {(name, way): contender for way, contender in take_turns(runs, options.rounds).items()}
+    Console(width=120).print(_table(found))
+
+
+def _table(found: dict[tuple[str, str], Contender]) -> Table:
+    table = Table(title="step time predicted against measured (median)")
+    for column in ("model", "", "measured ms", "unseen ms", "error", "own ops ms", "error"):
+        table.add_column(column, justify="left" if column in ("model", "") else "right")
+    errors: dict[str, list[float]] = {"others": [], "own": []}
+    for (name, way), contender in found.items():
+        cells = [name, way, f"{contender.median * 1e3:.1f}"]
+        for kind, known in errors.items():
+            error = contender.said[kind] / contender.median - 1
+            known.append(abs(error))
+            cells += [f"{contender.said[kind] * 1e3:.1f}", f"{error:+.1%}"]
+        table.add_row(*cells)
+    for what, how in (("mean", statistics.mean), ("max", max)):
+        table.add_row(f"{what} error", "", "", "", f"{how(errors['others']):.1%}", "", f"{how(errors['own']):.1%}")
+    return table
+
+
+if __name__ == "__main__":
+    main()

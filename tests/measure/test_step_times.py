@@ -1,0 +1,75 @@
+"""Which event belongs to which op, and what a step that runs is found to take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from partitioner.measure.profiler import Event
+from partitioner.measure.step_times import LEAST_RUNS, seconds_by_op, time_step
+
+
+def event(name: str, seconds: float, plane: str = "/host:CPU", **stats: Any) -> Event:
+    return Event(plane=plane, line=0, name=name, start=0, end=round(seconds * 1e12), stats=stats)
+
+
+def test_events_belong_to_the_op_they_name() -> None:
+    events = [event("dense/MatMul:_MklMatMul", 2.0), event("dense/MatMul:MatMul", 1.0), event("other:Relu", 5.0)]
+    assert seconds_by_op(events, {"dense/MatMul", "idle"}) == {"dense/MatMul": 3.0}
+
+
+def test_what_runs_in_a_loop_belongs_to_the_loop() -> None:
+    events = [event("lstm/while/body/_3/lstm/while/MatMul:MatMul", 1.0), event("lstm/while:While", 0.5)]
+    assert seconds_by_op(events, {"lstm/while", "MatMul"}) == {"lstm/while": 1.5}
+
+
+def test_what_is_no_op_counts_nowhere() -> None:
+    assert seconds_by_op([event("ExecutorState::Process", 1.0), event("dense", 1.0)], {"dense"}) == {}
+
+
+def test_kernels_of_a_gpu_count_in_place_of_their_launch() -> None:
+    events = [
+        event("a:MatMul", 0.1),
+        event("b:Shape", 0.2),
+        event("gemm_128x64", 1.0, "/device:GPU:0", tf_op="a:MatMul"),
+        event("epilogue", 0.5, "/device:GPU:0", tf_op="a:MatMul"),
+    ]
+    assert seconds_by_op(events, {"a", "b"}) == {"a": 1.5, "b": 0.2}
+
+
+def products() -> Any:
+    @tf.function(autograph=False)
+    def run(x: Any) -> Any:
+        large = tf.matmul(x, x, name="large")
+        return tf.matmul(large[:32, :32], large[:32, :32], name="small")
+
+    function = run.get_concrete_function(tf.TensorSpec([512, 512]))
+    value = tf.random.normal([512, 512])
+    return lambda: function(value).numpy()
+
+
+def test_a_step_is_timed_op_by_op() -> None:
+    times = time_step(products(), {"large", "small"}, budget_seconds=0.5)
+    assert times.num_runs >= LEAST_RUNS
+    assert 0 < times.op_seconds["small"] < times.op_seconds["large"]
+    assert sum(times.op_seconds.values()) < 3 * times.step_seconds
+
+
+@pytest.mark.parametrize("runs_before", [1, 8])
+def test_ctrl_c_keeps_what_was_measured(runs_before: int) -> None:
+    run, calls = products(), []
+
+    def interrupted() -> None:
+        calls.append(run())
+        if len(calls) > runs_before:
+            raise KeyboardInterrupt
+
+    if runs_before == 1:
+        with pytest.raises(KeyboardInterrupt):
+            time_step(interrupted, {"large", "small"})
+    else:
+        times = time_step(interrupted, {"large", "small"})
+        assert times.num_runs == 3
+        assert times.op_seconds["large"] > 0
