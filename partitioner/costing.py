@@ -151,7 +151,10 @@ def _runner(step: CapturedStep, device: str, rows: int) -> Callable[[], None]:
     """Runs the step with every op on a device, on random rows, until its results are there."""
     execution = Execution(placement=dict.fromkeys(step.graph.op, device), stage_devices=(device,))
     function = emit_function(step, execution, results=RESULTS[step.kind])
-    (arguments,) = random_batches(step.specs, rows, 1, seed=0)
+    try:
+        (arguments,) = random_batches(step.specs, rows, 1, seed=0)
+    except ValueError as error:
+        raise UsageError(f"cannot measure: {error}", help="--costs analytic") from error
 
     def run() -> None:
         for value in tf.nest.flatten(function(*arguments)):

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Sequence, Set
 from difflib import get_close_matches
+from pathlib import Path
 from typing import NoReturn
 
 from partitioner import __version__
@@ -68,6 +69,11 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     written = [name for name in ("output", "dot", "svg") if getattr(options, name)]
     if options.dry_run and written:
         raise UsageError(f"--dry-run writes no file, but --{written[0]} asks for one")
+    if options.costs not in ("analytic", "measured") and not Path(options.costs).is_file():
+        raise UsageError(
+            f"--costs: there is no file {options.costs!r}",
+            help="analytic, measured, or the costs.json that `partition MODEL --costs measured` wrote",
+        )
     options.input_shape = _shapes(options.input_shape)
     options.pin = _pins(options.pin)
     return options

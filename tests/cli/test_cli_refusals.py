@@ -50,6 +50,7 @@ Run = Callable[..., tuple[int, str, str]]
         ),
         ([SMALL, *TWO, "--hardware", "a100-80bg"], "unknown hardware 'a100-80bg'; did you mean a100-80gb"),
         ([SMALL, *TWO, "--link", "nvlnk3"], "unknown link 'nvlnk3'; did you mean nvlink3"),
+        ([SMALL, *TWO, "--costs", "mesured"], "--costs: there is no file 'mesured'\n   help: analytic, measured, or"),
         ([SMALL, *TWO, "--memory-limit", "8Gigs"], "'8Gigs' is not a memory size\n   help: e.g. 8GiB"),
         ([SMALL, *TWO, "--dry-run", "--svg", "x.svg"], "--dry-run writes no file, but --svg asks for one"),
         ([SMALL, *TWO, "--svg", "no/x.svg"], "--svg: there is no directory 'no'\n   help: mkdir -p no"),
