@@ -74,15 +74,18 @@ CASES = {name: (models.MODELS[name], models.DATA[name]) for name in EXACT} | {
 }
 
 
+ONE_F_ONE_B = (2, {"microbatches": 4, "schedule": "1f1b", "recompute": "none"})
+GPIPE = (3, {"microbatches": 8, "schedule": "gpipe", "recompute": "all"})
+
+
 @pytest.mark.parametrize(
-    ("num_devices", "options"),
+    ("name", "num_devices", "options"),
     [
-        (2, {"microbatches": 4, "schedule": "1f1b", "recompute": "none"}),
-        (3, {"microbatches": 8, "schedule": "gpipe", "recompute": "all"}),
+        *(pytest.param(name, *ONE_F_ONE_B, id=f"{name}-2x4-1f1b") for name in CASES),
+        # The others in `test_staged_grid.py`, by hand.
+        *(pytest.param(name, *GPIPE, id=f"{name}-3x8-gpipe-recompute") for name in ("mlp", "cnn", "tied", "siamese")),
     ],
-    ids=["2x4-1f1b", "3x8-gpipe-recompute"],
 )
-@pytest.mark.parametrize("name", CASES)
 def test_ten_steps_equal_the_unplaced_models(name: str, num_devices: int, options: dict[str, Any]) -> None:
     build, data = CASES[name]
     model, placed = placed_over(build, data, num_devices, **options)
