@@ -1,13 +1,15 @@
 """Seconds that ops took on a real device, and what they tell of ops that did not run there.
 
-An op that was measured takes what it took. Any other takes its roofline time, times how far from their roofline times
-the measured ops nearest to it were: the same type on the same dtype, near in FLOPs and bytes. (The ratio of measured to
-roofline time is the reciprocal of the achieved fraction of peak.)
+An op that was measured takes what it took. Any other takes what ops without work take, and its roofline time, times how
+far from their roofline times the measured ops nearest to it were: the same type on the same dtype, near in FLOPs and
+bytes. (That ratio is the reciprocal of the achieved fraction of peak. Ops that took hardly longer than those without
+work have none.)
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,6 +20,9 @@ from cost_models.specs import OpCost, OpSpec, TensorSpec
 
 SCHEMA = "partition-costs/1"
 NUM_NEIGHBOURS = 4
+# Work that no device notices, and how many times longer than without work an op must take to tell of its work.
+_IDLE_FLOPS = _IDLE_BYTES = 1024
+_TELLING = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,14 +103,20 @@ class MeasuredDevice:
             return 1.0
         nearest = sorted((_distance(one, cost), index) for index, one in enumerate(known))[:NUM_NEIGHBOURS]
         weights = [1 / (distance + 0.05) for distance, _ in nearest]
-        logs = [math.log(_ratio_of(known[index], device)) for _, index in nearest]
+        logs = [math.log(_ratio_of(known[index], device, self._idle_seconds)) for _, index in nearest]
         return math.exp(sum(w * log for w, log in zip(weights, logs, strict=True)) / sum(weights))
+
+    @cached_property
+    def _idle_seconds(self) -> float:
+        """What an op takes that has next to nothing to do."""
+        idle = [o.seconds for o in self.ops.values() if o.flops <= _IDLE_FLOPS and o.moved_bytes <= _IDLE_BYTES]
+        return statistics.median(found) if (found := [seconds for seconds in idle if seconds > 0]) else 0.0
 
     @cached_property
     def _of_type(self) -> dict[tuple[str, str], list[MeasuredOp]]:
         found: dict[tuple[str, str], list[MeasuredOp]] = {}
         for op in self.ops.values():
-            if op.seconds > 0 and (op.flops or op.moved_bytes):
+            if op.seconds > _TELLING * self._idle_seconds and (op.flops or op.moved_bytes):
                 found.setdefault((op.type, op.dtype), []).append(op)
         return found
 
@@ -182,9 +193,9 @@ def _roofline_seconds(cost: OpCost, device: Device, dtype: str) -> float:
     return op_seconds(cost, device, dtype) - device.launch_overhead_seconds
 
 
-def _ratio_of(op: MeasuredOp, device: Device) -> float:
+def _ratio_of(op: MeasuredOp, device: Device, idle_seconds: float) -> float:
     cost = OpCost(flops=op.flops, read_bytes=op.moved_bytes)
-    return op.seconds / _roofline_seconds(cost, device, op.dtype)
+    return (op.seconds - idle_seconds) / _roofline_seconds(cost, device, op.dtype)
 
 
 def _distance(op: MeasuredOp, cost: OpCost) -> float:

@@ -91,7 +91,7 @@ def _run(name: str, way: str, others: Path, own: Path) -> None:
     steps = iter(tf.data.Dataset.from_tensors(data if way != "infer" else (x,)).repeat())
     if way == "infer":
         placed.make_predict_function()
-        answer_turns(lambda: tf.nest.map_structure(lambda y: y.numpy(), placed.predict_function(steps)), predicted)
+        answer_turns(lambda: [y.numpy() for y in tf.nest.flatten(placed.predict_function([next(steps)]))], predicted)
     else:
         placed.make_train_function()
         answer_turns(lambda: placed.train_function(steps)["loss"].numpy(), predicted)

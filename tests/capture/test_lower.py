@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from itertools import count
 from typing import Any
 
 import keras
@@ -17,12 +18,14 @@ from partitioner.capture.lower import capture_step
 from partitioner.capture.objective import training_objective
 from partitioner.capture.signature import input_specs, target_specs
 from partitioner.capture.trace import build, output_specs
+from partitioner.emit.graph_def import place_graph_def, register_functions
 from partitioner.errors import ModelError
 from partitioner.ir.graph_def import producer, prune
 from partitioner.ir.op_graph import Op, OpGraph, Phase, VariableKind
 from partitioner.ir.step import CapturedStep, StepKind
 
 BATCH = 8
+RUNS = count()
 
 
 def capture(model: keras.Model, kind: StepKind = StepKind.TRAIN, **options: Any) -> CapturedStep:
@@ -116,6 +119,9 @@ def gradients(step: CapturedStep, x: Any, y: Any) -> list[Any]:
     """The gradients that `step.graph_def` computes, those of embeddings by their values."""
     wanted = [g[0] if isinstance(g, tuple) else g for g in step.outputs["gradients"]]
     graph_def = prune(step.graph_def, [*map(producer, wanted), *map(producer, step.inputs)])
+    # Under their own names, functions of loops are forgotten with the graph they were traced in, also while they run.
+    graph_def = place_graph_def(graph_def, dict.fromkeys(step.graph.op, "/device:CPU:0"), suffix=f"run_{next(RUNS)}")
+    register_functions(graph_def)
     live = {node.name for node in graph_def.node}
 
     @tf.function(autograph=False, input_signature=tf.nest.flatten(step.specs[:2]))

@@ -88,6 +88,13 @@ def test_an_op_that_was_folded_away_tells_nothing_of_others() -> None:
     assert seconds(known, op(5), 10**9) == pytest.approx(3.0)
 
 
+def test_ops_that_do_next_to_nothing_tell_nothing_of_large_ones() -> None:
+    """Fixed bug: a scalar that took a thousand times its roofline time made large ops a thousand times too long."""
+    known = device({"scalar": ran(1, 1e-6), "large": ran(10**9, 2.0 + 1e-6)})
+    assert seconds(known, op(16), 2 * 10**9) == pytest.approx(4.0 + 1e-6)
+    assert seconds(device({"scalar": ran(1, 1e-6)}), op(16), 2 * 10**9) == pytest.approx(2.0 + 1e-6)
+
+
 @given(st.integers(1, 10**12), st.integers(1, 10**12))
 def test_more_work_of_one_kind_never_takes_less(flops: int, more: int) -> None:
     known = device({"a": ran(10**6, 2e-3)})
