@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cost_models.communication import concurrent_seconds, transfer_seconds
+from cost_models.communication import transfer_seconds
 from cost_models.hardware import Link
+from cost_models.network import concurrent_seconds
 from cost_models.topology import Topology
 
 

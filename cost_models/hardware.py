@@ -137,6 +137,13 @@ class Link:
         _check(f"link {self.name!r}", positive, {"latency_seconds": self.latency_seconds})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedLink(Link):
+    """Several links in a row, which a message takes one after the other: a way through the hosts' memory."""
+
+    hops: tuple[Link, ...]
+
+
 def _check(what: str, positive: Mapping[str, object], not_negative: Mapping[str, object]) -> None:
     problems = [
         f"{key} is {value!r}, expected a finite number {bound}"

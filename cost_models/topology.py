@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
-from cost_models.hardware import Device, Link, UnknownHardware
+from cost_models.hardware import Device, Link, StagedLink, UnknownHardware
 
 Channel = tuple[int, int] | str
-"""What a transfer occupies: the link of a pair of devices, or one direction of an uplink."""
+"""What a transfer occupies: the link of a pair of devices, or one direction of what it shares with others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ class Uplink:
     link: Link
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Topology:
     """The devices of a plan; `links[a][b]` leads from device a to device b, and the diagonal is ignored.
 
@@ -120,9 +121,23 @@ class Topology:
         """Number of the device's host."""
         return self.hosts[device] if self.hosts else 0
 
+    @cached_property
+    def shares(self) -> bool:
+        """Whether transfers between different pairs of devices share anything."""
+        rows = {id(row): row for row in self.links}.values()
+        return bool(self.uplinks) or any(isinstance(link, StagedLink) for row in rows for link in row)
+
     def channels(self, a: int, b: int) -> Mapping[Channel, float]:
-        """What a transfer from device a to device b occupies, each with its bytes per second."""
-        found: dict[Channel, float] = {(a, b): self.link(a, b).bandwidth_bytes_per_second}
+        """What a transfer from device a to device b occupies, each with its bytes per second.
+
+        A way through host memory leaves a by its first link and reaches b by its last; each of the two is one way for
+        all that its device sends, or is sent, through host memory.
+        """
+        link = self.link(a, b)
+        found: dict[Channel, float] = {(a, b): link.bandwidth_bytes_per_second}
+        if isinstance(link, StagedLink):
+            for hop, device, direction in ((link.hops[0], a, "out"), (link.hops[-1], b, "in")):
+                found[f"device {device} {hop.name} {direction}"] = hop.bandwidth_bytes_per_second
         for uplink in self.uplinks:
             if (a in uplink.devices) != (b in uplink.devices):
                 direction = "out" if a in uplink.devices else "in"

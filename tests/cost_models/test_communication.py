@@ -18,8 +18,9 @@ from cost_models.collectives import (
     tree_all_reduce_seconds,
     tree_broadcast_seconds,
 )
-from cost_models.communication import concurrent_seconds, in_series, transfer_seconds
+from cost_models.communication import in_series, transfer_seconds
 from cost_models.hardware import Link
+from cost_models.network import Network, concurrent_seconds
 from cost_models.topology import Topology, TopologyDevice, Uplink
 
 FEW = settings(max_examples=60, deadline=None, derandomize=True, database=None)
