@@ -18,6 +18,8 @@ class Strategy(StrEnum):
     AUTO = "auto"
     SINGLE = "single"
     LAYER_SPLIT = "layer-split"
+    MIRRORED = "mirrored"
+    MIXED = "mixed"
 
 
 class Objective(StrEnum):
@@ -29,10 +31,11 @@ class Objective(StrEnum):
 
 
 class Origin(StrEnum):
-    """Where a number comes from."""
+    """Where a number comes from; `file` is a topology of the user's own, with numbers that no catalogue has."""
 
     MEASURED = "measured"
     CATALOGUE = "catalogue"
+    FILE = "file"
     ASSUMED = "assumed"
 
 
@@ -66,6 +69,31 @@ class DeviceInfo:
     hardware: str
     origin: Origin
     memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkInfo:
+    """A kind of link as planned for, with all the places where it is: alike links have one entry.
+
+    Attributes:
+        name: In the catalogue, or of the user's own; `pcie4+pcie4` goes over host memory.
+        origin: Where its numbers come from.
+        latency_seconds: What a message takes beyond its bytes.
+        bandwidth_bytes_per_second: Of one direction.
+        num_pairs: From how many devices to how many others it leads, each direction counted.
+        num_uplinks: How often it is what several devices share on their way to all others.
+        sent_bytes: What takes it in a step.
+        pairs: Source and target, of all pairs or of the first ones where there are many.
+    """
+
+    name: str
+    origin: Origin
+    latency_seconds: float
+    bandwidth_bytes_per_second: float
+    num_pairs: int = 0
+    num_uplinks: int = 0
+    sent_bytes: int = 0
+    pairs: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +157,60 @@ class CostsInfo:
         source: `analytic` (FLOPs and bytes over the hardware's figures), `measured`, or the file of measured costs.
         measured_share: Share of the ops' seconds that was measured on ops of these very shapes; the others of a device
             that was measured are inferred from ops like them.
+        inferred_ops: Share of the seconds of those others, by type.
     """
 
     source: str = "analytic"
     measured_share: float = 0.0
+    inferred_ops: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargeTensor:
+    """A tensor on a device at its peak: what made it, and the bytes of its buffers, one per microbatch there."""
+
+    op: str
+    layer: str
+    size_bytes: int
+    num_buffers: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """What a used device holds at its predicted peak, and over the step.
+
+    Attributes:
+        device: Its name.
+        peak_seconds: When, from the start of the step.
+        parameter_bytes: Of trained variables.
+        slot_bytes: Of the optimizer's slots.
+        state_bytes: Of other variables.
+        gradient_bytes: Of gradients of variables.
+        activation_bytes: Of everything else that ops made.
+        headroom_bytes: What is left at the peak of the bytes that the plan may use; negative if it is too much.
+        reserved_bytes: What the plan may not use of a GPU's memory: the driver's, and what TensorFlow leaves to
+            libraries.
+        largest: The tensors that take most of the peak, at most five, largest first.
+        over_time: The most bytes held in each of equal parts of the step.
+    """
+
+    device: str
+    peak_seconds: float
+    parameter_bytes: int
+    slot_bytes: int
+    state_bytes: int
+    gradient_bytes: int
+    activation_bytes: int
+    headroom_bytes: int
+    reserved_bytes: int
+    largest: tuple[LargeTensor, ...] = ()
+    over_time: tuple[int, ...] = ()
+
+    @property
+    def peak_bytes(self) -> int:
+        """Everything held at the peak."""
+        variables = self.parameter_bytes + self.slot_bytes + self.state_bytes
+        return variables + self.gradient_bytes + self.activation_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,8 +316,10 @@ class PlanDocument:
     edges: tuple[PlannedEdge, ...] = ()
     considered: tuple[Considered, ...] = ()
     timeline: tuple[PlannedAction, ...] = ()
+    memory: tuple[DeviceMemory, ...] = ()
     notes: tuple[str, ...] = ()
     costs: CostsInfo = field(default_factory=CostsInfo)
+    links: tuple[LinkInfo, ...] = ()
     schema: str = SCHEMA
 
     def __post_init__(self) -> None:
@@ -272,7 +352,15 @@ class PlanDocument:
         """Read the plan that `save` wrote to `path`."""
         return cls.from_json(Path(path).read_bytes())
 
+    def stages_of(self, replica: int) -> tuple[Stage, ...]:
+        """The stages of one replica, in order."""
+        return tuple(stage for stage in self.stages if stage.replica == replica)
+
+    def devices_of(self, replica: int) -> tuple[str, ...]:
+        """Canonical names of the devices of one replica, in stage order."""
+        return tuple(dict.fromkeys(stage.device for stage in self.stages_of(replica)))
+
     @property
     def used_devices(self) -> tuple[str, ...]:
-        """Canonical names of the devices that run at least one stage, in stage order."""
+        """Canonical names of the devices that run at least one stage, in stage order, replica by replica."""
         return tuple(dict.fromkeys(stage.device for stage in self.stages))

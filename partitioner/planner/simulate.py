@@ -2,23 +2,28 @@
 
 A device runs one op at a time, the one that became ready first (ties: graph order), as an executor with one
 stream does. A tensor crosses to each device that needs it once, when it is ready, on a link that carries one
-tensor at a time in each direction; transfers overlap with computation. Ops that cost nothing take no place on
-their device.
+tensor at a time in each direction; transfers overlap with computation, and slow each other down where they share what
+lies on their way. Ops that cost nothing take no place on their device.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
-from cost_models.communication import transfer_seconds
 from cost_models.memory import allocated_bytes
+from cost_models.network import Arrival, Network
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
-from partitioner.ir.op_graph import VariableKind
+from partitioner.ir.op_graph import Op, VariableKind
 from partitioner.ir.schedule import MemoryUse, OpRun, Schedule, Send
-from partitioner.planner.buffers import Buffers
+from partitioner.planner.buffers import Buffers, may_overwrite
+from partitioner.planner.memory_use import largest_tensors, memory_use
+from partitioner.planner.one_device import with_memory_of_one
 
 _OP_ENDS, _ARRIVES = 0, 1
 
@@ -34,7 +39,10 @@ def simulate(costed: CostedGraph, placement: Mapping[str, int], buffers: Buffers
     Returns:
         Step time, busy time and peak memory per device, and every op and transfer with its times.
     """
-    return _Simulation(costed, placement, buffers or Buffers(costed)).run()
+    buffers = buffers or Buffers(costed)
+    schedule = _Simulation(costed, placement, buffers).run()
+    used = set(placement.values())
+    return with_memory_of_one(schedule, costed, buffers, used.pop()) if len(used) == 1 else schedule
 
 
 @dataclass
@@ -48,19 +56,26 @@ class _DeviceMemory:
     gradient_bytes: int = 0
     worst: tuple[int, int] = (0, 0)
     """Activation and gradient bytes when their sum was largest."""
+    changes: list[tuple[float, str, int]] = field(default_factory=list)
+    """Every buffer taken, and let go (negative), with the moment."""
+    worst_after: int = 0
+    """Changes until then."""
 
-    def take(self, buffer: str, size_bytes: int, is_gradient: bool) -> None:
+    def take(self, buffer: str, size_bytes: int, is_gradient: bool, now: float) -> None:
         size = allocated_bytes(size_bytes, self.kind)
         self.held[buffer, is_gradient] = size
+        self.changes.append((now, buffer, size))
         if is_gradient:
             self.gradient_bytes += size
         else:
             self.activation_bytes += size
         if self.activation_bytes + self.gradient_bytes > sum(self.worst):
             self.worst = (self.activation_bytes, self.gradient_bytes)
+            self.worst_after = len(self.changes)
 
-    def drop(self, buffer: str, is_gradient: bool) -> None:
+    def drop(self, buffer: str, is_gradient: bool, now: float) -> None:
         size = self.held.pop((buffer, is_gradient), 0)
+        self.changes.append((now, buffer, -size))
         if is_gradient:
             self.gradient_bytes -= size
         else:
@@ -69,13 +84,22 @@ class _DeviceMemory:
     @property
     def peak(self) -> MemoryUse:
         activation_bytes, gradient_bytes = self.worst
-        return MemoryUse(
-            parameter_bytes=self.variables[VariableKind.PARAMETER],
-            slot_bytes=self.variables[VariableKind.SLOT],
-            state_bytes=self.variables[VariableKind.STATE],
-            gradient_bytes=gradient_bytes,
-            activation_bytes=activation_bytes,
+        alive: Counter[str] = Counter()
+        for _, buffer, size in self.changes[: self.worst_after]:
+            alive[buffer] += size
+        return memory_use(
+            self.variables,
+            activation_bytes,
+            gradient_bytes,
+            seconds=self.changes[self.worst_after - 1][0] if self.changes else 0.0,
+            largest=largest_tensors(alive.items()),
         )
+
+    @property
+    def over_time(self) -> tuple[tuple[float, int], ...]:
+        fixed = sum(self.variables.values())
+        held = accumulate((size for _, _, size in self.changes), initial=fixed)
+        return tuple(zip([0.0, *(now for now, _, _ in self.changes)], held, strict=True))
 
 
 class _Simulation:
@@ -88,7 +112,7 @@ class _Simulation:
         self.ready: list[list[tuple[float, int]]] = [[] for _ in self.names]
         self.is_busy = [False] * len(self.names)
         self.busy_seconds = [0.0] * len(self.names)
-        self.link_free: dict[tuple[int, int], float] = {}
+        self.network = Network[str](costed.topology)
         self.runs: list[OpRun] = []
         self.sends: list[Send] = []
         self.end = 0.0
@@ -129,7 +153,8 @@ class _Simulation:
                 home = self.device[op_index]
                 for _ in self.remote.get(name, ()):
                     self._add_reader(name, home)
-        for name in self.graph.outputs:
+        # Who calls the step holds the batch until it ends, and is given the results.
+        for name in (*self.graph.inputs, *self.graph.outputs):
             self._add_reader(name, self.device[self.position[self.graph.tensor[name].producer]])
 
     def _add_reader(self, name: str, device: int) -> None:
@@ -151,9 +176,12 @@ class _Simulation:
         for index in [index for index, count in enumerate(self.waiting) if count == 0]:
             self._becomes_ready(index, 0.0)
         self._start_idle(0.0)
-        while self.events:
-            now = self.events[0][0]
-            while self.events and self.events[0][0] == now:
+        while (now := self._next_seconds()) < math.inf:
+            while self._next_seconds() == now:
+                if self.network.next_seconds == now:
+                    for arrival in self.network.arrivals():
+                        self._sent(arrival)
+                    continue
                 _, kind, index, device, name = heapq.heappop(self.events)
                 if kind == _OP_ENDS:
                     self.is_busy[self.device[index]] = False
@@ -167,7 +195,11 @@ class _Simulation:
             peak={name: memory.peak for name, memory in zip(self.names, self.memory, strict=True)},
             runs=tuple(self.runs),
             sends=tuple(self.sends),
+            memory={name: memory.over_time for name, memory in zip(self.names, self.memory, strict=True)},
         )
+
+    def _next_seconds(self) -> float:
+        return min(self.events[0][0] if self.events else math.inf, self.network.next_seconds)
 
     def _becomes_ready(self, index: int, now: float) -> None:
         stack = [index]
@@ -176,7 +208,7 @@ class _Simulation:
             if self.costed.seconds[one][self.device[one]] > 0:
                 heapq.heappush(self.ready[self.device[one]], (now, one))
             else:
-                self._allocate(one)
+                self._allocate(one, now)
                 stack += self._complete(one, now)
 
     def _start_idle(self, now: float) -> None:
@@ -184,7 +216,7 @@ class _Simulation:
             if queue and not self.is_busy[device]:
                 _, index = heapq.heappop(queue)
                 seconds = self.costed.seconds[index][device]
-                self._allocate(index)
+                self._allocate(index, now)
                 self.is_busy[device] = True
                 self.busy_seconds[device] += seconds
                 self.runs.append(
@@ -213,9 +245,9 @@ class _Simulation:
         for name in op.outputs:
             owner = self._owner(name, device)
             if owner == name and not self.readers.get((name, device)):
-                self.memory[device].drop(name, name in self.buffers.gradients)
+                self.memory[device].drop(name, name in self.buffers.gradients, now)
         for name in dict.fromkeys(op.inputs):
-            self._read(name, device)
+            self._read(name, device, now)
         return released
 
     def _satisfied(self, indices: list[int] | tuple[()]) -> list[int]:
@@ -228,42 +260,56 @@ class _Simulation:
 
     def _send(self, name: str, source: int, target: int, now: float) -> None:
         size = 0 if name.startswith("^") else self.graph.tensor[name].size_bytes
-        start = max(now, self.link_free.get((source, target), 0.0))
-        end = start + transfer_seconds(size, self.costed.topology.link(source, target))
-        self.link_free[source, target] = end
         if not name.startswith("^"):
-            self.memory[target].take(name, size, name in self.buffers.gradients)
+            self.memory[target].take(name, size, name in self.buffers.gradients, now)
+        arrival = self.network.send(name, source, target, size, now)
+        if arrival is not None:
+            self._sent(arrival)
+
+    def _sent(self, arrival: Arrival[str]) -> None:
+        name, source, target = arrival.key, arrival.source, arrival.target
         self.sends.append(
             Send(
                 tensor=name,
                 source=self.names[source],
                 target=self.names[target],
-                size_bytes=size,
-                start_seconds=start,
-                end_seconds=end,
+                size_bytes=0 if name.startswith("^") else self.graph.tensor[name].size_bytes,
+                start_seconds=arrival.start_seconds,
+                end_seconds=arrival.end_seconds,
             )
         )
-        heapq.heappush(self.events, (end, _ARRIVES, self.position.get(name, source), target, name))
+        heapq.heappush(self.events, (arrival.end_seconds, _ARRIVES, self.position.get(name, source), target, name))
 
     def _arrive(self, name: str, device: int, now: float) -> None:
         self.end = max(self.end, now)
         if not name.startswith("^"):
-            self._read(name, self.device[self.position[self.graph.tensor[name].producer]])
+            self._read(name, self.device[self.position[self.graph.tensor[name].producer]], now)
         for index in self._satisfied(self.remote[name][device]):
             self._becomes_ready(index, now)
 
-    def _allocate(self, index: int) -> None:
-        device = self.device[index]
-        for name in self.graph.ops[index].outputs:
+    def _allocate(self, index: int, now: float) -> None:
+        op, device = self.graph.ops[index], self.device[index]
+        for name in op.outputs:
             if self._owner(name, device) == name:
                 size = self.graph.tensor[name].size_bytes
-                self.memory[device].take(name, size, name in self.buffers.gradients)
+                if may_overwrite(op):
+                    self._overwrite(op, size, device, now)
+                self.memory[device].take(name, size, name in self.buffers.gradients, now)
 
-    def _read(self, name: str, device: int) -> None:
+    def _overwrite(self, op: Op, size_bytes: int, device: int, now: float) -> None:
+        """Let go of an input that nobody else needs: the output is written over it."""
+        for owner in dict.fromkeys(self._owner(name, device) for name in op.inputs):
+            if owner is not None and self.readers[owner, device] == 1:
+                key = (owner, owner in self.buffers.gradients)
+                if key in self.memory[device].held and self.graph.tensor[owner].size_bytes == size_bytes:
+                    self.memory[device].drop(*key, now)
+                    return
+
+    def _read(self, name: str, device: int, now: float) -> None:
         """One reader of `name` on `device` is done; the last one lets its buffer go."""
         owner = self._owner(name, device)
         if owner is None:
             return
         self.readers[owner, device] -= 1
         if self.readers[owner, device] == 0:
-            self.memory[device].drop(owner, owner in self.buffers.gradients)
+            self.memory[device].drop(owner, owner in self.buffers.gradients, now)

@@ -2,7 +2,8 @@
 
 First what runs once, then forwards and backwards as each device's order has them, then, when all have ended, updates.
 A value crosses to each device that needs it once, when it is made, on a link that carries one at a time in each
-direction. Microbatches that are not all equal are taken to be as large as the largest.
+direction; transfers slow each other down where they share what lies on their way. Microbatches that are not all equal
+are taken to be as large as the largest.
 
 Bytes are held as the emitted step holds them: what a program makes until the last program that reads it has ended, what
 it takes for itself while it runs, sums of gradients beside the sums they are made of, sparse gradients of every
@@ -11,21 +12,30 @@ microbatch until the update, the batch from the start.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 
 from cost_models.communication import transfer_seconds
+from cost_models.network import Arrival, Network
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import PlannedAction
-from partitioner.ir.schedule import Send
-from partitioner.ir.stage_programs import Gather, StagePrograms
+from partitioner.ir.schedule import HeldTensor, Send
+from partitioner.ir.stage_programs import Gather, ProgramKind, StagePrograms
+from partitioner.planner.memory_use import largest_tensors, memory_use
 from partitioner.planner.stage_costs import StageCosts
-from partitioner.planner.stage_memory import MemoryLedger, memory_use, variable_bytes
+from partitioner.planner.stage_memory import MemoryLedger, variable_bytes
 from partitioner.planner.stage_wiring import StageWiring, Value, Wires, arguments
 from partitioner.planner.staged_schedule import StagedSchedule
 from partitioner.stages.actions import Action, ActionKind
 from partitioner.stages.schedules import ScheduleKind, device_orders, merged_order
 
 _WHOLE = -1
+
+Call = tuple[int, int]
+"""Index of a program, and the microbatch or `_WHOLE`."""
+Sent = tuple[Value, int, int]
+"""What is sent: a value, the microbatch or `_WHOLE`, and the device that it goes to."""
 
 
 def simulate_stages(
@@ -60,13 +70,16 @@ class _Simulation:
         self.names = [placed.name for placed in self.costed.topology.devices]
         self.free = [0.0] * len(self.names)
         self.busy = [0.0] * len(self.names)
-        self.link_free: dict[tuple[int, int], float] = {}
-        self.arrival: dict[tuple[Value, int, int], float] = {}
+        self.network = Network[Sent](self.costed.topology)
+        self.arrival: dict[Sent, float] = {}
+        self.kept: dict[Sent, Sequence[tuple[Value, int]]] = {}
         self.ledgers = [MemoryLedger() for _ in self.names]
         self.sends: list[Send] = []
         self.timeline: list[PlannedAction] = []
         self.stage_seconds = [0.0] * len(self.programs.stages)
         self.ends = [0.0] * len(wiring.all)
+        self.called: set[int] = set()
+        self.gate = 0.0
 
     def run(self, order: Sequence[Action]) -> StagedSchedule:
         first_forward = len(self.programs.once)
@@ -76,21 +89,62 @@ class _Simulation:
             for part in range(self.num_microbatches):
                 size = self.wiring.size_bytes(value, device)
                 self.ledgers[device].take((value, part), 0.0, size)
-        for index in range(first_forward):
-            self._call(index, _WHOLE)
+        calls = [(index, _WHOLE) for index in range(first_forward)]
+        names: dict[Call, Action] = {}
         for action in order:
             # Backward programs are listed from the last stage to the first.
             offset = action.stage if action.kind is ActionKind.FORWARD else 2 * num_stages - 1 - action.stage
-            start, end = self._call(first_forward + offset, action.microbatch)
-            self.stage_seconds[action.stage] += end - start
-            self._record(str(action), self.wiring.wires[first_forward + offset].device, start, end)
-        gate = max(self.free)
+            calls.append((first_forward + offset, action.microbatch))
+            names[calls[-1]] = action
+        for call in self._in_time(calls):
+            start, end = self._call(*call)
+            if (action := names.get(call)) is not None:
+                self.stage_seconds[action.stage] += end - start
+                self._record(str(action), self.wiring.wires[call[0]].device, start, end)
+        self.gate = max(self.free)
         self._gather()
-        for index in range(first_update, len(self.wiring.all)):
-            waits = [(first_update + other) for other in self.wiring.all[index].waits_for]
-            start, end = self._call(index, _WHOLE, after=max([gate, *(self._told(other, index) for other in waits)]))
+        for index, part in self._in_time([(index, _WHOLE) for index in range(first_update, len(self.wiring.all))]):
+            start, end = self._call(index, part)
             self._record("U", self.wiring.wires[index].device, start, end)
+        while self.network.next_seconds < math.inf:
+            self._go_on()
         return self._result(max(self.free))
+
+    def _in_time(self, calls: Sequence[Call]) -> Iterator[Call]:
+        """The calls in an order in which each can be made, once the one before was.
+
+        Each device keeps to the order given. Where transfers share nothing the calls do too; else they come by their
+        ends, so that what they send sets out in the order of time.
+        """
+        if not self.network.shares:
+            yield from calls
+            return
+        queues: dict[int, deque[Call]] = {}
+        for call in calls:
+            queues.setdefault(self.wiring.wires[call[0]].device, deque()).append(call)
+        left = Counter(index for index, _ in calls)
+        while queues:
+            ends = {}
+            for device, (call, *_) in queues.items():
+                if (start := self._start(*call)) is not None:
+                    ends[device] = start + self.wiring.wires[call[0]].cost.seconds
+            first = min(ends, key=lambda device: ends[device], default=None)
+            if first is None or self.network.next_seconds <= ends[first]:
+                self._go_on()
+                continue
+            index, part = queues[first].popleft()
+            if not queues[first]:
+                del queues[first]
+            yield index, part
+            left[index] -= 1
+            if not left[index]:
+                for entry in self.wiring.gathered():
+                    if entry[2] == index:
+                        self._send_gathered(*entry)
+
+    def _go_on(self) -> None:
+        for arrival in self.network.arrivals():
+            self._sent(arrival)
 
     def _record(self, action: str, device: int, start: float, end: float) -> None:
         self.timeline.append(
@@ -103,29 +157,48 @@ class _Simulation:
         link = self.costed.topology.link(source, target)
         return self.ends[index] + (transfer_seconds(0, link) if source != target else 0.0)
 
-    def _call(self, index: int, part: int, *, after: float = 0.0) -> tuple[float, float]:
+    def _start(self, index: int, part: int) -> float | None:
+        """When a call can be made, its device being through with those before; None while that is not known."""
+        wires = self.wiring.wires[index]
+        device, starts = wires.device, [self.free[wires.device]]
+        for value in wires.arrives:
+            sent = value, _WHOLE if value.whole else part, device
+            if sent not in self.arrival:
+                return None
+            starts.append(self.arrival[sent])
+        if part > 0:
+            starts += [self.arrival.get((value, part - 1, device), 0.0) for value in wires.before]
+        if self.wiring.all[index].kind is ProgramKind.UPDATE:
+            starts.append(self.gate)
+            for number in self.wiring.all[index].waits_for:
+                other = len(self.wiring.all) - len(self.programs.update) + number
+                if other not in self.called:
+                    return None
+                starts.append(self._told(other, index))
+        return max(starts)
+
+    def _call(self, index: int, part: int) -> tuple[float, float]:
         wires = self.wiring.wires[index]
         device, ledger = wires.device, self.ledgers[wires.device]
-        arrived = [self.arrival[value, _WHOLE if value.whole else part, device] for value in wires.arrives]
-        if part > 0:
-            arrived += [self.arrival.get((value, part - 1, device), 0.0) for value in wires.before]
-        start = max(self.free[device], after, *arrived) if arrived else max(self.free[device], after)
+        start = self._start(index, part)
+        assert start is not None
         end = start + wires.cost.seconds
         self.free[device] = end
         self.busy[device] += wires.cost.seconds
         sums = sum(wires.sums.values())
-        ledger.passing.append((start, end, max(0, wires.cost.transient_bytes - sums), sums))
+        ledger.passing.append((start, end, max(0, wires.cost.transient_bytes - sums), sums, index))
         for value in wires.reads:
             ledger.use((value, _WHOLE if value.whole else part), end)
         for value in wires.before:
             ledger.use((value, part - 1), end)
         self._make(wires, part, end)
         self.ends[index] = end
+        self.called.add(index)
         for value, targets, buffer in wires.sends:
             for target in targets:
-                sent = self._send(value, part, device, target, end, self.wiring.size_bytes(value, target))
+                self._send((value, part, target), device, self.wiring.size_bytes(value, target), end)
                 if buffer is not None:
-                    ledger.use((buffer, _WHOLE if buffer.whole else part), sent)
+                    self._keep([(buffer, _WHOLE if buffer.whole else part)], device, (value, part, target))
         return start, end
 
     def _make(self, wires: Wires, part: int, end: float) -> None:
@@ -138,47 +211,71 @@ class _Simulation:
                 ledger.take((value, _WHOLE), end, size, is_gradient=True)
             ledger.use((value, _WHOLE), end)
 
-    def _send(self, value: Value, part: int, source: int, target: int, ready: float, size: int) -> float:
-        start = max(ready, self.link_free.get((source, target), 0.0))
-        end = start + transfer_seconds(size, self.costed.topology.link(source, target))
-        self.link_free[source, target] = end
-        self.arrival[value, part, target] = end
+    def _send(self, sent: Sent, source: int, size: int, ready: float) -> None:
+        arrival = self.network.send(sent, source, sent[2], size, ready)
+        if arrival is not None:
+            self._sent(arrival)
+
+    def _sent(self, arrival: Arrival[Sent]) -> None:
+        value, part, target = arrival.key
+        size, start, end = round(arrival.size_bytes), arrival.start_seconds, arrival.end_seconds
+        self.arrival[arrival.key] = end
         self.ledgers[target].take(
             (value, part), start, size, is_gradient=value.whole and value.tensor in self.programs.gathered
         )
         self.ledgers[target].use((value, part), end)
+        for key in self.kept.pop(arrival.key, ()):
+            self.ledgers[arrival.source].use(key, end)
         self.sends.append(
             Send(
                 tensor=value.tensor,
-                source=self.names[source],
+                source=self.names[arrival.source],
                 target=self.names[target],
                 size_bytes=size,
                 start_seconds=start,
                 end_seconds=end,
             )
         )
-        return end
+
+    def _keep(self, keys: Sequence[tuple[Value, int]], device: int, sent: Sent) -> None:
+        """Hold buffers on a device until what is sent of them has arrived."""
+        if sent not in self.arrival:
+            self.kept[sent] = keys
+            return
+        for key in keys:
+            self.ledgers[device].use(key, self.arrival[sent])
+
+    def _gathered_bytes(self, tensor: str, how: Gather, device: int) -> int:
+        is_joined = how is Gather.CONCAT and self.num_microbatches > 1
+        return self.wiring.size_bytes(Value(tensor, True), device) * (self.num_microbatches if is_joined else 1)
+
+    def _send_gathered(self, tensor: str, how: Gather, maker: int) -> None:
+        device, whole = self.wiring.wires[maker].device, Value(tensor, True)
+        for target in sorted(self.wiring.targets[whole] - {device}):
+            size = self._gathered_bytes(tensor, how, device)
+            self._send((whole, _WHOLE, target), device, size, self.ends[maker])
 
     def _gather(self) -> None:
         """Bring together what the microbatches gave, where it was made, and send it to who updates with it."""
         for name, how, maker in self.wiring.gathered():
             device = self.wiring.wires[maker].device
-            ledger, ready = self.ledgers[device], self.ends[maker]
+            ledger = self.ledgers[device]
             whole = Value(name, True)
             keys: list[tuple[Value, int]] = [(whole, _WHOLE)]
-            size = self.wiring.size_bytes(whole, device)
             if how is Gather.CONCAT and self.num_microbatches > 1:
-                size *= self.num_microbatches
-                ledger.take((whole, _WHOLE), ready, size, is_gradient=True)
+                size = self._gathered_bytes(name, how, device)
+                ledger.take((whole, _WHOLE), self.ends[maker], size, is_gradient=True)
                 keys += [(Value(name, False), part) for part in range(self.num_microbatches)]
             elif how is not Gather.SUM:
                 ledger.rename((Value(name, False), 0), (whole, _WHOLE))
+            if not self.network.shares:
+                self._send_gathered(name, how, maker)
             for target in sorted(self.wiring.targets[whole]):
-                used = max(self.free)
                 if target != device:
-                    used = self._send(whole, _WHOLE, device, target, ready, size)
+                    self._keep(keys, device, (whole, _WHOLE, target))
+                    continue
                 for key in keys:
-                    ledger.use(key, used)
+                    ledger.use(key, self.gate)
 
     def _result(self, end: float) -> StagedSchedule:
         for value in self.costed.graph.outputs:
@@ -190,8 +287,9 @@ class _Simulation:
             self.names, variable_bytes(self.costed, self.programs), self.ledgers, strict=True
         ):
             moments = ledger.timeline()
-            _, activation, gradient = max(moments, key=lambda moment: moment[1] + moment[2], default=(0.0, 0, 0))
-            peak[name] = memory_use(variables, activation, gradient)
+            when, activation, gradient = max(moments, key=lambda moment: moment[1] + moment[2], default=(0.0, 0, 0))
+            largest = self._largest(ledger, when)
+            peak[name] = memory_use(variables, activation, gradient, seconds=when, largest=largest)
             fixed = sum(variables.values())
             memory[name] = ((0.0, fixed),) if not moments else tuple((s, fixed + a + g) for s, a, g in moments)
         return StagedSchedule(
@@ -203,6 +301,13 @@ class _Simulation:
             sends=tuple(self.sends),
             memory=memory,
         )
+
+    def _largest(self, ledger: MemoryLedger, seconds: float) -> list[HeldTensor]:
+        """The tensors that take most of a device's memory at a moment."""
+        buffers = [buffer for value, size in ledger.held_at(seconds) for buffer in self.wiring.named(value, size)]
+        for index in ledger.working_at(seconds):
+            buffers += self.wiring.wires[index].cost.largest
+        return largest_tensors(buffers)
 
     def _hold(self, tensor: str, parts: Sequence[int], end: float) -> None:
         maker = self.wiring.maker.get(tensor)

@@ -9,7 +9,9 @@ from cost_models.memory import allocated_bytes
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.stage_programs import StageProgram, StagePrograms
-from partitioner.planner.buffers import Buffers, may_overwrite
+from partitioner.planner.buffer_walk import walk
+from partitioner.planner.buffers import Buffers
+from partitioner.planner.memory_use import largest_tensors
 from partitioner.planner.run_order import run_orders
 
 CALL_SECONDS = 70e-6
@@ -29,6 +31,7 @@ class ProgramCost:
         received_bytes: Of inputs that programs on other devices make.
         output_bytes: Of outputs, whether or not they have a buffer of their own.
         transient_bytes: Most that its own buffers take at a time, op by op as devices run them; inputs not included.
+        largest: Its own buffers that take most at that time, as tensors and bytes, at most five.
         left_bytes: Of its own buffers that are left when it ends, because outputs lie in them.
         owner: For each output, the tensor whose buffer it lies in: an output, an input, or None for a variable.
     """
@@ -37,6 +40,7 @@ class ProgramCost:
     received_bytes: int
     output_bytes: int
     transient_bytes: int
+    largest: tuple[tuple[str, int], ...]
     left_bytes: int
     owner: Mapping[str, str | None]
 
@@ -82,13 +86,26 @@ class StageCosts:
     def _of(self, program: StageProgram, received: Iterable[str], aliases: Mapping[str, str]) -> ProgramCost:
         device, tensor = self.device(program.device), self.costed.graph.tensor
         roots = self._roots(program, aliases)
-        held = [self._own_bytes(program, device, roots, aliases, order) for order in self._orders(program, aliases)]
+        walks = [
+            walk(
+                self.costed.graph,
+                order,
+                given=frozenset(program.inputs),
+                kept=program.outputs,
+                roots=roots,
+                aliases=aliases,
+                size_bytes=lambda name: self.size_bytes(name, device),
+            )
+            for order in self._orders(program, aliases)
+        ]
+        worst = max(walks, key=lambda one: one.most_bytes)
         return ProgramCost(
             seconds=self._call_seconds(program.ops, device),
             received_bytes=sum(tensor[name].size_bytes for name in received),
             output_bytes=sum(tensor[name].size_bytes for name in program.outputs),
-            transient_bytes=max(most for most, _ in held),
-            left_bytes=held[0][1],
+            transient_bytes=worst.most_bytes,
+            largest=tuple((held.tensor, held.size_bytes) for held in largest_tensors(worst.alive())),
+            left_bytes=worst.left_bytes,
             owner=_owners(program, roots),
         )
 
@@ -118,46 +135,6 @@ class StageCosts:
             needs[name] = inside.intersection([*made, *graph.op[name].control_inputs])
         is_cpu = self.kinds[self.device(program.device)] == "CPU"
         return run_orders(program.ops, needs, self._working.intersection(program.ops) if is_cpu else ())
-
-    def _own_bytes(
-        self,
-        program: StageProgram,
-        device: int,
-        roots: Mapping[str, str | None],
-        aliases: Mapping[str, str],
-        order: Iterable[str],
-    ) -> tuple[int, int]:
-        """The most that the program's buffers take at a time, and what they take when it ends."""
-        op = self.costed.graph.op
-        given = set(program.inputs)
-        reads = {
-            name: list(dict.fromkeys(roots.get(t, t) for t in (aliases.get(n, n) for n in op[name].inputs)))
-            for name in program.ops
-        }
-        readers: dict[str | None, int] = {}
-        for buffers in reads.values():
-            for buffer in buffers:
-                readers[buffer] = readers.get(buffer, 0) + 1
-        kept = {roots.get(name, name) for name in program.outputs}
-        held: dict[str | None, int] = {}
-        now = most = 0
-        for name in order:
-            made = [output for output in op[name].outputs if output not in roots and output not in given]
-            for output in made:
-                size = self.size_bytes(output, device)
-                free = [b for b in reads[name] if b in held and held[b] == size and readers[b] == 1 and b not in kept]
-                if free and may_overwrite(op[name]):
-                    del held[free[0]]
-                else:
-                    now += size
-                held[output] = size
-            most = max(most, now)
-            for buffer in reads[name]:
-                readers[buffer] -= 1
-            for buffer in {*reads[name], *made}:
-                if buffer in held and not readers.get(buffer) and buffer not in kept:
-                    now -= held.pop(buffer)
-        return most, now
 
 
 def _owners(program: StageProgram, roots: Mapping[str, str | None]) -> dict[str, str | None]:

@@ -9,30 +9,30 @@ from cost_models.memory import allocated_bytes
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.op_graph import VariableKind
-from partitioner.ir.schedule import MemoryUse
 from partitioner.ir.stage_programs import StagePrograms
+from partitioner.planner.stage_wiring import Value
 
 
 @dataclass
 class MemoryLedger:
-    """Buffers of one device, by any key: taken once, let go after their last use."""
+    """Buffers of one device, by value and microbatch: taken once, let go after their last use."""
 
-    held: dict[object, list[float]] = field(default_factory=dict)
-    """Start, last use, bytes, and whether they are a gradient's."""
-    passing: list[tuple[float, float, int, int]] = field(default_factory=list)
-    """Start, end, activation bytes and gradient bytes of what a call takes for itself."""
+    held: dict[tuple[Value, int], list[float]] = field(default_factory=dict)
+    """By value and microbatch: start, last use, bytes, and whether they are a gradient's."""
+    passing: list[tuple[float, float, int, int, int]] = field(default_factory=list)
+    """Start, end, activation bytes and gradient bytes of what a call takes for itself, and the call's program."""
 
-    def take(self, key: object, seconds: float, size_bytes: int, *, is_gradient: bool = False) -> None:
+    def take(self, key: tuple[Value, int], seconds: float, size_bytes: int, *, is_gradient: bool = False) -> None:
         """A buffer begins to be held."""
         self.held[key] = [seconds, seconds, size_bytes, is_gradient]
 
-    def use(self, key: object, seconds: float) -> None:
+    def use(self, key: tuple[Value, int], seconds: float) -> None:
         """A buffer is needed until then."""
         entry = self.held.get(key)
         if entry is not None and entry[1] < seconds:
             entry[1] = seconds
 
-    def rename(self, key: object, other: object) -> None:
+    def rename(self, key: tuple[Value, int], other: tuple[Value, int]) -> None:
         """What was held as `key` is from now on known as `other`."""
         if key in self.held:
             self.held[other] = self.held.pop(key)
@@ -51,7 +51,7 @@ class MemoryLedger:
                 bytes_of_kind = (0, int(size)) if is_gradient else (int(size), 0)
                 change(start, *bytes_of_kind)
                 change(end, -bytes_of_kind[0], -bytes_of_kind[1])
-        for start, end, activation, gradient in self.passing:
+        for start, end, activation, gradient, _ in self.passing:
             change(start, activation, gradient)
             change(end, -activation, -gradient)
         found, now = [], [0, 0]
@@ -59,6 +59,14 @@ class MemoryLedger:
             now = [now[0] + changes[seconds][0], now[1] + changes[seconds][1]]
             found.append((seconds, now[0], now[1]))
         return found
+
+    def held_at(self, seconds: float) -> list[tuple[Value, int]]:
+        """Values and bytes of the buffers held then, but for what calls take for themselves."""
+        return [(value, int(size)) for (value, _), (start, end, size, _) in self.held.items() if start <= seconds < end]
+
+    def working_at(self, seconds: float) -> list[int]:
+        """Programs whose calls take something for themselves then."""
+        return [program for start, end, _, _, program in self.passing if start <= seconds < end]
 
 
 def variable_bytes(costed: CostedGraph, programs: StagePrograms) -> list[dict[VariableKind, int]]:
@@ -93,14 +101,3 @@ def _variable_devices(costed: CostedGraph, programs: StagePrograms) -> Mapping[s
     for state in programs.states:
         device.setdefault(state.variable, programs.stages[max(0, state.stage)])
     return device
-
-
-def memory_use(variables: Mapping[VariableKind, int], activation_bytes: int, gradient_bytes: int) -> MemoryUse:
-    """What a device holds at a moment."""
-    return MemoryUse(
-        parameter_bytes=variables[VariableKind.PARAMETER],
-        slot_bytes=variables[VariableKind.SLOT],
-        state_bytes=variables[VariableKind.STATE],
-        gradient_bytes=gradient_bytes,
-        activation_bytes=activation_bytes,
-    )

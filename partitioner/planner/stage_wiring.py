@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from partitioner.ir.stage_programs import Gather, ProgramKind, StageProgram, StagePrograms
+from partitioner.planner.memory_use import largest_tensors
 from partitioner.planner.stage_costs import ProgramCost, StageCosts
 
 
@@ -66,6 +68,21 @@ class StageWiring:
     def size_bytes(self, value: Value, device: int) -> int:
         """Bytes of a value's buffer on a device, not counting what it is bundled with."""
         return self.costs.size_bytes(value.tensor, device)
+
+    def named(self, value: Value, size_bytes: int) -> Sequence[tuple[str, int]]:
+        """The tensors in an entry of `size_bytes`, with the bytes of each; of a bundle, those that take most."""
+        return self._named.get(value) or [(value.tensor, size_bytes)]
+
+    @cached_property
+    def _named(self) -> Mapping[Value, Sequence[tuple[str, int]]]:
+        members: dict[Value, list[tuple[str, int]]] = {}
+        for value, bundle in self.bundle.items():
+            device = self.wires[self.maker[value.tensor]].device
+            members.setdefault(bundle, []).append((value.tensor, self.size_bytes(value, device)))
+        return {
+            bundle: [(held.tensor, held.size_bytes) for held in largest_tensors(buffers)]
+            for bundle, buffers in members.items()
+        }
 
     def gathered(self) -> Iterable[tuple[str, Gather, int]]:
         """Tensors that update programs need of all microbatches, how, and the program that makes each."""

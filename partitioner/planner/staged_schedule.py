@@ -34,7 +34,11 @@ class StagedSchedule:
     def schedule(self) -> Schedule:
         """The same without what is about stages."""
         return Schedule(
-            step_seconds=self.step_seconds, busy_seconds=self.busy_seconds, peak=self.peak, sends=self.sends
+            step_seconds=self.step_seconds,
+            busy_seconds=self.busy_seconds,
+            peak=self.peak,
+            sends=self.sends,
+            memory=self.memory,
         )
 
     @property

@@ -24,17 +24,39 @@ _LETTERS = {ProgramKind.ONCE: "I", ProgramKind.FORWARD: "F", ProgramKind.BACKWAR
 _FOREVER = 2**63
 
 
-def measured_peak_bytes(placed: Any, profile: Profile) -> dict[str, int]:
-    """By device, its variables and its buffers at the worst moment of a profiled training step in microbatches."""
-    specs = next(specs for kind, specs in placed.program.signatures() if kind is StepKind.TRAIN)
-    step = placed.program.step(StepKind.TRAIN, specs)
-    programs = stage_programs(step, placed.program.execution(step), results=RESULTS[StepKind.TRAIN])
-    graph = placed.program.function(StepKind.TRAIN, specs).graph
-    holding = _Holding(programs, step, {op.name: op.device for op in graph.get_operations()}, profile)
+def measured_peak_bytes(placed: Any, profile: Profile, kind: StepKind = StepKind.TRAIN) -> dict[str, int]:
+    """By device, its variables and its buffers at the worst moment of a profiled step.
+
+    The step runs in microbatches, or as one graph on one device.
+    """
+    specs = next(specs for one, specs in placed.program.signatures() if one is kind)
+    step = placed.program.step(kind, specs)
+    execution = placed.program.execution(step)
     variables: Counter[str] = Counter()
     for variable in placed.program.captured_variables():
         variables[variable.device] += allocated_bytes(variable.dtype.size * variable.shape.num_elements(), "CPU")
+    if not execution.is_staged:
+        (name,) = set(execution.placement.values())
+        return {name: variables[name] + _batch_bytes(step) + _peak_of_all(profile)}
+    programs = stage_programs(step, execution, results=RESULTS[kind])
+    graph = placed.program.function(kind, specs).graph
+    holding = _Holding(programs, step, {op.name: op.device for op in graph.get_operations()}, profile)
     return {name: variables[name] + holding.peak_bytes(name) for name in placed.program.devices.values()}
+
+
+def _batch_bytes(step: CapturedStep) -> int:
+    """Who called the step holds its arguments until it ends."""
+    return sum(allocated_bytes(step.graph.tensor[name].size_bytes, "CPU") for name in step.inputs)
+
+
+def _peak_of_all(profile: Profile) -> int:
+    changes: Counter[int] = Counter()
+    for made in profile.allocations:
+        changes[made.start] += made.size_bytes
+        changes[made.end] -= made.size_bytes
+    for gone in profile.released:
+        changes[gone.end] -= gone.size_bytes
+    return max(accumulate(changes[moment] for moment in sorted(changes)), default=0)
 
 
 class _Holding:

@@ -1,0 +1,94 @@
+"""Walk through ops in the order in which a device runs them: which buffers are held meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from partitioner.ir.op_graph import OpGraph
+from partitioner.planner.buffers import may_overwrite
+
+Change = tuple[int, str, int]
+"""Index of an op in the order, a tensor, and the bytes that its buffer takes; negative when it is let go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walk:
+    """Buffers of some ops.
+
+    Attributes:
+        changes: Every buffer taken and let go, in order.
+        most_bytes: The most that is held at a time.
+        most_after: How many of the changes are made by then.
+    """
+
+    changes: Sequence[Change]
+    most_bytes: int
+    most_after: int
+
+    @property
+    def left_bytes(self) -> int:
+        """What is held in the end."""
+        return sum(size for _, _, size in self.changes)
+
+    def alive(self) -> list[tuple[str, int]]:
+        """Tensors and bytes of the buffers held when most is."""
+        found: Counter[str] = Counter()
+        for _, tensor, size in self.changes[: self.most_after]:
+            found[tensor] += size
+        return [(tensor, size) for tensor, size in found.items() if size]
+
+
+def walk(
+    graph: OpGraph,
+    order: Iterable[str],
+    *,
+    given: Collection[str],
+    kept: Collection[str],
+    roots: Mapping[str, str | None],
+    aliases: Mapping[str, str],
+    size_bytes: Callable[[str], int],
+) -> Walk:
+    """Run ops one by one: outputs are taken when an op starts, what nobody needs any more is let go when it ends.
+
+    Args:
+        graph: Has the ops.
+        order: Names of the ops to run.
+        given: Tensors that are there already and stay; they are not counted.
+        kept: Tensors that stay to the end.
+        roots: For tensors without a buffer of their own, the tensor that has it, or None for a variable.
+        aliases: Tensors that are read in place of others.
+        size_bytes: Bytes of a tensor's buffer.
+    """
+    names = list(order)
+    reads = {
+        name: list(dict.fromkeys(roots.get(t, t) for t in (aliases.get(n, n) for n in graph.op[name].inputs)))
+        for name in names
+    }
+    readers = Counter(buffer for buffers in reads.values() for buffer in buffers)
+    staying = {roots.get(name, name) for name in kept}
+    held: dict[str | None, int] = {}
+    changes: list[Change] = []
+    now = most = most_after = 0
+    for index, name in enumerate(names):
+        made = [output for output in graph.op[name].outputs if output not in roots and output not in given]
+        for output in made:
+            size = size_bytes(output)
+            free = [b for b in reads[name] if b in held and held[b] == size and readers[b] == 1 and b not in staying]
+            if free and may_overwrite(graph.op[name]):
+                now -= held.pop(free[0])
+                changes.append((index, free[0] or "", -size))
+            now += size
+            held[output] = size
+            changes.append((index, output, size))
+        if now > most:
+            most, most_after = now, len(changes)
+        for buffer in reads[name]:
+            readers[buffer] -= 1
+        for buffer in dict.fromkeys([*reads[name], *made]):
+            if buffer is not None and buffer in held and not readers[buffer] and buffer not in staying:
+                size = held.pop(buffer)
+                now -= size
+                changes.append((index, buffer, -size))
+    return Walk(changes=changes, most_bytes=most, most_after=most_after)

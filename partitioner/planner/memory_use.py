@@ -1,0 +1,43 @@
+"""What a device holds at a moment: bytes by what they are for, and the tensors that take most of them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+
+from partitioner.ir.op_graph import VariableKind
+from partitioner.ir.schedule import HeldTensor, MemoryUse
+
+_MOST_NAMED = 5
+
+
+def memory_use(
+    variables: Mapping[VariableKind, int],
+    activation_bytes: int,
+    gradient_bytes: int,
+    *,
+    seconds: float = 0.0,
+    largest: Iterable[HeldTensor] = (),
+) -> MemoryUse:
+    """What a device holds `seconds` after the start of a step."""
+    return MemoryUse(
+        parameter_bytes=variables[VariableKind.PARAMETER],
+        slot_bytes=variables[VariableKind.SLOT],
+        state_bytes=variables[VariableKind.STATE],
+        gradient_bytes=gradient_bytes,
+        activation_bytes=activation_bytes,
+        seconds=seconds,
+        largest=tuple(largest),
+    )
+
+
+def largest_tensors(buffers: Iterable[tuple[str, int]]) -> list[HeldTensor]:
+    """The tensors that take most, at most five, of buffers given as tensor and bytes; a tensor may have several."""
+    sizes: dict[str, list[int]] = {}
+    for tensor, size_bytes in buffers:
+        if size_bytes > 0:
+            found = sizes.setdefault(tensor, [0, 0])
+            found[0] += size_bytes
+            found[1] += 1
+    most = heapq.nsmallest(_MOST_NAMED, sizes.items(), key=lambda item: (-item[1][0], item[0]))
+    return [HeldTensor(tensor=tensor, size_bytes=size, num_buffers=count) for tensor, (size, count) in most]

@@ -1,0 +1,65 @@
+"""What a plan says of each device's memory: over time, and at the peak by purpose and by the largest tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from partitioner.ir.costed import CostedGraph
+from partitioner.ir.devices import DeviceName
+from partitioner.ir.op_graph import OpGraph
+from partitioner.ir.plan import DeviceMemory, LargeTensor
+from partitioner.ir.schedule import HeldTensor, Schedule
+from partitioner.planner.topology import usable_bytes
+
+_PARTS = 60
+"""Of a step, in which the plan tells the most bytes held: as many as a line of text has room for."""
+
+
+def planned_memory(costed: CostedGraph, schedule: Schedule, devices: Iterable[str]) -> tuple[DeviceMemory, ...]:
+    """The memory of some devices of the topology, as simulated."""
+    known = {placed.name: placed for placed in costed.topology.devices}
+    found = []
+    for name in devices:
+        use, placed = schedule.peak[name], known[name]
+        found.append(
+            DeviceMemory(
+                device=name,
+                peak_seconds=use.seconds,
+                parameter_bytes=use.parameter_bytes,
+                slot_bytes=use.slot_bytes,
+                state_bytes=use.state_bytes,
+                gradient_bytes=use.gradient_bytes,
+                activation_bytes=use.activation_bytes,
+                headroom_bytes=placed.memory_bytes - use.total_bytes,
+                reserved_bytes=placed.device.memory_bytes - usable_bytes(DeviceName.parse(name), placed.device),
+                largest=tuple(_large_tensor(costed.graph, held) for held in use.largest),
+                over_time=most_over_time(schedule.memory.get(name, ()), schedule.step_seconds),
+            )
+        )
+    return tuple(found)
+
+
+def _large_tensor(graph: OpGraph, held: HeldTensor) -> LargeTensor:
+    op = graph.op[graph.tensor[held.tensor].producer]
+    return LargeTensor(op=op.name, layer=op.layer, size_bytes=held.size_bytes, num_buffers=held.num_buffers)
+
+
+def most_over_time(
+    held: Sequence[tuple[float, int]], step_seconds: float, *, num_parts: int = _PARTS
+) -> tuple[int, ...]:
+    """The most bytes held in each of equal parts of a step.
+
+    Args:
+        held: Seconds, and bytes held from then on; ascending.
+        step_seconds: Of the whole step.
+        num_parts: Numbers to return; none where nothing is known.
+    """
+    if not held or step_seconds <= 0:
+        return ()
+    most = [0] * num_parts
+    ends = [seconds for seconds, _ in held[1:]] + [step_seconds]
+    for (start, size), end in zip(held, ends, strict=True):
+        first, last = (min(int(seconds / step_seconds * num_parts), num_parts - 1) for seconds in (start, end))
+        for part in range(first, last + 1):
+            most[part] = max(most[part], size)
+    return tuple(most)

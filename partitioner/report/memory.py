@@ -1,0 +1,69 @@
+"""What devices hold, as text: rows of bytes by purpose, the largest tensors at the peak, and a curve over the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from partitioner.ir.devices import short_name
+from partitioner.ir.plan import DeviceMemory, LargeTensor, PlanDocument
+from partitioner.report.units import format_bytes, format_seconds
+
+PURPOSES = ("parameters", "slots", "other state", "gradients", "activations")
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def purposes(memory: DeviceMemory) -> tuple[int, ...]:
+    """Bytes at the peak for each of `PURPOSES`."""
+    return (
+        memory.parameter_bytes,
+        memory.slot_bytes,
+        memory.state_bytes,
+        memory.gradient_bytes,
+        memory.activation_bytes,
+    )
+
+
+def headroom(memory: DeviceMemory) -> str:
+    """How much is left at the peak, or too much."""
+    left = memory.headroom_bytes
+    return format_bytes(left) if left >= 0 else f"{format_bytes(-left)} too much"
+
+
+def largest_lines(plan: PlanDocument) -> Iterable[str]:
+    """For each device, when its peak is and which tensors take most of it."""
+    for memory in plan.memory:
+        if memory.largest:
+            named = ", ".join(map(_named, memory.largest))
+            yield f"{short_name(memory.device)} at {format_seconds(memory.peak_seconds)}: {named}"
+
+
+def _named(tensor: LargeTensor) -> str:
+    several = f" in {tensor.num_buffers} microbatches" if tensor.num_buffers > 1 else ""
+    return f"{tensor.op} {format_bytes(tensor.size_bytes)}{several}"
+
+
+def curves(plan: PlanDocument, *, num_columns: int) -> tuple[tuple[str, str], ...]:
+    """For each device, as people read it, a bar for each part of the step: the most held then, the peak being full."""
+    found = []
+    for memory in plan.memory:
+        parts = memory.over_time
+        if parts and memory.peak_bytes:
+            columns = min(num_columns, len(parts))
+            edges = [index * len(parts) // columns for index in range(columns + 1)]
+            most = [max(parts[start:end]) for start, end in pairwise(edges)]
+            found.append((short_name(memory.device), "".join(_bar(size / memory.peak_bytes) for size in most)))
+    return tuple(found)
+
+
+def _bar(share: float) -> str:
+    return _BARS[min(int(share * len(_BARS)), len(_BARS) - 1)]
+
+
+def reserved_line(plan: PlanDocument) -> str:
+    """What plans may not use of devices; empty where that is nothing."""
+    reserved = {memory.device: memory.reserved_bytes for memory in plan.memory if memory.reserved_bytes > 0}
+    if not reserved:
+        return ""
+    sizes = " or ".join(dict.fromkeys(map(format_bytes, reserved.values())))
+    return f"{sizes} of a GPU is not to be used: TensorFlow leaves it to the driver and to libraries"

@@ -1,0 +1,68 @@
+"""The memory section of the report: bytes by purpose, the largest tensors, what is left, the curve."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from partitioner.ir.plan import DeviceMemory, LargeTensor, PlanDocument
+from partitioner.report.memory import curves
+from partitioner.report.text import render
+
+MIB = 2**20
+
+
+def with_memory(plan: PlanDocument) -> PlanDocument:
+    """GPU:0 keeps activations of 4 microbatches; GPU:1 holds 100 MiB more than it may."""
+    first = DeviceMemory(
+        device=plan.devices[0].name,
+        peak_seconds=1.5e-3,
+        parameter_bytes=2 * MIB,
+        slot_bytes=4 * MIB,
+        state_bytes=0,
+        gradient_bytes=2 * MIB,
+        activation_bytes=92 * MIB,
+        headroom_bytes=8 * 2**30 - 100 * MIB,
+        reserved_bytes=5 * 2**30,
+        largest=(
+            LargeTensor(op="conv2d/Relu", layer="conv2d", size_bytes=64 * MIB, num_buffers=4),
+            LargeTensor(op="max_pooling2d/MaxPool", layer="max_pooling2d", size_bytes=16 * MIB),
+        ),
+        over_time=tuple(MIB * size for size in (10, 20, 40, 60, 80, 100, 100, 50)),
+    )
+    second = replace(first, device=plan.devices[1].name, headroom_bytes=-100 * MIB, largest=(), over_time=())
+    return replace(plan, memory=(first, second))
+
+
+def section(text: str) -> list[str]:
+    """Lines of the memory section."""
+    lines = text.splitlines()
+    start = lines.index("memory at the peak (estimated)")
+    return lines[start + 1 : lines.index("", start)]
+
+
+def test_the_section_by_hand(split_plan: PlanDocument) -> None:
+    lines = section(render(with_memory(split_plan)))
+    assert lines[0].split() == ["device", "peak", "parameters", "slots", "gradients", "activations", "left"]
+    assert " ".join(lines[2].split()) == "GPU:0 100 MiB 2.0 MiB 4.0 MiB 2.0 MiB 92.0 MiB 7.9 GiB"
+    assert " ".join(lines[3].split()) == "GPU:1 100 MiB 2.0 MiB 4.0 MiB 2.0 MiB 92.0 MiB 100 MiB too much"
+    assert "\n".join(lines[4:]) == "\n".join((
+        "  GPU:0 at 1.50 ms: conv2d/Relu 64.0 MiB in 4 microbatches, max_pooling2d/MaxPool 16.0 MiB",
+        "  5.0 GiB of a GPU is not to be used: TensorFlow leaves it to the driver and to libraries",
+        "  over the step; a full bar is the peak",
+        "  GPU:0  ▁▂▄▅▇██▅",
+    ))  # fmt: skip
+
+
+def test_a_plan_without_memory_says_nothing_of_it(split_plan: PlanDocument) -> None:
+    assert "memory at the peak" not in render(split_plan)
+
+
+def test_few_columns_show_the_most_of_several_parts(split_plan: PlanDocument) -> None:
+    assert curves(with_memory(split_plan), num_columns=4) == (("GPU:0", "▂▅██"),)
+    assert curves(with_memory(split_plan), num_columns=80) == (("GPU:0", "▁▂▄▅▇██▅"),)
+
+
+def test_memory_is_kept_in_plan_json(split_plan: PlanDocument) -> None:
+    plan = with_memory(split_plan)
+    assert PlanDocument.from_json(plan.to_json()).memory == plan.memory
+    assert plan.memory[0].peak_bytes == 100 * MIB
