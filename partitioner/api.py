@@ -35,6 +35,7 @@ from partitioner.ir.execution import Execution
 from partitioner.ir.plan import CostsInfo, ModelInfo, Objective, Origin, PlanDocument, Strategy, Verification
 from partitioner.ir.step import CapturedStep, StepKind
 from partitioner.measure.store import write_costs
+from partitioner.emit.mirrored_variable import first_replica_only
 from partitioner.plan_view import Plan
 from partitioner.planner.assemble import plan_fields
 from partitioner.planner.chosen_topology import chosen_topology
@@ -236,7 +237,7 @@ def place(model: keras.Model, plan: PlanDocument) -> PlacedModel:
 
     def capture(kind: StepKind, specs: tuple[Any, Any, Any]) -> CapturedStep:
         needs_loss = kind is not StepKind.PREDICT
-        return capture_step(
+        return _captured(
             model,
             kind,
             specs,
@@ -325,12 +326,18 @@ def _capture(
 ) -> CapturedStep:
     build(model, x)
     if objective is None:
-        return capture_step(model, StepKind.PREDICT, (x, None, None), batch_size=batch_size)
+        return _captured(model, StepKind.PREDICT, (x, None, None), batch_size=batch_size)
     if example_targets is not None:
         y = specs_like(tf.nest.map_structure(tf.convert_to_tensor, example_targets))
     else:
         y = target_specs(output_specs(model, x), objective.loss)
-    return capture_step(model, StepKind.TRAIN, (x, y, None), batch_size=batch_size, objective=objective)
+    return _captured(model, StepKind.TRAIN, (x, y, None), batch_size=batch_size, objective=objective)
+
+
+def _captured(model: keras.Model, kind: StepKind, specs: tuple[Any, Any, Any], **options: Any) -> CapturedStep:
+    """A step of the model as one replica runs it, though its variables may be mirrored by now."""
+    with first_replica_only():
+        return capture_step(model, kind, specs, **options)
 
 
 def _step_of_plan(model: keras.Model, plan: PlanDocument, objective: TrainingObjective | None) -> CapturedStep:

@@ -26,7 +26,9 @@ def predicated_writes(variable: tf.Variable) -> Iterator[None]:
         variable: Any variable; its class (which has no public name) is the one whose writes are watched.
     """
     owner = tf.__internal__.smart_cond
-    resource = next(c for c in type(variable).__mro__ if "assign" in vars(c))
+    # A class that is not TensorFlow's own stands before some variables only.
+    known = (c for c in type(variable).__mro__ if c.__module__.startswith("tensorflow."))
+    resource = next(c for c in known if "assign" in vars(c))
     taken: list[Any] = []
 
     def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], name: str | None = None) -> Any:

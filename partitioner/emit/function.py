@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -39,7 +39,7 @@ def emit_function(
         ModelError: A variable that Keras does not own would have to move.
         UsageError: The step cannot run in that many microbatches.
     """
-    place_variables(step, execution.placement)
+    place_variables(step, execution)
     if execution.is_staged:
         staged = StagedStep(step, execution, results=results, side_effects=side_effects)
         return tf.function(lambda *arguments: staged(*arguments), autograph=False).get_concrete_function(*step.specs)
@@ -74,15 +74,15 @@ def emit_stepwise(step: CapturedStep, execution: Execution, *, results: Sequence
     """
     if not execution.is_staged:
         return emit_function(step, execution, results=results)
-    place_variables(step, execution.placement)
+    place_variables(step, execution)
     return StagedStep(step, execution, results=results)
 
 
-def place_variables(step: CapturedStep, placement: Mapping[str, str]) -> None:
-    """Move the variables that `step` uses to where `placement` has the ops that use them."""
-    homes = variable_homes(placement, ((op.name, op.variables) for op in step.graph.ops))
+def place_variables(step: CapturedStep, execution: Execution) -> None:
+    """Move the variables that `step` uses to where `execution` has the ops that use them, in every replica."""
+    homes = variable_homes(execution.placement, ((op.name, op.variables) for op in step.graph.ops))
     move_variables(
-        (variable, homes[step.variable_names[placeholder]])
+        (variable, execution.all_devices(homes[step.variable_names[placeholder]]))
         for placeholder, variable in step.variables.items()
         if step.variable_names[placeholder] in homes
     )

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from partitioner.emit.function import emit_function, place_variables
+from partitioner.emit.mirrored_variable import each_copy
 from partitioner.emit.variables import held_variable, refresh_optimizer
 from partitioner.ir.execution import Execution
 from partitioner.ir.step import CapturedStep, StepKind
@@ -51,7 +52,7 @@ class Program(Protocol):
         ...
 
     def captured_variables(self) -> list[Any]:
-        """Every TensorFlow variable the functions use."""
+        """Every TensorFlow variable the functions use, of all replicas."""
         ...
 
     def forget(self) -> None:
@@ -83,7 +84,7 @@ class PlacedProgram:
         self._steps[_key(step.kind, step.specs)] = step
         execution = self._arrange(step)
         self.is_staged = self.is_staged or execution.is_staged  # stays so when `forget` drops every step
-        place_variables(step, execution.placement)
+        place_variables(step, execution)
         refresh_optimizer(self._optimizer())
 
     def step(self, kind: StepKind, specs: Specs) -> CapturedStep:
@@ -128,9 +129,9 @@ class PlacedProgram:
         return list(first.items())
 
     def captured_variables(self) -> list[Any]:
-        """Every TensorFlow variable the functions use."""
+        """Every TensorFlow variable the functions use, of all replicas."""
         held = [held_variable(v) for step in self._steps.values() for v in step.variables.values()]
-        return list({id(variable): variable for variable in held}.values())
+        return list({id(copy): copy for variable in held for copy in each_copy(variable)}.values())
 
     def forget(self) -> None:
         """Drop what depends on loss and optimizer, which are about to change."""

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
 # A function made of a graph rather than traced from Python has no public constructor.
+from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function
 
 from partitioner.emit.graph_def import place_graph_def, register_functions
 from partitioner.emit.microbatches import HOST
+from partitioner.emit.options import unoptimized
 from partitioner.ir.devices import DeviceName
+from partitioner.ir.execution import Execution, replica_prefix
 from partitioner.ir.graph_def import producer, reference, tensor_name
 from partitioner.ir.stage_programs import Gather, ProgramKind, StageProgram, StagePrograms
 from partitioner.ir.step import CapturedStep
 
 _numbers = itertools.count()
+_ARGUMENTS = "partition_arguments"  # scope of what is added to a stage's ops
 _LETTERS = {ProgramKind.ONCE: "I", ProgramKind.FORWARD: "F", ProgramKind.BACKWARD: "B", ProgramKind.UPDATE: "U"}
 
 
@@ -90,24 +94,19 @@ class StageFunctions:
     Args:
         step: The captured step.
         programs: How it is cut.
-        placement: Device of every op.
-        stage_devices: Devices that hold stages; an op placed elsewhere stays there.
+        execution: Device of every op; one that is placed where no stages are stays there.
+        replica: Whose functions to build: the same ones on its devices.
     """
 
-    def __init__(
-        self,
-        step: CapturedStep,
-        programs: StagePrograms,
-        placement: Mapping[str, str],
-        stage_devices: Collection[str],
-    ) -> None:
-        self._step, self._programs = step, programs
-        self._placement, self._stage_devices = placement, stage_devices
+    def __init__(self, step: CapturedStep, programs: StagePrograms, execution: Execution, *, replica: int = 0) -> None:
+        self._step, self._programs, self._execution, self._replica = step, programs, execution, replica
         self._nodes = {node.name: node for node in step.graph_def.node}
         self._outside = {*step.captures, *step.variables}
 
     def build(self, program: StageProgram, *, accumulate: bool = False) -> StageFunction:
         """The function of a program; with `accumulate`, one that adds its gradients to those it is given."""
+        program = replace(program, device=self._execution.device(program.device, self._replica))
+        prefix = replica_prefix(self._replica)
         gathered = self._programs.gathered
         sums = tuple(n for n in program.outputs if gathered.get(n) is Gather.SUM) if accumulate else ()
         body = self._body(program)
@@ -122,25 +121,24 @@ class StageFunctions:
         number = next(_numbers)
         placed = place_graph_def(body, self._devices(program), suffix=f"stage_{number}")
         register_functions(placed)
+        given = {name: self._dtype(name) for name in program.inputs}
+        handles = {f"{name}:0": self._dtype(f"{name}:0") for name in captures}
+        arguments = _with_arguments(placed, given, handles, device=program.device)
         graph: Any = tf.__internal__.FuncGraph(f"stage_{number}")
         with graph.as_default(), tf.device(program.device):
-            given = [tf.compat.v1.placeholder(self._dtype(name), name="given") for name in program.inputs]
             totals = [tf.compat.v1.placeholder(self._dtype(name), name="total") for name in sums]
-            handles = [tf.compat.v1.placeholder(self._dtype(f"{name}:0"), name="handle") for name in captures]
-            # A loop takes an argument in where the argument lies, maybe on another device: an identity brings it here.
-            replaced = {name: tf.identity(value) for name, value in zip(program.inputs, given, strict=True)}
-            replaced |= {f"{name}:0": handle for name, handle in zip(captures, handles, strict=True)}
-            found = tf.graph_util.import_graph_def(
-                placed, input_map=replaced, return_elements=list(program.outputs), name=""
-            )
-            values = dict(zip(program.outputs, found, strict=True))
+            fetched = [arguments.values.get(name, name) for name in program.outputs]
+            wanted = [*arguments.placeholders, *fetched]
+            found = tf.graph_util.import_graph_def(placed, return_elements=wanted, name=prefix.rstrip("/"))
+            inputs, outputs = found[: len(arguments.placeholders)], found[len(arguments.placeholders) :]
+            values = dict(zip(program.outputs, outputs, strict=True))
             for name, total in zip(sums, totals, strict=True):
                 values[name] = tf.raw_ops.AddV2(x=total, y=values[name])
             ended = tf.constant(0, name="ended")
-        graph.inputs = [*given, *totals, *handles]
+        graph.inputs = [*inputs[: len(given)], *totals, *inputs[len(given) :]]
         graph.outputs = [*(values[name] for name in program.outputs), ended]
         effects = set(self._step.side_effects)
-        graph.control_outputs = [graph.get_operation_by_name(name) for name in program.ops if name in effects]
+        graph.control_outputs = [graph.get_operation_by_name(prefix + name) for name in program.ops if name in effects]
         function = atomic_function.from_func_graph(
             f"partition_{_LETTERS[program.kind]}{program.stage}_{number}", graph, {"_noinline": True}
         )
@@ -169,8 +167,11 @@ class StageFunctions:
 
     def _devices(self, program: StageProgram) -> dict[str, str]:
         """Device by op: the program's, but for ops on the host of its device."""
+        placement, stage_devices = self._execution.placement, self._execution.stage_devices
         return {
-            name: program.device if (own := self._placement[name]) in self._stage_devices else own
+            name: program.device
+            if (own := placement[name]) in stage_devices
+            else self._execution.device(own, self._replica)
             for name in program.ops
         }
 
@@ -181,23 +182,66 @@ class StageFunctions:
         return tf.as_dtype(self._step.graph.tensor[tensor].spec.dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class _Arguments:
+    """Names of a function's placeholders, in order, and of the tensor that stands for each one it is given."""
+
+    placeholders: Sequence[str]
+    values: Mapping[str, str]
+
+
+def _with_arguments(graph_def: Any, given: Mapping[str, Any], handles: Mapping[str, Any], *, device: str) -> _Arguments:
+    """Let the nodes of `graph_def` read placeholders in place of these tensors (dtypes by name).
+
+    As nodes, because TensorFlow's Python takes much longer to make an op than to import one.
+    """
+    nodes = list(graph_def.node)
+    placeholders, values = [], dict[str, str]()
+    for index, (name, dtype) in enumerate([*given.items(), *handles.items()]):
+        argument = graph_def.node.add(name=f"{_ARGUMENTS}/{index}", op="Placeholder")
+        argument.attr["dtype"].type = dtype.as_datatype_enum
+        argument.attr["shape"].shape.unknown_rank = True
+        placeholders.append(f"{argument.name}:0")
+        values[name] = placeholders[-1]
+        if name in given:
+            # A loop takes an argument in where the argument lies, maybe on another device: an identity brings it here.
+            here = graph_def.node.add(name=f"{_ARGUMENTS}/{index}_here", op="Identity", input=[argument.name])
+            here.attr["T"].type = dtype.as_datatype_enum
+            values[name] = f"{here.name}:0"
+    for node in nodes:
+        for index, read in enumerate(node.input):
+            if not read.startswith("^") and (value := values.get(tensor_name(read))) is not None:
+                node.input[index] = reference(value)
+        if node.device == device:
+            node.device = ""  # the scope it is imported in gives it; entering one per node would take most of the time
+    return _Arguments(placeholders, values)
+
+
 def _isolated(function: Any) -> Any:
     """A function on one device that calls `function`, which may have ops on others."""
-    name = f"{function.cached_definition.signature.name}_isolated"
-    graph: Any = tf.__internal__.FuncGraph(name)
-    with graph.as_default():
-        given = [tf.compat.v1.placeholder(t.dtype, name="given") for t in function.function_type.flat_inputs]
-        graph.inputs = given or [tf.compat.v1.placeholder(tf.int32, name="unused")]
-        graph._add_function_recursive(function)
-        call = atomic_function.partitioned_call_op(
-            function.name,
-            given,
-            is_stateful=function.call_options.is_stateful,
-            tout=[output.dtype.as_datatype_enum for output in function.function_type.flat_outputs],
-        )
-        graph.outputs = list(call.outputs)
-    graph.control_outputs = [call]
-    return atomic_function.from_func_graph(name, graph, {})
+    called = function.cached_definition.signature
+    definition = type(function.cached_definition)()
+    definition.signature.name = f"{called.name}_isolated"
+    definition.signature.input_arg.extend(called.input_arg)
+    definition.signature.output_arg.extend(called.output_arg)
+    definition.signature.control_output.append("call")
+    if not called.input_arg:
+        definition.signature.input_arg.add(name="unused", type=tf.int32.as_datatype_enum)
+    is_stateful = function.call_options.is_stateful
+    call = definition.node_def.add(name="call", op="StatefulPartitionedCall" if is_stateful else "PartitionedCall")
+    call.input.extend(argument.name for argument in called.input_arg)
+    call.attr["Tin"].list.type.extend(argument.type for argument in called.input_arg)
+    call.attr["Tout"].list.type.extend(output.type for output in called.output_arg)
+    call.attr["f"].func.name = called.name
+    call.attr["config_proto"].s = unoptimized().SerializeToString()
+    for index, output in enumerate(called.output_arg):
+        definition.ret[output.name] = f"call:output:{index}"
+    definition.control_ret["call"] = "call"
+    runtime: Any = context.context()
+    runtime.add_function_def(definition)
+    return atomic_function.AtomicFunction(
+        called.name + "_isolated", runtime, function.function_type, children=[function, *function.children]
+    )
 
 
 def _without_handles(function: Any) -> Any:

@@ -1,9 +1,14 @@
-"""How a step is to run: where its ops go, and how its batch passes through them."""
+"""How a step is to run: where its ops go, how its batch passes through them, and on which devices it runs again."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+
+from partitioner.ir.devices import DeviceName
+
+SEED_STRIDE = 0x9E3779B9
+"""Added to the random state of each replica, times its number: odd, so that no two of 2^32 replicas draw alike."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,11 +16,14 @@ class Execution:
     """A placement and a schedule for one step.
 
     Attributes:
-        placement: Device of every op.
-        stage_devices: Devices that may hold a stage; ops elsewhere (on the host of a GPU) belong to their readers.
-        num_microbatches: Parts that a batch is cut into.
+        placement: Device of every op, in the first replica.
+        stage_devices: Devices that may hold a stage there; ops elsewhere (on the host of a GPU) belong to their
+            readers.
+        num_microbatches: Parts that the batch of a replica is cut into.
         schedule: Order of the stages' work, by the name of a `ScheduleKind`.
         recompute: Stages that rerun their forward ops in the backward pass.
+        replicas: For each replica beyond the first, its device by the stage device of the first one.
+        alone: Only the first replica runs; the others have their copies of the variables all the same.
     """
 
     placement: Mapping[str, str]
@@ -23,8 +31,54 @@ class Execution:
     num_microbatches: int = 1
     schedule: str = "sequential"
     recompute: Collection[int] = ()
+    replicas: tuple[Mapping[str, str], ...] = ()
+    alone: bool = False
 
     @property
     def is_staged(self) -> bool:
         """Whether the step runs as stage programs; otherwise as one graph, every op as soon as it can."""
-        return self.num_microbatches > 1 or self.schedule != "sequential" or bool(self.recompute)
+        staged = self.num_microbatches > 1 or self.schedule != "sequential" or bool(self.recompute)
+        return staged or self.num_replicas > 1
+
+    @property
+    def num_replicas(self) -> int:
+        """How many replicas run."""
+        return 1 if self.alone else 1 + len(self.replicas)
+
+    @property
+    def num_parts(self) -> int:
+        """How many parts the batch is cut into: the microbatches of all replicas."""
+        return self.num_replicas * self.num_microbatches
+
+    def device(self, of_first: str, replica: int) -> str:
+        """The device of a replica that does what a device of the first one does, be it a stage's or its host."""
+        if replica == 0:
+            return of_first
+        twins = self.replicas[replica - 1]
+        if of_first in twins:
+            return twins[of_first]
+        hosts = {_host(first): _host(twin) for first, twin in reversed(list(twins.items()))}
+        return hosts.get(of_first, of_first)
+
+    def all_devices(self, of_first: str) -> tuple[str, ...]:
+        """A device of the first replica, and those of the others that do the same, whether they run or not."""
+        return (of_first, *(self.device(of_first, replica) for replica in range(1, 1 + len(self.replicas))))
+
+    @property
+    def placement_everywhere(self) -> dict[str, str]:
+        """Device of every op of every replica that runs; names of the others' ops begin with `replica_1/`."""
+        found = dict(self.placement)
+        for replica in range(1, self.num_replicas):
+            devices = {first: self.device(first, replica) for first in set(self.placement.values())}
+            prefix = replica_prefix(replica)
+            found |= {f"{prefix}{name}": devices[device] for name, device in self.placement.items()}
+        return found
+
+
+def replica_prefix(replica: int) -> str:
+    """What the names of a replica's ops begin with: nothing for the first."""
+    return f"replica_{replica}/" if replica else ""
+
+
+def _host(device: str) -> str:
+    return DeviceName.parse(device).host.canonical

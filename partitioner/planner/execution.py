@@ -17,7 +17,8 @@ def execution_of_plan(
 ) -> Execution:
     """How `step` runs under `plan`.
 
-    Inference keeps the microbatches, forwards only. Evaluation under a loss that cannot be taken apart runs whole.
+    Inference keeps the microbatches and replicas, forwards only. Evaluation under a loss that cannot be taken apart
+    runs whole, on the first replica.
 
     Args:
         plan: The plan, made for a step of the same model.
@@ -27,18 +28,26 @@ def execution_of_plan(
     """
     if step.kind is StepKind.TRAIN:
         count, schedule = plan.num_microbatches, plan.schedule
-        recompute = frozenset(stage.index for stage in plan.stages if stage.recompute)
+        recompute = frozenset(stage.index for stage in plan.stages_of(0) if stage.recompute)
     else:
         count, recompute = 1 if step.uncuttable else plan.num_microbatches, frozenset()
         schedule = (ScheduleKind.GPIPE if count > 1 else ScheduleKind.SEQUENTIAL).value
     execution = Execution(
         placement=placement,
-        stage_devices=tuple(devices[name] for name in plan.used_devices),
+        stage_devices=tuple(devices[name] for name in plan.devices_of(0)),
         num_microbatches=count,
         schedule=schedule,
         recompute=recompute,
+        replicas=tuple(_twins(plan, replica, devices) for replica in range(1, plan.num_replicas)),
+        alone=bool(step.uncuttable) and step.kind is not StepKind.TRAIN,
     )
     if not execution.is_staged:
         return execution
     programs = stage_programs(step, execution, results=tuple(step.outputs))
     return replace(execution, placement={**placement, **programs.relocated})
+
+
+def _twins(plan: PlanDocument, replica: int, devices: Mapping[str, str]) -> dict[str, str]:
+    """The device of a replica by that of the first one, in this process."""
+    pairs = zip(plan.devices_of(0), plan.devices_of(replica), strict=True)
+    return {devices[first]: devices[twin] for first, twin in pairs}

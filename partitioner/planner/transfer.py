@@ -30,7 +30,7 @@ def transfer_placement(plan: PlanDocument, graph: OpGraph) -> dict[str, str]:
     for op in graph.ops:
         if op.colocation_group in group_device:
             found[op.name] = group_device[op.colocation_group]
-    _spread(graph, found, plan.used_devices[-1])
+    _spread(graph, found, plan.devices_of(0)[-1])
     return found
 
 

@@ -39,6 +39,22 @@ def one_pass_at_a_time(graph: OpGraph) -> str:
     return ""
 
 
+def random_states(graph: OpGraph) -> frozenset[str]:
+    """Names of the variables that random ops of the forward pass draw from, whole numbers that it counts on."""
+    forward = [op for op in graph.ops if op.phase is Phase.FORWARD]
+    written = {name for op in forward if op.type.startswith(_WRITES) for name in op.variables}
+    states = {name for name in written if "int" in graph.variable[name].spec.dtype}
+    read: dict[str, frozenset[str]] = {}
+    found: set[str] = set()
+    for op in forward:
+        sources = [read.get(name, frozenset()) for name in op.inputs]
+        known = states.intersection(op.variables).union(*sources)
+        read |= dict.fromkeys(op.outputs, frozenset(known))
+        if any(part in op.type for part in _DRAWS):
+            found |= known
+    return frozenset(found)
+
+
 def _sentence(graph: OpGraph, op: Op, by_row: frozenset[str]) -> str:
     if op.variables and op.type.startswith(_WRITES):
         if any(graph.tensor[name].producer in by_row for name in op.inputs):

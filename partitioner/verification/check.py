@@ -124,7 +124,7 @@ def _verify_training(
         ),
         weights=weights,
     )
-    audit = misplaced_ops(executed, execution.placement)
+    audit = misplaced_ops(executed, execution.placement_everywhere)
     tolerance = _tolerance(step, execution)
     return _judge(placed, expected, control, audit, ran_on, num_steps=len(batches), tolerance=tolerance)
 
@@ -157,7 +157,7 @@ def _verify_outputs(
         _outputs_only(flat_arrays(outputs["y_pred"])),
         _outputs_only(expected),
         _outputs_only(control),
-        misplaced_ops(executed, execution.placement),
+        misplaced_ops(executed, execution.placement_everywhere),
         ran_on,
         num_steps=0,
     )

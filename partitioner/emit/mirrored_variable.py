@@ -1,0 +1,79 @@
+"""A variable with a copy for every other replica: a step writes each by itself, whoever else assigns writes all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+# The class of variables, which `tf.Variable` only stands for, has no public name.
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
+
+_WRITES = (
+    *("assign", "assign_add", "assign_sub", "batch_scatter_update", "_restore_from_tensors"),
+    *(f"scatter_{kind}" for kind in ("add", "div", "max", "min", "mul", "sub", "update")),
+    *(f"scatter_nd_{kind}" for kind in ("add", "max", "min", "sub", "update")),
+)
+
+_first_only: ContextVar[bool] = ContextVar("first_only", default=False)
+
+
+class MirroredVariable(BaseResourceVariable):
+    """The variable of the first replica, which is read and saved; what is assigned to it is assigned to the copies too.
+
+    Args:
+        first: The variable of the first replica. It stays the owner of what it holds.
+        copies: Those of the others, on their devices.
+    """
+
+    def __init__(self, first: Any, copies: Sequence[Any]) -> None:
+        super().__init__(
+            trainable=first.trainable,
+            shape=first.shape,
+            dtype=first.dtype,
+            handle=first.handle,
+            synchronization=first.synchronization,
+            aggregation=first.aggregation,
+            unique_id=first._unique_id,
+            handle_name=first.name.split(":")[0],
+            in_graph_mode=False,
+        )
+        self.first, self.copies = first, tuple(copies)
+
+
+def _reaching_copies(name: str) -> Callable[..., Any]:
+    def write(self: MirroredVariable, *arguments: Any, **options: Any) -> Any:
+        # The first one first: it refuses what does not fit, before anything has changed.
+        written = getattr(super(MirroredVariable, self), name)(*arguments, **options)
+        if not _first_only.get():
+            for copy in self.copies:
+                getattr(copy, name)(*arguments, **options)
+        return written
+
+    return write
+
+
+for _name in _WRITES:
+    setattr(MirroredVariable, _name, _reaching_copies(_name))
+
+
+@contextmanager
+def first_replica_only() -> Iterator[None]:
+    """Trace a step as one replica runs it: while this lasts, writes do not reach the copies."""
+    token = _first_only.set(True)
+    try:
+        yield
+    finally:
+        _first_only.reset(token)
+
+
+def each_copy(held: Any) -> tuple[Any, ...]:
+    """The variable of every replica: itself alone, if it is not mirrored."""
+    return (held.first, *held.copies) if isinstance(held, MirroredVariable) else (held,)
+
+
+def mirrored(copies: Sequence[Any]) -> Any:
+    """One variable for those of all replicas, the first one's first."""
+    first, *others = copies
+    return MirroredVariable(first, others) if others else first
