@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
@@ -104,7 +105,9 @@ def read_entry(
     missing = sorted(key for key, field in known.items() if field.default is MISSING and key not in values)
     unknown = sorted(values.keys() - known.keys())
     if missing or unknown:
-        raise ValueError(f"{what}: missing keys {missing}, unknown keys {unknown}")
+        raise ValueError(f"{what}: {'; '.join(_complaints(missing, unknown, known))}")
+    if not isinstance(values.get("driver_names", ()), tuple):
+        raise ValueError(f"{what}: driver_names is {values['driver_names']!r}, expected a list of names")
     for key in _TEXTS:
         if key in values and not (isinstance(values[key], str) and values[key].strip()):
             raise ValueError(f"{what}: {key} is {values[key]!r}, expected text")
@@ -143,6 +146,14 @@ def _lookup(kind: str, table: Mapping[str, T], name: str) -> T:
     if found is None:
         raise UnknownHardware(kind, name, table)
     return found
+
+
+def _complaints(missing: Sequence[str], unknown: Sequence[str], known: Iterable[str]) -> Iterator[str]:
+    if missing:
+        yield f"missing key{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+    for key in unknown:
+        close = get_close_matches(key, known, n=1)
+        yield f"unknown key {key!r}" + (f", did you mean {close[0]}?" if close else "")
 
 
 def _added_up(what: str, key: str, names: object, delays: Mapping[str, Any]) -> tuple[float, str, str]:

@@ -20,6 +20,8 @@ from cost_models.specs import OpCost, OpSpec, TensorSpec
 
 SCHEMA = "partition-costs/1"
 NUM_NEIGHBOURS = 4
+MEASURED_LINK = "measured"
+"""Name of links that were measured."""
 # Work that no device notices, and how many times longer than without work an op must take to tell of its work.
 _IDLE_FLOPS = _IDLE_BYTES = 1024
 _TELLING = 3.0
@@ -144,7 +146,7 @@ class MeasuredLink:
             ValueError: Its numbers are none.
         """
         return Link(
-            name="measured",
+            name=MEASURED_LINK,
             latency_seconds=self.latency_seconds,
             bandwidth_bytes_per_second=self.bandwidth_bytes_per_second,
             source="measured",

@@ -22,11 +22,20 @@ from partitioner.capture.signature import input_specs, specs_like, target_specs
 from partitioner.capture.source import LoadedModel
 from partitioner.capture.source import load_model as _load_model
 from partitioner.capture.trace import build, output_specs
-from partitioner.costing import ANALYTIC, MEASURED, OnProgress, costs_for, measured_devices, with_measured_links
+from partitioner.costing import (
+    ANALYTIC,
+    MEASURED,
+    OnProgress,
+    costs_for,
+    measured_devices,
+    notes_on_costs,
+    with_measured_links,
+)
 from partitioner.emit import runtime
 from partitioner.emit.export import export_saved_model
 from partitioner.emit.function import emit_function, emit_stepwise
 from partitioner.emit.load import load_placed
+from partitioner.emit.mirrored_variable import first_replica_only
 from partitioner.emit.placed_model import PlacedModel
 from partitioner.emit.program import RESULTS, PlacedProgram
 from partitioner.emit.variables import refresh_optimizer
@@ -35,12 +44,13 @@ from partitioner.ir.execution import Execution
 from partitioner.ir.plan import CostsInfo, ModelInfo, Objective, Origin, PlanDocument, Strategy, Verification
 from partitioner.ir.step import CapturedStep, StepKind
 from partitioner.measure.store import write_costs
-from partitioner.emit.mirrored_variable import first_replica_only
 from partitioner.plan_view import Plan
 from partitioner.planner.assemble import plan_fields
 from partitioner.planner.chosen_topology import chosen_topology
 from partitioner.planner.costs import cost_graph
 from partitioner.planner.execution import execution_of_plan
+from partitioner.planner.foreign_costs import inferred_ops, refuse_other_ops
+from partitioner.planner.link_infos import link_infos
 from partitioner.planner.microbatch_options import (
     allowed_counts,
     allowed_recompute,
@@ -180,6 +190,8 @@ def plan(
     measured = measured_devices(known, machines, titles)
     machines = with_measured_links(machines, known)
     costed = cost_graph(step.graph, machines, measured)
+    source_of_costs = str(costs) if isinstance(costs, (str, Path)) else MEASURED
+    refuse_other_ops(source_of_costs, costed, measured)
     found = search(
         costed,
         strategy=chosen,
@@ -210,8 +222,11 @@ def plan(
     )
     infos = [replace(i, origin=Origin.MEASURED) if n in measured else i for n, i in enumerate(infos)]
     fields = plan_fields(costed, found, infos, requested=chosen, objective=goal)
-    source_of_costs = costs if isinstance(costs, (str, Path)) else MEASURED
-    fields["costs"] = CostsInfo(source=str(source_of_costs), measured_share=costed.measured_share)
+    fields["costs"] = CostsInfo(
+        source=source_of_costs, measured_share=costed.measured_share, inferred_ops=inferred_ops(costed)
+    )
+    fields["links"] = link_infos(machines, found.schedule.sends, is_described=topology is not None, named=link)
+    fields["notes"] += tuple(notes_on_costs(costs, known, measured, machines, titles))
     fields["notes"] += microbatch_notes(step, found.num_microbatches, microbatches)
     return Plan(model=info, versions=_versions(), **fields)
 

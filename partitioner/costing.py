@@ -22,6 +22,7 @@ from partitioner.measure.link_times import time_link
 from partitioner.measure.measure import Measurable, measure_device
 from partitioner.measure.store import cache_costs, cached_costs, processor_title, read_costs, settings
 from partitioner.planner.costs import cost_graph, op_spec
+from partitioner.planner.foreign_costs import costs_notes, refuse_other_devices
 from partitioner.planner.simulate import simulate
 from partitioner.verification.data import random_batches
 from partitioner.verification.reference import restored
@@ -51,14 +52,17 @@ def costs_for(
         on_progress: Is told what is measured, and the fraction done.
 
     Raises:
-        UsageError: The file is none, none of the devices is here, or the step does not fit on one of them.
+        UsageError: The file is none or of other devices, none of the devices is here, or the step does not fit on one
+            of them.
     """
     if isinstance(costs, MeasuredCosts):
         return costs
     if costs == ANALYTIC:
         return None
     if costs != MEASURED:
-        return read_costs(Path(costs))
+        known = read_costs(Path(costs))
+        refuse_other_devices(str(costs), known, topology)
+        return known
     here = [index for index, placed in enumerate(topology.devices) if _is_here(placed.name)]
     if not here:
         names = ", ".join(DeviceName.parse(placed.name).short for placed in topology.devices)
@@ -89,8 +93,28 @@ def measured_devices(
     """What is known of each device of a topology, by its index."""
     if costs is None:
         return {}
-    found = {index: costs.device(*_kind(placed.name, titles)) for index, placed in enumerate(topology.devices)}
-    return {index: device for index, device in found.items() if device is not None}
+    found = {}
+    for index, placed in enumerate(topology.devices):
+        kind, title = _kind(placed.name, titles)
+        of_type = [device for device in costs.devices if device.type == kind]
+        if of_type:
+            hardware = placed.device.name
+            found[index] = min(of_type, key=lambda one: (one.hardware != hardware, one.title != title))
+    return found
+
+
+def notes_on_costs(
+    costs: str | Path | MeasuredCosts,
+    known: MeasuredCosts | None,
+    measured: Mapping[int, MeasuredDevice],
+    topology: Topology,
+    titles: Mapping[str, str],
+) -> list[str]:
+    """What a plan must say of costs from a file."""
+    if known is None or costs == MEASURED or isinstance(costs, MeasuredCosts):
+        return []
+    here = {index: _kind(placed.name, titles)[1] for index, placed in enumerate(topology.devices)}
+    return costs_notes(str(costs), known, measured, here, settings())
 
 
 def with_measured_links(topology: Topology, costs: MeasuredCosts | None) -> Topology:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 _LOCAL = ("localhost", 0, 0)
@@ -69,3 +70,32 @@ class DeviceName:
 def short_name(canonical: str) -> str:
     """`GPU:0` for `/job:localhost/replica:0/task:0/device:GPU:0`."""
     return DeviceName.parse(canonical).short
+
+
+def short_ranges(canonical: Iterable[str]) -> list[str]:
+    """Many devices in few words: `GPU:0-7`, `/job:worker/task:0-63/GPU:0-7`."""
+    indices: dict[tuple[str, int, int, str], list[int]] = {}
+    for device in map(DeviceName.parse, canonical):
+        indices.setdefault((device.job, device.replica, device.task, device.type), []).append(device.index)
+    tasks: dict[tuple[str, int, str, tuple[str, ...]], list[int]] = {}
+    for (job, replica, task, kind), found in indices.items():
+        tasks.setdefault((job, replica, kind, tuple(_runs(found))), []).append(task)
+    return [
+        f"{kind}:{run}"
+        if (job, replica, of_task) == ("localhost", 0, "0")
+        else f"/job:{job}/task:{of_task}/{kind}:{run}"
+        for (job, replica, kind, runs), numbers in tasks.items()
+        for of_task in _runs(numbers)
+        for run in runs
+    ]
+
+
+def _runs(numbers: Iterable[int]) -> list[str]:
+    """`0-3` for numbers that follow one another, `5` for one alone."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]

@@ -83,13 +83,13 @@ def _refuse_strangers(names: Sequence[DeviceName], known: Mapping[DeviceName, in
 
 
 def _infos(topology: Topology) -> tuple[DeviceInfo, ...]:
-    """Numbers of the catalogue say so; all others are assumed, since nobody has measured them here."""
+    """Numbers of the catalogue say so; all others are the user's own."""
     known = catalogue().devices
     return tuple(
         DeviceInfo(
             name=placed.name,
             hardware=placed.device.name,
-            origin=Origin.CATALOGUE if known.get(placed.device.name) == placed.device else Origin.ASSUMED,
+            origin=Origin.CATALOGUE if known.get(placed.device.name) == placed.device else Origin.FILE,
             memory_bytes=placed.memory_bytes,
         )
         for placed in topology.devices

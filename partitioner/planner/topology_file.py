@@ -20,6 +20,7 @@ Of several links for one pair the last counts.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +37,9 @@ from partitioner.ir.devices import DeviceName
 from partitioner.planner.topology import SHOW_ALL, parse_bytes, parse_devices, usable_bytes
 
 _ENDS = {"among", "between", "from", "to"}
+_RATE = "bytes per second"
+# An 80 GB device may be called one of 80 GiB.
+_ROUNDED = 2**30 / 10**9
 
 
 def read_topology(path: Path) -> Topology:
@@ -48,8 +52,13 @@ def read_topology(path: Path) -> Topology:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {str(path)!r}: {error.strerror}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not a TOML file: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r" \(at line (\d+), column \d+\)$", str(error))
+        raise UsageError(
+            f"not TOML: {str(error)[: at.start()] if at else error}", where=f"{path}:{at[1]}" if at else str(path)
+        ) from error
     with _located(str(path)):
         _check_keys(data, required={"devices"}, optional={"link", "links", "uplinks"})
         placed = _devices(path, data["devices"])
@@ -70,13 +79,20 @@ def _devices(path: Path, tables: object) -> dict[DeviceName, TopologyDevice]:
             _check_keys(table, required={"names", "hardware"}, optional={"memory"})
             names = _names(table, "names")
             device = _device(path, table["hardware"])
-            limit = parse_bytes(table["memory"]) if "memory" in table else None
+            limit = _memory(table["memory"], device) if "memory" in table else None
             for name in names:
                 if name in placed:
                     raise ValueError(f"names: {name.short} has an entry already")
                 memory_bytes = usable_bytes(name, device) if limit is None else limit
                 placed[name] = TopologyDevice(name=name.canonical, device=device, memory_bytes=memory_bytes)
     return placed
+
+
+def _memory(value: Any, device: Device) -> int:
+    size_bytes = parse_bytes(value)
+    if size_bytes > _ROUNDED * device.memory_bytes:
+        raise ValueError(f"memory is {value!r}, which is more than the {device.memory_bytes:,} bytes of {device.name}")
+    return size_bytes
 
 
 def _links(path: Path, data: Mapping[str, Any], position: Mapping[DeviceName, int]) -> tuple[tuple[Link, ...], ...]:
@@ -89,7 +105,10 @@ def _links(path: Path, data: Mapping[str, Any], position: Mapping[DeviceName, in
             if ("link" in table) == ("via" in table):
                 raise ValueError("expected one of the keys link and via")
             link = _link(path, "link", table["link"]) if "link" in table else _way(path, table["via"])
-            for source, target in _pairs(table, position):
+            pairs = list(_pairs(table, position))
+            if not pairs:
+                raise ValueError("joins no device with another one")
+            for source, target in pairs:
                 rows[source][target] = link
     names = list(position)
     bare = [(a, b) for a, row in enumerate(rows) for b, link in enumerate(row) if link is None and a != b]
@@ -130,6 +149,8 @@ def _uplinks(path: Path, tables: object, position: Mapping[DeviceName, int]) -> 
         with _located(where):
             _check_keys(table, required={"devices", "link"}, optional={"name"})
             devices = frozenset(_indices(table, "devices", position))
+            if len(devices) == len(position):
+                raise ValueError("devices: these are all there are, so that nothing would take the uplink")
             name = str(table.get("name", f"uplink {number}"))
             yield Uplink(name=name, devices=devices, link=_link(path, "link", table["link"]))
 
@@ -140,7 +161,18 @@ def _device(path: Path, value: object) -> Device:
     if not isinstance(value, Mapping):
         raise ValueError(f"hardware is {value!r}, expected a name or a table of numbers")
     own = {"name": f"of {path.name}", "title": "a device of one's own", "source": path.name, "date": "own", **value}
-    return read_entry(Device, str(own.pop("name")), own)
+    with _in_plain_units():
+        device = read_entry(Device, str(own.pop("name")), own)
+        _check_sizes(
+            f"device {device.name!r}",
+            {f"peak_flops.{dtype}": (rate, "FLOP/s", 1e8, 1e17) for dtype, rate in device.peak_flops.items()}
+            | {
+                "memory_bytes": (device.memory_bytes, "bytes", 1e6, 1e14),
+                "memory_bandwidth_bytes_per_second": (device.memory_bandwidth_bytes_per_second, _RATE, 1e7, 1e15),
+                "launch_overhead_seconds": (device.launch_overhead_seconds, "seconds", 0.0, 0.1),
+            },
+        )
+    return device
 
 
 def _link(path: Path, key: str, value: object) -> Link:
@@ -149,7 +181,35 @@ def _link(path: Path, key: str, value: object) -> Link:
     if not isinstance(value, Mapping):
         raise ValueError(f"{key} is {value!r}, expected a name or a table of numbers")
     own = {"name": f"of {path.name}", "source": path.name, "date": "own", **value}
-    return read_entry(Link, str(own.pop("name")), own)
+    with _in_plain_units():
+        link = read_entry(Link, str(own.pop("name")), own)
+        _check_sizes(
+            f"link {link.name!r}",
+            {
+                "latency_seconds": (link.latency_seconds, "seconds", 0.0, 10.0),
+                "bandwidth_bytes_per_second": (link.bandwidth_bytes_per_second, _RATE, 1e3, 1e18),
+            },
+        )
+    return link
+
+
+def _check_sizes(what: str, numbers: Mapping[str, tuple[float, str, float, float]]) -> None:
+    """Refuse numbers that nothing in the world has: most often they are right but for the unit."""
+    for key, (value, unit, least, most) in numbers.items():
+        if not least <= value <= most:
+            raise ValueError(f"{what}: {key} is {value:g} {unit}, expected {least:g} to {most:g}")
+
+
+@contextmanager
+def _in_plain_units() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(
+            str(error),
+            help="FLOP/s, bytes, bytes per second and seconds: 19.5 TFLOP/s is 19.5e12, 25 us is 25e-6; "
+            f"{SHOW_ALL} --json prints examples",
+        ) from error
 
 
 def _way(path: Path, value: object) -> Link:
@@ -168,7 +228,8 @@ def _indices(table: Mapping[str, Any], key: str, position: Mapping[DeviceName, i
 
 def _names(table: Mapping[str, Any], key: str) -> list[DeviceName]:
     value = table[key]
-    if not isinstance(value, str) and not (isinstance(value, list) and all(isinstance(name, str) for name in value)):
+    is_list = isinstance(value, list) and value and all(isinstance(name, str) for name in value)
+    if not isinstance(value, str) and not is_list:
         raise ValueError(f"{key} is {value!r}, expected a list of devices such as 'GPU:0-3'")
     return parse_devices(value)
 

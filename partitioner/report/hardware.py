@@ -14,7 +14,7 @@ from rich.text import Text
 
 from cost_models.catalogue import Catalogue
 from cost_models.hardware import Device
-from partitioner.report.units import format_seconds
+from partitioner.report.units import format_bandwidth, format_seconds
 
 _DTYPES = ("float64", "float32", "tfloat32", "bfloat16", "float16", "float8")
 
@@ -52,7 +52,7 @@ def _devices(devices: Iterable[Device]) -> RenderableType:
             Text(device.name),
             *(_teraflops(device.peak_flops.get(dtype)) for dtype in _DTYPES),
             f"{device.memory_bytes / 1e9:.0f} GB",
-            _bandwidth(device.memory_bandwidth_bytes_per_second),
+            format_bandwidth(device.memory_bandwidth_bytes_per_second),
             format_seconds(device.launch_overhead_seconds),
             _dates(device.date, device.launch_date),
             Text(device.title),
@@ -65,7 +65,7 @@ def _links(catalogue: Catalogue) -> RenderableType:
     for link in catalogue.links.values():
         table.add_row(
             Text(link.name),
-            _bandwidth(link.bandwidth_bytes_per_second),
+            format_bandwidth(link.bandwidth_bytes_per_second),
             format_seconds(link.latency_seconds),
             _dates(link.date, link.latency_date),
         )
@@ -89,10 +89,6 @@ def _hosts(catalogue: Catalogue) -> RenderableType:
 
 def _teraflops(flops: float | None) -> str:
     return "" if flops is None else f"{flops / 1e12:.4g}" if flops < 1e15 else f"{flops / 1e12:,.0f}"
-
-
-def _bandwidth(bytes_per_second: float) -> str:
-    return "no copy" if bytes_per_second >= 1e15 else f"{bytes_per_second / 1e9:,.4g} GB/s"
 
 
 def _dates(date: str, other: str) -> str:

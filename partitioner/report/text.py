@@ -13,9 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from partitioner.ir.devices import short_name
-from partitioner.ir.plan import DeviceInfo, PlanDocument, Stage
+from partitioner.ir.plan import PlanDocument, Stage
+from partitioner.report.basis import basis, device_rows, link_rows
 from partitioner.report.boxes import layer_runs
 from partitioner.report.checks import verification_lines
+from partitioner.report.memory import PURPOSES, curves, headroom, largest_lines, purposes, reserved_line
 from partitioner.report.microbatches import best_ways, idle_sentence, is_chosen, is_staged
 from partitioner.report.timeline import Timeline, draw_timeline
 from partitioner.report.units import (
@@ -90,6 +92,8 @@ def _sections(plan: PlanDocument, files: Sequence[str | Path], width: int) -> It
             yield "microbatches (estimated)", _considered(plan)
         if (timeline := draw_timeline(plan, num_columns=_timeline_columns(plan, width))) is not None:
             yield "timeline (estimated)", _timeline(timeline)
+    if plan.memory:
+        yield "memory at the peak (estimated)", _memory(plan, num_columns=_timeline_columns(plan, width))
     yield "solver", _lines(_solver(plan))
     yield "hardware", _hardware(plan)
     if plan.model.training and (plan.model.loss or plan.model.optimizer):
@@ -194,6 +198,21 @@ def _timeline(timeline: Timeline) -> RenderableType:
     return Group(*lines, Text(f"{'':{longest}}  0{end}"), Text(timeline.legend))
 
 
+def _memory(plan: PlanDocument, *, num_columns: int) -> RenderableType:
+    shown = [index for index in range(len(PURPOSES)) if any(purposes(memory)[index] for memory in plan.memory)]
+    table = _table("device", ">peak", *(f">{PURPOSES[index]}" for index in shown), ">left")
+    for memory in plan.memory:
+        sizes = [format_bytes(purposes(memory)[index]) for index in shown]
+        left = Text(headroom(memory), style="" if memory.headroom_bytes >= 0 else "red")
+        table.add_row(short_name(memory.device), format_bytes(memory.peak_bytes), *sizes, left)
+    lines = [*largest_lines(plan), reserved_line(plan)]
+    rows = curves(plan, num_columns=num_columns)
+    longest = max((len(device) for device, _ in rows), default=0)
+    drawn = [f"{device:{longest}}  {row}" for device, row in rows]
+    told = ["over the step; a full bar is the peak"] if rows else []
+    return Group(table, _lines([*filter(None, lines), *told, *drawn]))
+
+
 def _fits(fits: bool) -> Text:
     return Text("fits") if fits else Text("does not fit", style="red")
 
@@ -208,31 +227,19 @@ def _solver(plan: PlanDocument) -> list[str]:
 
 
 def _hardware(plan: PlanDocument) -> RenderableType:
-    table = _table("device", "hardware", "origin", ">memory to use", ">peak")
-    for device in plan.devices:
-        peak_bytes = plan.predicted.peak_bytes.get(device.name, 0)
-        used = device.name in plan.used_devices
-        table.add_row(
-            short_name(device.name),
-            Text(device.hardware),
-            Text(device.origin, style="yellow" if device.origin == "assumed" else ""),
-            format_bytes(device.memory_bytes),
-            format_bytes(peak_bytes) if used or peak_bytes else "not used",
-        )
-    return Group(table, Text(_basis(plan)))
+    devices = _table("device", "hardware", "origin", ">memory to use", ">peak")
+    for name, hardware, origin, memory, peak in device_rows(plan):
+        devices.add_row(Text(name), Text(hardware), _origin(origin), memory, peak)
+    if not plan.links:
+        return Group(devices, Text(basis(plan)))
+    links = _table("link", "origin", ">latency", ">bandwidth", "joins", ">sent in a step")
+    for name, origin, *figures in link_rows(plan):
+        links.add_row(Text(name), _origin(origin), *figures)
+    return Group(devices, Text(), links, Text(basis(plan)))
 
 
-def _basis(plan: PlanDocument) -> str:
-    """What the estimates rest on."""
-    if plan.costs.source == "analytic":
-        return f"the estimates rest on {_origins(plan.devices)} hardware figures"
-    origin = "measured here" if plan.costs.source == "measured" else f"from {plan.costs.source}"
-    share = format_percent(plan.costs.measured_share)
-    return f"seconds of ops are {origin}: {share} on ops of these shapes, the rest inferred from ops like them"
-
-
-def _origins(devices: Iterable[DeviceInfo]) -> str:
-    return " and ".join(dict.fromkeys(str(device.origin) for device in devices))
+def _origin(origin: str) -> Text:
+    return Text(origin, style="yellow" if origin == "assumed" else "")
 
 
 def _training(plan: PlanDocument) -> list[str]:

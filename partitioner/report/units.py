@@ -20,6 +20,11 @@ def format_bytes_of(used_bytes: float, total_bytes: float) -> str:
     return f"{used} / {total} {unit}" if used_unit == unit else f"{used} {used_unit} / {total} {unit}"
 
 
+def format_bandwidth(bytes_per_second: float) -> str:
+    """`450 GB/s`, decimal as in datasheets; `no copy` where bytes stay where they are."""
+    return "no copy" if bytes_per_second >= 1e15 else f"{bytes_per_second / 1e9:,.4g} GB/s"
+
+
 def format_seconds(seconds: float) -> str:
     """`250 ns`, `23.5 us`, `1.83 ms`, `12.0 s`: three significant digits."""
     if seconds == 0:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partitioner.ir.devices import short_name
+from partitioner.ir.devices import short_name, short_ranges
 from partitioner.ir.plan import Baseline, Objective, PlanDocument, Strategy
 from partitioner.report.microbatches import count_microbatches, passing
 from partitioner.report.units import format_ratio, format_seconds, plural
+
+MAX_NAMED = 8
 
 
 def headline(plan: PlanDocument) -> str:
@@ -30,8 +32,8 @@ def reasons(plan: PlanDocument) -> tuple[str, ...]:
 
 
 def short_names(devices: Sequence[str]) -> str:
-    """The devices as people read them: `GPU:0, GPU:1 and GPU:2`."""
-    names = [short_name(device) for device in devices]
+    """The devices as people read them: `GPU:0, GPU:1 and GPU:2`; many of them as ranges."""
+    names = [short_name(device) for device in devices] if len(devices) <= MAX_NAMED else short_ranges(devices)
     return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
 
 

@@ -133,6 +133,87 @@ def test_nothing_is_faster_than_alone_nor_slower_than_one_by_one(transfers, nic)
             assert end == 0.0
 
 
+# Transfers as time goes by
+
+
+def arrivals(topology, sent):
+    """Arrival of each transfer (source, target, bytes, moment), sent in the order of time."""
+    network, found = Network(topology), {}
+
+    def take(until):
+        while network.next_seconds <= until < math.inf or (until == math.inf and network.next_seconds < math.inf):
+            found.update((arrival.key, arrival) for arrival in network.arrivals())
+
+    for key, (source, target, size, moment) in sorted(enumerate(sent), key=lambda one: one[1][3]):
+        take(moment)
+        known = network.send(key, source, target, size, moment)
+        if known is not None:
+            found[key] = known
+    take(math.inf)
+    return [(found[key].start_seconds, found[key].end_seconds) for key in range(len(sent))]
+
+
+def one_uplink(count, bytes_per_second, latency_seconds=0.0, pair_rate=1e9):
+    """`count` devices of one host, each with a partner on another, behind one adapter."""
+    nic = Uplink(name="nic", devices=frozenset(range(count)), link=wire(0.0, bytes_per_second, "nic"))
+    return replace(uniform(2 * count, wire(latency_seconds, pair_rate)), uplinks=(nic,))
+
+
+def test_a_transfer_that_joins_slows_the_other_down_and_one_that_ends_speeds_it_up():
+    # 10 bytes/s in all. The first has 10 of its 40 bytes left when the second joins; both go at 5 until it has ended,
+    # and the second's other 20 bytes at 10. Latency is added behind.
+    topology = one_uplink(2, 10.0, latency_seconds=0.5)
+    assert arrivals(topology, [(0, 2, 40, 0.0), (1, 3, 30, 3.0)]) == [
+        (0.0, pytest.approx(5.5)),
+        (3.0, pytest.approx(7.5)),
+    ]
+
+
+def test_a_link_carries_one_transfer_at_a_time_whatever_else_it_shares():
+    topology = one_uplink(2, 10.0, latency_seconds=0.5)
+    assert arrivals(topology, [(0, 2, 20, 0.0), (0, 2, 20, 1.0)]) == [(0.0, 2.5), (2.5, 5.0)]
+    assert arrivals(uniform(2), [(0, 1, 30, 0.0), (0, 1, 30, 1.0)]) == [(0.0, 5.0), (5.0, 10.0)]
+
+
+def test_a_way_through_host_memory_takes_its_devices_first_and_last_link():
+    hop = wire(0.5, 10.0, "slot")
+    staged = uniform(4, in_series([hop, hop]))
+    assert staged.channels(0, 3) == {(0, 3): 5.0, "device 0 slot out": 10.0, "device 3 slot in": 10.0}
+    alone = (0.0, 1.0 + 20 / 5)
+    assert arrivals(staged, [(0, 1, 20, 0.0)]) == [alone]
+    # Two take turns on the slot of device 0, which is idle half of the time; three have a third of it each.
+    assert arrivals(staged, [(0, 1, 20, 0.0), (0, 2, 20, 0.0)]) == [alone] * 2
+    assert arrivals(staged, [(0, 1, 20, 0.0), (0, 2, 20, 0.0), (0, 3, 20, 0.0)]) == [(0.0, pytest.approx(7.0))] * 3
+    # Likewise into one device; in and out of it share nothing.
+    assert arrivals(staged, [(1, 0, 20, 0.0), (2, 0, 20, 0.0), (3, 0, 20, 0.0)]) == [(0.0, pytest.approx(7.0))] * 3
+    assert arrivals(staged, [(1, 0, 20, 0.0), (2, 0, 20, 0.0), (0, 3, 20, 0.0)]) == [alone] * 3
+
+
+bursts = st.lists(st.tuples(st.integers(0, 10**6), st.floats(0.0, 100.0)), min_size=1, max_size=6)
+
+
+@FEW
+@given(bursts, st.floats(1.0, 1e6))
+def test_an_uplink_is_never_idle_while_something_waits_for_it(transfers, rate):
+    topology = one_uplink(len(transfers), rate, pair_rate=1e15)
+    sent = [(index, len(transfers) + index, size, moment) for index, (size, moment) in enumerate(transfers)]
+    busy_until = 0.0
+    for size, moment in sorted(transfers, key=lambda one: one[1]):
+        busy_until = max(busy_until, moment) + size / rate
+    assert max(end for _, end in arrivals(topology, sent)) == pytest.approx(busy_until, rel=1e-6)
+
+
+@FEW
+@given(bursts, st.floats(1.0, 1e6), st.floats(1.0, 10.0), st.floats(1.0, 1e6))
+def test_no_transfer_is_faster_over_a_narrower_uplink_or_for_having_one(transfers, rate, ratio, pair_rate):
+    sent = [(index, len(transfers) + index, size, moment) for index, (size, moment) in enumerate(transfers)]
+    narrow, wide = (arrivals(one_uplink(len(sent), r, 0.25, pair_rate), sent) for r in (rate, rate * ratio))
+    without = arrivals(uniform(2 * len(sent), wire(0.25, pair_rate)), sent)
+    for (_, slowest), (_, slower), (_, free) in zip(narrow, wide, without, strict=True):
+        assert slowest >= slower * (1 - 1e-9)
+        assert slower >= free * (1 - 1e-9)
+
+
 def test_sizes_below_nothing_are_refused():
     with pytest.raises(ValueError, match="cannot send -1 bytes"):
         concurrent_seconds(uniform(2), [(0, 1, -1)])

@@ -239,11 +239,11 @@ def test_an_unknown_name_is_answered_with_the_closest():
     ("line", "replacement", "complaint"),
     [
         ("memory_bytes = 1000", "memory_bytes = -1", "device 'toy': memory_bytes is -1"),
-        ("memory_bytes = 1000", "", r"device 'toy': missing keys \['memory_bytes'\]"),
+        ("memory_bytes = 1000", "", "device 'toy': missing key memory_bytes$"),
         (
             "memory_bytes = 1000",
             "memory_bytes = 1000\nwatts = 3",
-            r"device 'toy': .*unknown keys \['watts'\]",
+            "device 'toy': unknown key 'watts'$",
         ),
         ("= 1e12", "= nan", "device 'toy': peak_flops.float32 is nan"),
         ("float32 = 1e12", "float16 = 1e12", "device 'toy': peak_flops.float32 is None"),

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cost_models.catalogue import catalogue, device_named, link_named
-from cost_models.communication import concurrent_seconds, transfer_seconds
+from cost_models.communication import transfer_seconds
+from cost_models.network import concurrent_seconds
 from cost_models.topology import Topology, TopologyDevice
 from partitioner.errors import UsageError
 from partitioner.ir.plan import Origin
@@ -136,8 +137,8 @@ def test_a_file(lab: Path) -> None:
     assert [(info.hardware, info.origin, info.memory_bytes) for info in infos] == [
         ("a100-80gb", Origin.CATALOGUE, 70 * 2**30),
         ("a100-80gb", Origin.CATALOGUE, 70 * 2**30),
-        ("toy", Origin.ASSUMED, 940_000_000),
-        ("toy", Origin.ASSUMED, 940_000_000),
+        ("toy", Origin.FILE, 940_000_000),
+        ("toy", Origin.FILE, 940_000_000),
     ]
     assert topology.devices[2].device.peak_flops_for("bfloat16") == 4e12
     assert topology.hosts == (0, 0, 0, 1)
@@ -178,7 +179,7 @@ def test_a_later_entry_wins(tmp_path: Path) -> None:
         ('names = "GPU:0-1"', 'names = "GPU:0-2"', "[[devices]] number 2", "names: GPU:2 has an entry already"),
         ('hardware = "a100-80gb"', "", "[[devices]] number 1", "missing key hardware"),
         ("memory_bytes = 1_000", "memory_bytes = -1_000", "[[devices]] number 2", "memory_bytes is -1000000000"),
-        ("launch_overhead_seconds = 1e-6", "", "[[devices]] number 2", "missing keys ['launch_overhead_seconds']"),
+        ("launch_overhead_seconds = 1e-6", "", "[[devices]] number 2", "missing key launch_overhead_seconds"),
         ("{ float32 = 1e12, ", "{ ", "[[devices]] number 2", "peak_flops.float32 is None"),
         ('link = "nvlink3"', 'link = "nvlnk3"', "[[links]] number 1", "unknown link 'nvlnk3'; did you mean nvlink3"),
         ('link = "nvlink3"', "", "[[links]] number 1", "expected one of the keys link and via"),
@@ -196,10 +197,31 @@ def test_a_later_entry_wins(tmp_path: Path) -> None:
         ('via = ["pcie4", "pcie3"]', "via = []", "[[links]] number 2", "a way needs at least one link"),
         ("latency_seconds = 1e-3", "latency_seconds = nan", "[[links]] number 3", "latency_seconds is nan"),
         ('devices = "GPU:0-2"', 'devices = "GPU:5"', "[[uplinks]] number 1", "devices: GPU:5 has no entry"),
+        ("1_000_000_000", "0", "[[devices]] number 2", "memory_bytes is 0, expected a finite number above 0"),
+        ("1_000_000_000", "16", "[[devices]] number 2", "memory_bytes is 16 bytes, expected 1e+06 to 1e+14"),
+        ("float32 = 1e12", "float32 = 19.5", "[[devices]] number 2", "peak_flops.float32 is 19.5 FLOP/s, expected 1e"),
+        ("float32 = 1e12", "float32 = true", "[[devices]] number 2", "peak_flops.float32 is True, expected a finite"),
+        ("float32 = 1e12", "float31 = 1e12", "[[devices]] number 2", "peak_flops has the unknown dtype 'float31'"),
+        ("second = 1e11", "second = inf", "[[devices]] number 2", "memory_bandwidth_bytes_per_second is inf, expected"),
+        ("second = 1e11", 'second = "1e11"', "[[devices]] number 2", "memory_bandwidth_bytes_per_second is '1e11'"),
+        ("seconds = 1e-6", "seconds = 3.8", "[[devices]] number 2", "launch_overhead_seconds is 3.8 seconds, expected"),
+        ("launch_overhead_s", "launch_overheads", "[[devices]] number 2", "did you mean launch_overhead_seconds?"),
+        ("seconds = 1e-3", "seconds = 25", "[[links]] number 3", "latency_seconds is 25 seconds, expected 0 to 10"),
+        ("second = 1e9", "second = 0", "[[links]] number 3", "bandwidth_bytes_per_second is 0, expected a finite"),
+        ("second = 1e9", "second = 450", "[[links]] number 3", "bandwidth_bytes_per_second is 450 bytes per second"),
+        ("latency_seconds = 1e-3, ", "", "[[links]] number 3", "link 'of lab.toml': missing key latency_seconds"),
+        ('"70GiB"', '"700GiB"', "[[devices]] number 1", "memory is '700GiB', which is more than the 80,000,000,000"),
+        ('names = "GPU:0-1"', "names = []", "[[devices]] number 1", "names is [], expected a list of devices"),
+        ('among = "GPU:0-1"', 'among = "GPU:0"', "[[links]] number 1", "joins no device with another one"),
+        (
+            'devices = "GPU:0-2"',
+            'devices = "GPU:0-2,/job:worker/task:1/GPU:0"',
+            "[[uplinks]] number 1",
+            "these are all there are",
+        ),
         ('link = "pcie4"\n', "", "", "links: nothing is said of /job:worker/task:1/GPU:0 to GPU:0 and of 2 more pairs"),
         ("[[uplinks]]", "[[uplink]]", "", "unknown key 'uplink'; did you mean uplinks?"),
         ("[[uplinks]]", "[uplinks]", "", "expected entries [[uplinks]]"),
-        ("[[links]]", "[[links", "", "is not a TOML file"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(lab: Path, old: str, new: str, where: str, said: str) -> None:
@@ -209,6 +231,16 @@ def test_what_is_wrong_in_a_file_is_named(lab: Path, old: str, new: str, where: 
         chosen_topology(None, topology=lab)
     assert said in str(caught.value)
     assert f"{lab}{', ' if where else ''}{where}" in str(caught.value)
+
+
+@pytest.mark.parametrize(("old", "new"), [("[[links]]", "[[links"), ('"nvlink3"', '"nvlink3'), ("1e-6", "1e-6 s")])
+def test_a_file_that_is_not_toml_is_told_with_the_line(lab: Path, old: str, new: str) -> None:
+    text = LAB.replace(old, new, 1)
+    line = 1 + text[: text.index(new)].count("\n")
+    lab.write_text(text)
+    with pytest.raises(UsageError, match=r"^not TOML: ") as caught:
+        chosen_topology(None, topology=lab)
+    assert caught.value.where == f"{lab}:{line}"
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

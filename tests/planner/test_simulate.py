@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise, permutations
 
 import pytest
 from graphs import Builder, chain, link, on, random_graphs, topology, training_chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cost_models.communication import in_series, transfer_seconds
+from cost_models.topology import Topology, Uplink
+from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import VariableKind
 from partitioner.ir.schedule import MemoryUse, Schedule
 from partitioner.planner.simulate import simulate
@@ -113,6 +118,55 @@ def test_the_two_directions_of_a_link_are_apart() -> None:
     costed = made.costed()
     schedule = simulate(costed, on(costed, b=1, c=1))
     assert sends(schedule) == [("a:0", 1.0, 2.25), ("b:0", 1.0, 2.25)]
+
+
+def two_pairs(*uplinks: set[int]) -> Topology:
+    """Devices 0 and 1 of one host, 2 and 3 of another; each set of devices has an adapter of 256 bytes/s."""
+    nics = tuple(Uplink(name=f"nic {min(on)}", devices=frozenset(on), link=link(0.0, 256.0)) for on in uplinks)
+    return replace(topology(4), uplinks=nics)
+
+
+def crossing(*sizes_bytes: int, seconds: Sequence[float] = (1.0, 1.0)) -> Builder:
+    """`a` is sent to `c` and `b` to `d`, when they have run."""
+    made = Builder()
+    for name, size, taken in zip("ab", sizes_bytes, seconds, strict=True):
+        made.add(name, taken, size_bytes=size)
+    made.add("c", 1.0, "a")
+    made.add("d", 1.0, "b")
+    return made
+
+
+def test_two_transfers_over_one_adapter_take_twice_as_long_over_two_they_do_not() -> None:
+    for uplinks, end in (((), 2.25), (({0, 1},), 3.25), (({2, 3},), 3.25), (({0}, {1}), 2.25), (({0}, {3}), 2.25)):
+        costed = crossing(256, 256).costed(two_pairs(*uplinks))
+        schedule = simulate(costed, {"a": 0, "b": 1, "c": 2, "d": 3})
+        assert sends(schedule) == [("a:0", 1.0, end), ("b:0", 1.0, end)]
+        assert schedule.step_seconds == end + 1.0
+
+
+def test_transfers_against_each_other_share_no_adapter() -> None:
+    costed = crossing(256, 256).costed(two_pairs({0, 1}, {2, 3}))
+    assert simulate(costed, {"a": 0, "b": 3, "c": 2, "d": 1}).step_seconds == 3.25
+
+
+def test_a_transfer_that_starts_later_slows_down_the_one_under_way() -> None:
+    costed = crossing(512, 256, seconds=[1.0, 2.0]).costed(two_pairs({0, 1}))
+    schedule = simulate(costed, {"a": 0, "b": 1, "c": 2, "d": 3})
+    # 256 bytes of a are through at 2 s; then 256 of each at half the rate.
+    assert sends(schedule) == [("a:0", 1.0, 4.25), ("b:0", 2.0, 4.25)]
+
+
+def test_a_way_through_host_memory_costs_both_hops_and_occupies_both() -> None:
+    made = Builder()
+    made.add("a", 1.0)
+    for name in "bcd":
+        made.add(name, 1.0, "a")
+    staged = topology(4, wire=in_series([link(0.25, 256.0), link(0.25, 256.0)]))
+    costed = made.costed(staged)
+    # Alone 0.5 s + 256 / 128 s. Two fill the first hop; three have a third of it each.
+    for readers, end in (("b", 3.5), ("bc", 3.5), ("bcd", 4.5)):
+        placement = {"a": 0, "b": 0, "c": 0, "d": 0} | {name: 1 + "bcd".index(name) for name in readers}
+        assert [round(s.end_seconds, 9) for s in simulate(costed, placement).sends] == [end] * len(readers)
 
 
 def test_free_ops_take_no_device_time() -> None:
@@ -327,3 +381,122 @@ def test_a_slower_wire_is_counted_on_every_path(case: tuple[Builder, dict[str, i
     schedule = simulate(costed, placement)
     assert schedule.step_seconds >= max(schedule.busy_seconds.values())
     assert len(schedule.sends) == len({(send.tensor, send.target) for send in schedule.sends})
+
+
+# -- links that several transfers share -------------------------------------------------------------------------------
+
+
+def behind_adapters(*bandwidths: float) -> Topology:
+    """Four devices, two to a host, each host behind an adapter of so many bytes per second."""
+    nics = [
+        Uplink(name=f"nic {host}", devices=frozenset({2 * host, 2 * host + 1}), link=link(0.0, bandwidth))
+        for host, bandwidth in enumerate(bandwidths)
+    ]
+    return replace(topology(4), uplinks=tuple(nics))
+
+
+adapters = st.sampled_from([16.0, 64.0, 256.0, 300.0, 1024.0])
+
+
+@given(placed(devices=4))
+def test_an_adapter_wide_enough_for_all_changes_nothing(case: tuple[Builder, dict[str, int]]) -> None:
+    made, placement = case
+    free, wide = (simulate(made.costed(on), placement) for on in (topology(4), behind_adapters(2.0**60, 2.0**60)))
+    assert wide.step_seconds == free.step_seconds
+    assert spans(wide) == spans(free)
+    assert sorted(sends(wide)) == sorted(sends(free))
+    assert wide.peak == free.peak
+
+
+def in_the_same_order(costed: CostedGraph, placement: dict[str, int], schedule: Schedule) -> float:
+    """Seconds of a step whose devices and links keep to a schedule's order, with nothing else to wait for."""
+    graph, wires = costed.graph, costed.topology
+    index = {placed.name: number for number, placed in enumerate(wires.devices)}
+    before: dict[object, object] = {}
+    for name in index:
+        runs = sorted((r for r in schedule.runs if r.device == name), key=lambda r: r.start_seconds)
+        before |= {after.op: first.op for first, after in pairwise(runs)}
+        for target in index:
+            sent = [s for s in schedule.sends if (s.source, s.target) == (name, target)]
+            ordered = sorted(sent, key=lambda s: (s.start_seconds, s.end_seconds))
+            before |= {(b.tensor, index[target]): (a.tensor, index[target]) for a, b in pairwise(ordered)}
+    known: dict[object, float] = {}
+
+    def sent_at(tensor: str, source: str, size_bytes: int, target: int) -> float:
+        key = tensor, target
+        if key not in known:
+            first = before.get(key)
+            free = 0.0
+            if first is not None:
+                other = first[0]  # type: ignore[index]
+                free = sent_at(other, *described(other), target)
+            wire = wires.link(placement[source], target)
+            known[key] = max(end_of(source), free) + transfer_seconds(size_bytes, wire)
+        return known[key]
+
+    def described(tensor: str) -> tuple[str, int]:
+        if tensor.startswith("^"):
+            return tensor[1:], 0
+        return graph.tensor[tensor].producer, graph.tensor[tensor].size_bytes
+
+    def end_of(name: str) -> float:
+        if name not in known:
+            op, start = graph.op[name], 0.0
+            for tensor in [*op.inputs, *(f"^{source}" for source in op.control_inputs)]:
+                source, size = described(tensor)
+                away = placement[source] != placement[name]
+                start = max(start, sent_at(tensor, source, size, placement[name]) if away else end_of(source))
+            if name in before:
+                start = max(start, end_of(str(before[name])))
+            known[name] = start + costed.seconds[graph.ops.index(op)][placement[name]]
+        return known[name]
+
+    return max(map(end_of, graph.op), default=0.0)
+
+
+@settings(max_examples=100)
+@given(placed(devices=4), adapters, adapters)
+def test_sharing_never_makes_the_same_order_faster(case: tuple[Builder, dict[str, int]], a: float, b: float) -> None:
+    """Devices take what is ready first, so that sharing may change the order, and another order may be a better one."""
+    made, placement = case
+    free, shared = topology(4), behind_adapters(a, b)
+    schedule = simulate(made.costed(shared), placement)
+    assert schedule.step_seconds >= in_the_same_order(made.costed(free), placement, schedule) * (1 - 1e-9)
+    alone = simulate(made.costed(free), placement)
+    assert alone.step_seconds == pytest.approx(in_the_same_order(made.costed(free), placement, alone))
+
+
+@given(placed(devices=4), adapters, adapters)
+def test_no_adapter_carries_more_than_it_can(case: tuple[Builder, dict[str, int]], a: float, b: float) -> None:
+    made, placement = case
+    schedule = simulate(made.costed(behind_adapters(a, b)), placement)
+    hosts = {f"/job:localhost/replica:0/task:0/device:GPU:{index}": index // 2 for index in range(4)}
+    for host, bandwidth in enumerate((a, b)):
+        for ends in ("source", "target"):
+            crossing = [
+                s for s in schedule.sends if hosts[s.source] != hosts[s.target] and hosts[getattr(s, ends)] == host
+            ]
+            if crossing:
+                first = min(s.start_seconds for s in crossing)
+                last = max(s.end_seconds for s in crossing)
+                assert last - first >= (0.25 + sum(s.size_bytes for s in crossing) / bandwidth) * (1 - 1e-9)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0.25, 1.0, 4.0]), st.integers(0, 300)), min_size=2, max_size=4),
+    st.floats(1.0, 1000.0),
+    st.floats(1.0, 10.0),
+)
+def test_a_narrower_adapter_delays_everybody(sources: list[tuple[float, int]], rate: float, ratio: float) -> None:
+    """Where each device has one op, so that no order can change."""
+    made, count = Builder(), len(sources)
+    for index, (seconds, size) in enumerate(sources):
+        made.add(f"a{index}", seconds, size_bytes=4 * size)
+        made.add(f"b{index}", 1.0, f"a{index}")
+    placement = {f"{kind}{i}": i + (count if kind == "b" else 0) for kind in "ab" for i in range(count)}
+    ends = []
+    for bandwidth in (rate, rate * ratio):
+        nic = Uplink(name="nic", devices=frozenset(range(count)), link=link(0.0, bandwidth))
+        schedule = simulate(made.costed(replace(topology(2 * count), uplinks=(nic,))), placement)
+        ends.append({send.tensor: send.end_seconds for send in schedule.sends})
+    assert all(ends[0][tensor] >= end * (1 - 1e-9) for tensor, end in ends[1].items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,8 +10,10 @@ from graphs import Builder, cut_up, link, on, pipeline, placed_steps, topology
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from cost_models.topology import Uplink
 from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
+from partitioner.ir.op_graph import Phase
 from partitioner.ir.schedule import MemoryUse
 from partitioner.ir.stage_programs import StageProgram, StagePrograms
 from partitioner.planner.simulate_stages import simulate_stages
@@ -105,6 +108,46 @@ def test_links_carry_one_value_at_a_time() -> None:
     assert [round(send.end_seconds, 1) for send in there] == [5.5, 10.0, 14.5, 19.0]
 
 
+def forwards(num_stages: int) -> Builder:
+    made = pipeline(num_stages)
+    made.ops = [op for op in made.ops if op.phase == "forward"]
+    names = {op.name for op in made.ops}
+    made.costs = made.costs[: len(made.ops)]
+    made.tensors = [tensor for tensor in made.tensors if tensor.producer in names]
+    return made
+
+
+@pytest.mark.parametrize(("uplinks", "step"), [([], 11.0), ([{0, 1}], 12.0), ([{0}, {1}], 11.0)])
+def test_microbatches_that_leave_a_host_at_the_same_time_share_its_adapter(
+    uplinks: list[set[int]], step: float
+) -> None:
+    # Stages 0 and 2 are on one host, 1 and 3 on another; every forward and every transfer takes 1 s alone.
+    wire = link(0.0, 1024.0)
+    nics = tuple(Uplink(name=str(on), devices=frozenset(on), link=wire) for on in uplinks)
+    made, devices = forwards(4), [0, 2, 1, 3]
+    costed = made.costed(replace(topology(4, wire=wire), uplinks=nics), outputs=["f3"])
+    programs = cut_up(costed, {"x": 0} | {f"{kind}{i}": devices[i] for kind in "rf" for i in range(4)})
+    found = run(costed, programs, 5, GPIPE)
+    # The last microbatch leaves device 0 and the first leaves device 1 at 5 s, each then at half the rate.
+    assert found.step_seconds == seconds(step)
+    leaving = [(s.source[-1], round(s.start_seconds), round(s.end_seconds)) for s in found.sends if s.target != D1]
+    assert (("0", 5, 7) in leaving) == (("1", 5, 7) in leaving) == (step == 12.0)
+
+
+@pytest.mark.parametrize(("uplinks", "span"), [([], (8.2, 10.2)), ([2.0**60], (8.2, 10.2)), ([512.0], (10.5, 14.5))])
+def test_what_microbatches_gave_crosses_the_adapter_on_its_way_to_the_update(uplinks: list[float], span) -> None:
+    made = pipeline(2)
+    made.add("norm", 0.0, "d0", "d1", size_bytes=4, phase=Phase.UPDATE)
+    nics = tuple(Uplink(name="nic", devices=frozenset({1}), link=link(0.0, rate)) for rate in uplinks)
+    costed = made.costed(replace(topology(2, wire=link(0.0, 1024.0)), uplinks=nics))
+    found = run(costed, cut_up(costed, on(costed, **on_devices(2, 2), norm=0)), 2, GPIPE)
+    # The sum of d1, 2048 bytes, leaves behind the last gradient of f0, 256 bytes, when device 1 is done: at 8 s, or,
+    # where each f0 took 2 s to reach it, at 10 s.
+    (sent,) = [s for s in found.sends if s.tensor == "d1:0"]
+    assert (sent.start_seconds, sent.end_seconds) == (pytest.approx(span[0], abs=0.1), pytest.approx(span[1], abs=0.1))
+    assert found.step_seconds == pytest.approx(span[1], abs=0.1)
+
+
 def test_bytes_of_gpipe_by_hand() -> None:
     costed, programs = two_stages()
     # While 0B1 runs: x and f0 of microbatches 1 to 3, the gradient from stage 1, the old and the new sum of d0.
@@ -145,12 +188,7 @@ def test_recomputed_stages_keep_only_what_enters_them() -> None:
 
 
 def test_inference_has_no_backward_and_keeps_nothing() -> None:
-    made = pipeline(2)
-    made.ops = [op for op in made.ops if op.phase == "forward"]
-    names = {op.name for op in made.ops}
-    made.costs = made.costs[: len(made.ops)]
-    made.tensors = [tensor for tensor in made.tensors if tensor.producer in names]
-    costed = made.costed(topology(2, wire=FREE), outputs=["f1"])
+    costed = forwards(2).costed(topology(2, wire=FREE), outputs=["f1"])
     programs = cut_up(costed, {"x": 0, "r0": 0, "f0": 0, "r1": 1, "f1": 1})
     found = run(costed, programs, 4, GPIPE)
     assert found.step_seconds == seconds(5.0)
@@ -268,3 +306,55 @@ def test_what_is_held_at_the_end_is_variables_and_at_most_results(case) -> None:
         assert found.memory[device][-1][1] == variables
         assert max(size for _, size in found.memory[device]) == use.total_bytes
         assert min(size for _, size in found.memory[device]) >= variables
+
+
+# -- links that several transfers share -------------------------------------------------------------------------------
+
+
+def behind_adapters(costed: CostedGraph, bandwidth: float) -> CostedGraph:
+    """The same with device 0 on one host and the others on another, each host behind an adapter."""
+    count = len(costed.topology.devices)
+    hosts = [frozenset({0}), frozenset(range(1, count))]
+    nics = [Uplink(name=f"nic {index}", devices=on, link=link(0.0, bandwidth)) for index, on in enumerate(hosts)]
+    return replace(costed, topology=replace(costed.topology, uplinks=tuple(nics)))
+
+
+@given(cases)
+def test_an_adapter_wide_enough_for_all_changes_nothing(case) -> None:
+    (costed, placement), count, kind = case
+    free = run(costed, cut_or_skip(costed, placement), count, kind)
+    wide = behind_adapters(costed, 2.0**60)
+    shared = run(wide, cut_up(wide, placement), count, kind)
+    assert shared.step_seconds == pytest.approx(free.step_seconds)
+    assert shared.busy_seconds == pytest.approx(free.busy_seconds)
+    assert len(shared.sends) == len(free.sends)
+    assert sorted((b.action, b.device) for b in shared.timeline) == sorted((b.action, b.device) for b in free.timeline)
+    for name, use in free.peak.items():
+        assert shared.peak[name].total_bytes == use.total_bytes
+
+
+@given(cases, st.sampled_from([64.0, 256.0, 1024.0]))
+def test_no_step_is_faster_for_sharing(case, bandwidth: float) -> None:
+    """Devices keep to the order of the schedule, so that only waiting can be added."""
+    (costed, placement), count, kind = case
+    free = run(costed, cut_or_skip(costed, placement), count, kind)
+    narrow = behind_adapters(costed, bandwidth)
+    shared = run(narrow, cut_up(narrow, placement), count, kind)
+    assert shared.step_seconds >= free.step_seconds * (1 - 1e-9)
+    for source in (True, False):
+        crossing = [s for s in shared.sends if (s.source == D0) != (s.target == D0) and (s.source == D0) == source]
+        if crossing:
+            first, last = min(s.start_seconds for s in crossing), max(s.end_seconds for s in crossing)
+            assert last - first >= sum(s.size_bytes for s in crossing) / bandwidth * (1 - 1e-9)
+
+
+@given(placed_steps(num_devices=2), st.sampled_from([1, 2, 4]), st.sampled_from([GPIPE, ONE_F_ONE_B, SEQUENTIAL]))
+def test_between_two_devices_a_narrower_adapter_never_helps(case, count: int, kind: ScheduleKind) -> None:
+    """One link each way, which carries one value at a time: there is no order that could change."""
+    costed, placement = case
+    cut_or_skip(costed, placement)
+    steps = []
+    for bandwidth in (32.0, 100.0, 256.0, 2.0**60):
+        narrow = behind_adapters(costed, bandwidth)
+        steps.append(run(narrow, cut_up(narrow, placement), count, kind).step_seconds)
+    assert all(slower >= faster * (1 - 1e-9) for slower, faster in pairwise(steps))

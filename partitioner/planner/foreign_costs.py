@@ -1,0 +1,106 @@
+"""Costs that were measured elsewhere: whether they are of what is planned for, and what a plan must tell of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from cost_models.measured import MeasuredCosts, MeasuredDevice
+from cost_models.topology import Topology
+from partitioner.errors import UsageError
+from partitioner.ir.costed import CostedGraph
+from partitioner.ir.devices import DeviceName, short_name
+
+_MAX_LISTED = 5
+
+
+def refuse_other_devices(path: str, costs: MeasuredCosts, topology: Topology) -> None:
+    """Costs of a device are of no use for another kind of device.
+
+    Raises:
+        UsageError: The file has nothing of a type of device that is planned for, or of other hardware only.
+    """
+    has = [f"{path} has: {_told(device)}" for device in costs.devices] or [f"{path} has no device"]
+    for placed in topology.devices:
+        kind = DeviceName.parse(placed.name).type
+        of_type = [device for device in costs.devices if device.type == kind]
+        if not of_type:
+            raise UsageError(
+                f"{path} holds no costs of a {kind}, and {short_name(placed.name)} is planned for",
+                notes=has,
+                help="measure there: --costs measured; or leave --costs out",
+            )
+        if placed.device.name not in [device.hardware for device in of_type]:
+            raise UsageError(
+                f"{path} holds no costs of {placed.device.name}, which {short_name(placed.name)} is planned as",
+                notes=has,
+                help=f"--hardware {of_type[0].hardware}; or leave --costs out",
+            )
+
+
+def refuse_other_ops(path: str, costed: CostedGraph, measured: Mapping[int, MeasuredDevice]) -> None:
+    """Costs that know nothing like any op of the graph tell nothing of it.
+
+    Raises:
+        UsageError: So it is.
+    """
+    wanted = {
+        op.type for op, cost in zip(costed.graph.ops, costed.costs, strict=True) if cost.flops or cost.moved_bytes
+    }
+    for index, device in measured.items():
+        known = {op.type for op in device.ops.values()}
+        if wanted and not wanted & known:
+            raise UsageError(
+                f"{path} knows no op like those of this model on {short_name(costed.topology.devices[index].name)}",
+                notes=[f"measured: {_first(known) or 'nothing'}", f"model:    {_first(wanted)}"],
+                help="measure this model: --costs measured; or leave --costs out",
+            )
+
+
+def costs_notes(
+    path: str,
+    costs: MeasuredCosts,
+    measured: Mapping[int, MeasuredDevice],
+    titles: Mapping[int, str],
+    versions: Mapping[str, str],
+) -> list[str]:
+    """Sentences for a plan that rests on costs of another machine.
+
+    Args:
+        path: Of the file.
+        costs: Its contents.
+        measured: What is used of it, by index of a device of the topology.
+        titles: What drivers call devices of the topology that are here, by index.
+        versions: Of the libraries here.
+    """
+    notes = []
+    there, here = costs.versions.get("tensorflow"), versions.get("tensorflow")
+    if there and here and there != here:
+        notes.append(f"{path} was measured with TensorFlow {there}, this is {here}")
+    others = {
+        (device.title, titles[index]): None
+        for index, device in measured.items()
+        if titles.get(index) and device.title != titles[index]
+    }
+    return notes + [f"{path} was measured on {there}, this machine has {here}" for there, here in others]
+
+
+def inferred_ops(costed: CostedGraph) -> dict[str, float]:
+    """Share of the seconds on measured devices by type of op, of ops whose very shapes were not measured."""
+    found: dict[str, float] = {}
+    whole = sum(map(sum, costed.measured.values()))
+    for position, op in enumerate(costed.graph.ops):
+        seconds = sum(row[position] for row in costed.measured.values())
+        if seconds > 0 and op.name not in costed.measured_ops:
+            found[op.type] = found.get(op.type, 0.0) + seconds / whole
+    return found
+
+
+def _told(device: MeasuredDevice) -> str:
+    return f"{device.type} {device.title or 'without a title'} (as {device.hardware}), {len(device.ops)} ops"
+
+
+def _first(types: Iterable[str]) -> str:
+    names = sorted(types)
+    return ", ".join(names[:_MAX_LISTED]) + (
+        f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    )
