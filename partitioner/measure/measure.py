@@ -10,6 +10,7 @@ from typing import Any
 from cost_models.measured import MeasuredDevice, MeasuredOp, signature
 from cost_models.specs import OpSpec
 from partitioner.ir.costed import CostedGraph
+from partitioner.measure.fused import shared_seconds
 from partitioner.measure.step_times import StepTimes, time_step
 
 
@@ -67,13 +68,14 @@ def _overhead_seconds(costed: CostedGraph, times: StepTimes) -> float:
 
 def _measured_ops(step: Measurable, times: StepTimes) -> dict[str, MeasuredOp]:
     """By signature, the median over the ops that have it and ran; one that never ran was folded away."""
+    op_seconds = shared_seconds(step.costed, times.op_seconds, times.kernels)
     found: dict[str, list[float]] = {}
     first: dict[str, MeasuredOp] = {}
     for op, spec, cost in zip(step.costed.graph.ops, step.specs, step.costed.costs, strict=True):
         key = signature(spec)
         seconds = found.setdefault(key, [])
-        if op.name in times.op_seconds:
-            seconds.append(times.op_seconds[op.name])
+        if op.name in op_seconds:
+            seconds.append(op_seconds[op.name])
         first.setdefault(
             key,
             MeasuredOp(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from partitioner.measure.profiler import Event, profiled
 
@@ -21,11 +21,13 @@ class StepTimes:
         step_seconds: Of a whole step, not profiled.
         op_seconds: By op; of a loop or a branch, all that ran in it. Ops that TensorFlow folded away are missing.
         num_runs: Runs behind each number.
+        kernels: By op, the type of what ran under its name.
     """
 
     step_seconds: float
     op_seconds: Mapping[str, float]
     num_runs: int
+    kernels: Mapping[str, str] = field(default_factory=dict)
 
 
 def time_step(
@@ -47,6 +49,7 @@ def time_step(
     """
     plain: list[float] = []
     ops_of_run: list[dict[str, float]] = []
+    kernels: dict[str, str] = {}
     start = time.perf_counter()
     try:
         for _ in range(WARMUPS):
@@ -56,14 +59,18 @@ def time_step(
             if passed > budget_seconds and len(ops_of_run) >= LEAST_RUNS:
                 break
             plain.append(_seconds(run))
-            ops_of_run.append(seconds_by_op(profiled(run), ops))
+            events = profiled(run)
+            ops_of_run.append(seconds_by_op(events, ops))
+            kernels |= kernel_by_op(events, ops)
             on_progress(min(1.0, max(len(ops_of_run) / MOST_RUNS, passed / budget_seconds)))
     except KeyboardInterrupt:
         if not ops_of_run:
             raise
     seen = dict.fromkeys(name for found in ops_of_run for name in found)
     medians = {name: statistics.median(found.get(name, 0.0) for found in ops_of_run) for name in seen}
-    return StepTimes(step_seconds=statistics.median(plain), op_seconds=medians, num_runs=len(ops_of_run))
+    return StepTimes(
+        step_seconds=statistics.median(plain), op_seconds=medians, num_runs=len(ops_of_run), kernels=kernels
+    )
 
 
 def seconds_by_op(events: Iterable[Event], ops: Collection[str]) -> dict[str, float]:
@@ -81,6 +88,12 @@ def seconds_by_op(events: Iterable[Event], ops: Collection[str]) -> dict[str, fl
             found = device if on_device else host
             found[owner] = found.get(owner, 0.0) + event.seconds
     return host | device
+
+
+def kernel_by_op(events: Iterable[Event], ops: Collection[str]) -> dict[str, str]:
+    """The op type of what ran on the host under each op's name: its own, or that of a kernel it was replaced by."""
+    named = (event.name.rpartition(":") for event in events if not event.plane.startswith("/device:"))
+    return {name: kernel for name, _, kernel in named if name in ops}
 
 
 def _owner(name: str, ops: Collection[str]) -> str | None:
