@@ -1,0 +1,170 @@
+"""Whether plans are ranked as they turn out: predicted against measured step times of many plans of one model.
+
+`python -m tests.benchmarks.ranking` measures the ops of a model, then plans it in many ways with what was measured: on
+one device, cut in two after each of its blocks in 8 microbatches, cut where the planner wants in 1 to 32 microbatches,
+and as the planner chooses. It runs each plan, in turns, in a process of its own, on two logical CPU devices with one
+intra-op thread each, and prints Kendall's tau between predicted and measured times, and how far what the planner chose
+is from the best.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from scipy.stats import kendalltau
+
+from tests.benchmarks.pipeline_workloads import WORKLOADS, batch, keras_model
+from tests.benchmarks.turns import Contender, answer_turns, take_turns
+
+DEVICES = ["CPU:0", "CPU:1"]
+MICROBATCHES = (1, 2, 4, 8, 16, 32)
+NUM_BLOCKS = 8
+AUTO = "auto"
+
+
+def _tapering() -> tuple[Any, Any]:
+    """Blocks that get lighter, so that no two cuts are equally good."""
+    import keras
+    from keras import layers
+
+    keras.utils.set_random_seed(0)
+    x = inputs = keras.Input((1024,))
+    for index in range(NUM_BLOCKS):
+        x = layers.Dense(1024 - 96 * index, activation="gelu", name=f"block_{index}")(x)
+    model: Any = keras.Model(inputs, layers.Dense(16, name="scores")(x))
+    model.compile("adam", "mse", jit_compile=False)
+    generator = np.random.default_rng(0)
+    rows = 2048
+    return model, (
+        generator.standard_normal((rows, 1024), np.float32),
+        generator.standard_normal((rows, 16), np.float32),
+    )
+
+
+def _workload(name: str) -> tuple[Any, Any]:
+    return keras_model(WORKLOADS[name]), batch(WORKLOADS[name])
+
+
+MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {"tapering": _tapering, "decoder": partial(_workload, "decoder")}
+
+
+def ways(model: str) -> dict[str, Mapping[str, Any]]:
+    """The plans to compare: by title, arguments of `plan`."""
+    split = {"strategy": "layer-split"}
+    found: dict[str, Mapping[str, Any]] = {"one device": {"strategy": "single", "microbatches": 1}}
+    for count in MICROBATCHES:
+        found[f"{count} microbatches"] = split | {
+            "microbatches": count,
+            "schedule": "1f1b" if count > 1 else "sequential",
+        }
+    if model == "tapering":
+        for cut in range(1, NUM_BLOCKS):
+            pins = {f"block_{index}": DEVICES[index >= cut] for index in range(NUM_BLOCKS)}
+            found[f"cut after {cut}"] = split | {"microbatches": 8, "schedule": "1f1b", "pins": pins}
+    return found | {AUTO: {}}
+
+
+def _start(num_threads: int) -> None:
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    import tensorflow as tf
+
+    import partitioner
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(num_threads)
+    partitioner.set_up_devices(DEVICES)
+
+
+def _measure(name: str, path: Path) -> None:
+    """Write what the model's ops take on one core."""
+    from partitioner import api
+
+    os.sched_setaffinity(0, {0})
+    _start(1)
+    os.environ["XDG_CACHE_HOME"] = str(path.parent)
+    model, (x, _) = MODELS[name]()
+    api.plan(model, devices=DEVICES, batch_size=len(x), strategy="single", costs="measured", time_limit=5)
+    api.save_costs(model, path)
+    print("{}", flush=True)
+
+
+def _run(name: str, way: str, costs: Path) -> None:
+    """Say what was predicted, then answer each line on stdin with the seconds of a step."""
+    import tensorflow as tf
+
+    import partitioner
+
+    _start(len(DEVICES))
+    model, data = MODELS[name]()
+    plan = partitioner.plan(
+        model, devices=DEVICES, batch_size=len(data[0]), costs=costs, time_limit=20, **ways(name)[way]
+    )
+    text = f"{plan.strategy}, {plan.num_microbatches} microbatches, {plan.schedule}"
+    placed: Any = partitioner.place(model, plan)
+    steps = iter(tf.data.Dataset.from_tensors(data).repeat())
+    placed.make_train_function()
+    said = {"seconds": plan.predicted.step_seconds, "text": text}
+    answer_turns(lambda: placed.train_function(steps)["loss"].numpy(), said)
+
+
+def _compare(name: str, rounds: int, folder: Path) -> None:
+    costs = folder / f"{name}.json"
+    if not costs.exists():
+        take_turns({name: [__spec__.name, "--measure", name, costs]}, 0)
+    contenders: dict[str, Sequence[object]] = {way: [__spec__.name, "--run", name, way, costs] for way in ways(name)}
+    found = take_turns(contenders, rounds)
+    table = Table(title=f"{name}: plans by measured step time (median)", title_justify="left")
+    for column in ("", "plan", "measured ms", "predicted ms", "error"):
+        table.add_column(column, justify="right" if column.endswith(("ms", "error")) else "left")
+    for way, one in sorted(found.items(), key=lambda item: item[1].median):
+        predicted = one.said["seconds"]
+        error = predicted / one.median - 1
+        table.add_row(way, one.said["text"], f"{one.median * 1e3:.1f}", f"{predicted * 1e3:.1f}", f"{error:+.1%}")
+    console = Console(width=120)
+    console.print(table)
+    console.print(_summary(found))
+
+
+def _summary(found: Mapping[str, Contender]) -> str:
+    fixed = [one for way, one in found.items() if way != AUTO]
+    tau: Any = kendalltau([one.said["seconds"] for one in fixed], [one.median for one in fixed])
+    best, chosen = min(fixed, key=lambda one: one.median), found[AUTO]
+    return (
+        f"Kendall's tau over {len(fixed)} plans: {tau.statistic:.3f}. The planner chooses {chosen.said['text']}, which "
+        f"took {chosen.median / best.median - 1:+.1%} longer than the best, {best.said['text']}"
+    )
+
+
+def main() -> None:
+    """Measure, plan, run, and print a table per model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--folder", type=Path, help="keep what was measured here, and use what is there already")
+    options = parser.parse_args()
+    if options.measure:
+        _measure(options.measure[0], Path(options.measure[1]))
+    elif options.run:
+        name, way, costs = options.run
+        _run(name, way, Path(costs))
+    else:
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = options.folder or Path(temporary)
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in options.models:
+                _compare(name, options.rounds, folder)
+
+
+if __name__ == "__main__":
+    main()
