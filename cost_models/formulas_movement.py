@@ -15,8 +15,12 @@ _FREE = (
     " ReadVariableOp VarIsInitializedOp Empty NoOp ControlTrigger Switch Merge RefSwitch RefMerge Enter"
     " Exit NextIteration LoopCond Assert Print PrintV2 StringFormat StringJoin AsString EmptyTensorList"
     " TensorListReserve TensorListLength TensorListElementShape TensorListGetItem TensorListSetItem"
-    " TensorListPushBack TensorListPopBack TensorListResize RngReadAndSkip StatelessRandomGetAlg"
+    " TensorListPushBack TensorListPopBack TensorListResize TensorListConcatLists"
+    " OptionalFromValue OptionalGetValue OptionalHasValue OptionalNone RngReadAndSkip StatelessRandomGetAlg"
 )
+
+FREE_OP_TYPES = frozenset(_FREE.split())
+"""Types of ops that do no work."""
 
 # Every input is read and every output is written, with no arithmetic on floats.
 _COPYING = (
@@ -61,9 +65,10 @@ def _gathering(op: OpSpec) -> OpCost:
     return OpCost(read_bytes=size_bytes + op.inputs[1].size_bytes, written_bytes=size_bytes)
 
 
-@register("TensorListFromTensor", "TensorListStack", "TensorListConcatV2")
+@register("TensorListFromTensor", "TensorListScatter", "TensorListScatterV2", "TensorListSplit")
+@register("TensorListStack", "TensorListGather", "TensorListConcat", "TensorListConcatV2")
 def _list_copying(op: OpSpec) -> OpCost:
-    """Between one tensor and a list, whose handle has no size: as much is read as written."""
+    """Between one tensor and a list that holds as much, which may be known of only one of them."""
     size_bytes = max(op.inputs[0].size_bytes, op.outputs[0].size_bytes)
     return OpCost(read_bytes=size_bytes, written_bytes=size_bytes)
 
@@ -102,14 +107,14 @@ for _flops, _op_types in _RANDOM.items():
     register(*_op_types.split())(partial(_random, flops=_flops))
 
 
-@register("AssignVariableOp")
+@register("AssignVariableOp", "Assign")
 def _assign(op: OpSpec) -> OpCost:
-    """Copies its value. The variable comes as a handle without a size."""
+    """Copies its value. The variable comes as a handle without a size, or as itself in TensorFlow 1."""
     size_bytes = op.inputs[1].size_bytes
     return OpCost(read_bytes=size_bytes, written_bytes=size_bytes)
 
 
-@register("AssignAddVariableOp", "AssignSubVariableOp")
+@register("AssignAddVariableOp", "AssignSubVariableOp", "AssignAdd", "AssignSub")
 def _assign_add(op: OpSpec) -> OpCost:
     """Reads the variable and its change, writes the variable."""
     value = op.inputs[1]

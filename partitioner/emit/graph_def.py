@@ -42,6 +42,13 @@ def place_graph_def(graph_def: Any, placement: Mapping[str, str], suffix: str) -
     return placed
 
 
+def add_waits(graph_def: Any, waits: Mapping[str, str]) -> None:
+    """Let nodes of `graph_def` wait for others, by name."""
+    for node in graph_def.node:
+        if node.name in waits:
+            node.input.append(f"^{waits[node.name]}")
+
+
 def register_functions(graph_def: Any) -> None:
     """Let the runtime know the functions that nodes of `graph_def` call; importing adds them to a graph alone."""
     runtime: Any = context.context()

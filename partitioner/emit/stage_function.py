@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function
 
-from partitioner.emit.graph_def import place_graph_def, register_functions
+from partitioner.emit.graph_def import add_waits, place_graph_def, register_functions
 from partitioner.emit.microbatches import HOST
 from partitioner.emit.options import unoptimized
 from partitioner.ir.devices import DeviceName
@@ -21,6 +21,7 @@ from partitioner.ir.execution import Execution, replica_prefix
 from partitioner.ir.graph_def import producer, reference, tensor_name
 from partitioner.ir.stage_programs import Gather, ProgramKind, StageProgram, StagePrograms
 from partitioner.ir.step import CapturedStep
+from partitioner.stages.run_ahead import keeps_order, run_ahead_limits
 
 _numbers = itertools.count()
 _ARGUMENTS = "partition_arguments"  # scope of what is added to a stage's ops
@@ -119,7 +120,11 @@ class StageFunctions:
             )
         )
         number = next(_numbers)
-        placed = place_graph_def(body, self._devices(program), suffix=f"stage_{number}")
+        devices = self._devices(program)
+        placed = place_graph_def(body, devices, suffix=f"stage_{number}")
+        if keeps_order(program.device) and set(devices.values()) == {program.device}:
+            aliases = self._programs.aliases
+            add_waits(placed, run_ahead_limits(self._step.graph, program.ops, aliases=aliases, given=program.inputs))
         register_functions(placed)
         given = {name: self._dtype(name) for name in program.inputs}
         handles = {f"{name}:0": self._dtype(f"{name}:0") for name in captures}

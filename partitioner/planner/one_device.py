@@ -15,6 +15,7 @@ from partitioner.planner.buffer_walk import walk
 from partitioner.planner.buffers import Buffers
 from partitioner.planner.memory_use import largest_tensors, memory_use
 from partitioner.planner.run_order import run_orders
+from partitioner.stages.run_ahead import run_ahead_limits
 
 
 def with_memory_of_one(schedule: Schedule, costed: CostedGraph, buffers: Buffers, device: int) -> Schedule:
@@ -78,5 +79,8 @@ def _orders(costed: CostedGraph, *, is_cpu: bool) -> Iterator[list[str]]:
         op.name: dict.fromkeys([*(graph.tensor[read].producer for read in op.inputs), *op.control_inputs])
         for op in graph.ops
     }
+    if is_cpu:
+        for name, source in run_ahead_limits(graph, [op.name for op in graph.ops]).items():
+            needs[name][source] = None
     working = [op.name for op, cost in zip(graph.ops, costed.costs, strict=True) if cost.flops or cost.moved_bytes]
     return run_orders([op.name for op in graph.ops], needs, frozenset(working) if is_cpu else frozenset())

@@ -13,6 +13,7 @@ from partitioner.planner.buffer_walk import walk
 from partitioner.planner.buffers import Buffers
 from partitioner.planner.memory_use import largest_tensors
 from partitioner.planner.run_order import run_orders
+from partitioner.stages.run_ahead import keeps_order, run_ahead_limits
 
 CALL_SECONDS = 70e-6
 """To start a function and to hand over its results: 50 to 90 us between CPU devices of TensorFlow 2.21 on a 2-core x86
@@ -133,7 +134,10 @@ class StageCosts:
         for name in program.ops:
             made = (graph.tensor[aliases.get(read, read)].producer for read in graph.op[name].inputs)
             needs[name] = inside.intersection([*made, *graph.op[name].control_inputs])
-        is_cpu = self.kinds[self.device(program.device)] == "CPU"
+        is_cpu = keeps_order(program.device)
+        if is_cpu:
+            limits = run_ahead_limits(graph, program.ops, aliases=aliases, given=program.inputs)
+            needs = {name: found | {limits[name]} if name in limits else found for name, found in needs.items()}
         return run_orders(program.ops, needs, self._working.intersection(program.ops) if is_cpu else ())
 
 

@@ -79,8 +79,8 @@ class _Holding:
         self._changes: dict[str, Counter[int]] = {}
         shared = self._shared(profile.allocations)
         for made in profile.allocations:
-            for device, end in shared.get(id(made), {self._device(made): made.end}).items():
-                self._hold(device, made.start, end, made.size_bytes)
+            for device, (start, end) in shared.get(id(made), {self._device(made): (made.start, made.end)}).items():
+                self._hold(device, start, end, made.size_bytes)
         for gone in profile.released:
             # It was a variable's, which is counted for good.
             if gone.run in self._call_of:
@@ -121,12 +121,15 @@ class _Holding:
                 for device, end in self._last_reads(name, part).items():
                     self._hold(device, start, end, size)
 
-    def _shared(self, allocations: Iterable[Allocation]) -> dict[int, dict[str, int]]:
-        """For each buffer (by id) that another device reads too, until when each device holds it."""
+    def _shared(self, allocations: Iterable[Allocation]) -> dict[int, dict[str, tuple[int, int]]]:
+        """For each buffer (by id) that another device reads too, from and until when each device holds it.
+
+        It comes to the others when the call that made it has ended.
+        """
         made_in: dict[str, list[Allocation]] = {}
         for made in allocations:
             made_in.setdefault(self._call_of.get(made.run, ""), []).append(made)
-        found: dict[int, dict[str, int]] = {}
+        found: dict[int, dict[str, tuple[int, int]]] = {}
         for label, program in self._programs.items():
             is_whole = program.kind in (ProgramKind.ONCE, ProgramKind.UPDATE)
             for name in program.outputs:
@@ -135,11 +138,13 @@ class _Holding:
                 for part, call in self._calls.get(label, {}).items():
                     made = self._buffer(name, program, call, made_in.get(call.name, ()))
                     if made is not None:
-                        until = found.setdefault(id(made), {program.device: call.end})
+                        spans = found.setdefault(id(made), {program.device: (made.start, call.end)})
                         for device, end in self._last_reads(name, None if is_whole else part).items():
-                            until[device] = max(until.get(device, 0), min(end, made.end))
+                            start, known = spans.get(device, (call.end, 0))
+                            spans[device] = start, max(known, min(end, made.end))
                         # Whoever reads it last has it until it is let go.
-                        until[max(until, key=until.__getitem__)] = made.end
+                        last = max(spans, key=lambda device: spans[device][1])
+                        spans[last] = spans[last][0], made.end
         return found
 
     def _buffer(
