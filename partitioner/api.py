@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import weakref
 from collections.abc import Mapping, Sequence
@@ -40,11 +41,13 @@ from partitioner.emit.placed_model import PlacedModel
 from partitioner.emit.program import RESULTS, PlacedProgram
 from partitioner.emit.variables import refresh_optimizer
 from partitioner.errors import UsageError
+from partitioner.ir.costed import CostedGraph
 from partitioner.ir.execution import Execution
 from partitioner.ir.plan import CostsInfo, ModelInfo, Objective, Origin, PlanDocument, Strategy, Verification
 from partitioner.ir.step import CapturedStep, StepKind
 from partitioner.measure.store import write_costs
 from partitioner.plan_view import Plan
+from partitioner.planner.all_reduces import with_all_reduce
 from partitioner.planner.assemble import plan_fields
 from partitioner.planner.chosen_topology import chosen_topology
 from partitioner.planner.costs import cost_graph
@@ -56,9 +59,17 @@ from partitioner.planner.microbatch_options import (
     allowed_recompute,
     allowed_schedules,
     microbatch_notes,
+    refuse_uncuttable,
 )
 from partitioner.planner.microbatches import Microbatching
 from partitioner.planner.pins import pinned_ops
+from partitioner.planner.replicas import (
+    replica_groups,
+    replicated,
+    sends_of_all,
+    single_device_baselines,
+    within_replica,
+)
 from partitioner.planner.search import search
 from partitioner.planner.topology import parse_devices
 from partitioner.planner.transfer import rebase, transfer_placement
@@ -112,6 +123,7 @@ def plan(
     input_shape: InputShape = None,
     training: bool = True,
     strategy: str = "auto",
+    replicas: int | str = "auto",
     microbatches: int | str = "auto",
     schedule: str = "auto",
     recompute: str = "auto",
@@ -139,8 +151,11 @@ def plan(
         batch_size: Rows of a batch.
         input_shape: Sizes without the batch, one tuple or one per input name, where the model does not say.
         training: Plan the training step (forward, loss, gradients, update), or inference.
-        strategy: `auto`, `single` or `layer-split`.
-        microbatches: Parts that a batch is cut into, so that devices work at the same time; or `auto`.
+        strategy: `auto`, `single`, `layer-split`, `mirrored` (a replica of the model on each device) or `mixed`
+            (replicas of several devices each).
+        replicas: How many copies of the model each train on a part of the batch. The devices are cut into as many runs
+            of consecutive ones; `auto` takes one per device if `mirrored`, else one.
+        microbatches: Parts that a batch (of a replica) is cut into, so that devices work at the same time; or `auto`.
         schedule: `sequential`, `gpipe`, `1f1b` or `interleaved`: in which order stages work on microbatches; or `auto`.
         recompute: Whether stages rerun their forward ops in the backward pass rather than keep what they made: `none`,
             `all`, or `auto`, where memory asks for it.
@@ -182,6 +197,7 @@ def plan(
         memory_limit=memory_limit,
         present=titles,
     )
+    groups = replica_groups(chosen, replicas, machines, batch_size=batch_size, microbatches=microbatches)
     trained = training_objective(model, loss=loss, optimizer=optimizer) if training else None
     x = input_specs(model, _input_shapes(input_shape), example_inputs)
     step = _capture(model, x, example_targets, trained, batch_size)
@@ -189,24 +205,38 @@ def plan(
     refresh_optimizer(trained.optimizer if trained else None)
     measured = measured_devices(known, machines, titles)
     machines = with_measured_links(machines, known)
-    costed = cost_graph(step.graph, machines, measured)
+    whole = cost_graph(step.graph, machines, measured)
     source_of_costs = str(costs) if isinstance(costs, (str, Path)) else MEASURED
-    refuse_other_ops(source_of_costs, costed, measured)
+    refuse_other_ops(source_of_costs, whole, measured)
+    refuse_uncuttable(step, len(groups))
+    first, rows = groups[0], math.ceil(batch_size / len(groups))
+    machines_of_one = machines.subset(first) if len(groups) > 1 else machines
+    measured_of_one = {place: measured[index] for place, index in enumerate(first) if index in measured}
+
+    def costed_for(rows: int) -> CostedGraph:
+        return cost_graph(graph_for_batch(step, rows), machines_of_one, measured_of_one)
+
+    costed = whole if len(groups) == 1 else costed_for(rows)
     found = search(
         costed,
-        strategy=chosen,
+        strategy=within_replica(chosen, groups),
         objective=goal,
-        pinned=pinned_ops(step.graph, pins or {}, names),
+        pinned=pinned_ops(step.graph, pins or {}, [names[index] for index in first]),
         time_limit_seconds=time_limit,
         seed=seed,
         microbatching=Microbatching(
             counts=allowed_counts(step, microbatches),
             schedules=allowed_schedules(schedule),
             recompute=allowed_recompute(recompute),
-            costed_for=lambda rows: cost_graph(graph_for_batch(step, rows), machines, measured),
+            costed_for=costed_for,
             programs=lambda execution: stage_programs(step, execution, results=RESULTS[step.kind]),
+            plain=len(groups) == 1,
         ),
     )
+    if len(groups) > 1:
+        graph = graph_for_batch(step, math.ceil(rows / found.num_microbatches))
+        found = replace(found, baselines=single_device_baselines(whole))
+        found = with_all_reduce(found, graph, machines, groups)
     _last_step[model] = step
     _last_costs[model] = known
     info = ModelInfo(
@@ -221,13 +251,17 @@ def plan(
         **({} if trained is None else _objective_fields(trained)),
     )
     infos = [replace(i, origin=Origin.MEASURED) if n in measured else i for n, i in enumerate(infos)]
-    fields = plan_fields(costed, found, infos, requested=chosen, objective=goal)
+    fields = plan_fields(costed, found, [infos[index] for index in first], requested=chosen, objective=goal)
+    if len(groups) > 1:
+        fields = replicated(fields, found, infos, groups)
     fields["costs"] = CostsInfo(
         source=source_of_costs, measured_share=costed.measured_share, inferred_ops=inferred_ops(costed)
     )
-    fields["links"] = link_infos(machines, found.schedule.sends, is_described=topology is not None, named=link)
+    fields["links"] = link_infos(
+        machines, sends_of_all(found, infos, groups), is_described=topology is not None, named=link
+    )
     fields["notes"] += tuple(notes_on_costs(costs, known, measured, machines, titles))
-    fields["notes"] += microbatch_notes(step, found.num_microbatches, microbatches)
+    fields["notes"] += microbatch_notes(step, found.num_microbatches, microbatches, num_replicas=len(groups))
     return Plan(model=info, versions=_versions(), **fields)
 
 

@@ -63,8 +63,9 @@ def _partition(options: argparse.Namespace) -> None:
     from partitioner.cli.output import output_directory
     from partitioner.planner.chosen_topology import chosen_topology
 
+    from partitioner.planner.replicas import replica_groups
     # What is wrong here is told before TensorFlow is loaded, which takes seconds.
-    names, _, _ = chosen_topology(
+    names, machines, _ = chosen_topology(
         options.devices,
         topology=options.topology,
         hardware=options.hardware,
@@ -72,6 +73,13 @@ def _partition(options: argparse.Namespace) -> None:
         memory_limit=options.memory_limit,
     )
     directory = output_directory(options)
+    replica_groups(
+        Strategy(options.strategy),
+        options.replicas,
+        machines,
+        batch_size=options.batch_size,
+        microbatches=options.microbatches,
+    )
     progress = Progress(enabled=not options.quiet)
 
     with stdout_is_stderr():
@@ -129,6 +137,7 @@ def _plan(api: Any, options: argparse.Namespace, devices: list[str], loaded: Any
         strategy=options.strategy,
         objective=options.objective,
         microbatches=options.microbatches,
+        replicas=options.replicas,
         schedule=options.schedule,
         recompute=options.recompute,
         hardware=options.hardware,

@@ -20,6 +20,7 @@ examples:
   partition 'model.py:build_model(depth=50)' --devices GPU:0-3 \\
       --hardware a100-80gb --link nvlink3
   partition model.py --devices GPU:0,GPU:1 --microbatches 8 --schedule 1f1b
+  partition model.py --devices GPU:0-3 --strategy mixed --replicas 2
   partition model.py --topology '64x dgx-h100' --dry-run
   partition model_partitioned/plan.json --svg placement.svg
   partition --list-hardware
@@ -158,9 +159,18 @@ def _add_devices(group: argparse._ArgumentGroup) -> None:
 def _add_search(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--strategy",
-        choices=["auto", "single", "layer-split"],
+        choices=["auto", "single", "layer-split", "mirrored", "mixed"],
         default="auto",
-        help="auto uses as many devices as pay, layer-split uses all (default: %(default)s)",
+        help="auto uses as many devices as pay, layer-split uses all; mirrored trains a replica of the model on each, "
+        "mixed replicas of several devices (default: %(default)s)",
+    )
+    group.add_argument(
+        "--replicas",
+        type=_count_or_auto,
+        default="auto",
+        metavar="N|auto",
+        help="cut the devices into N runs, each with a copy of the model and its share of a batch "
+        "(default: %(default)s)",
     )
     group.add_argument(
         "--objective",
@@ -171,10 +181,11 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--microbatches",
-        type=_microbatches,
+        type=_count_or_auto,
         default="auto",
         metavar="N|auto",
-        help="pass the batch through the stages in N parts; auto takes as many as pay (default: %(default)s)",
+        help="pass the batch (of a replica) through the stages in N parts; auto takes as many as pay "
+        "(default: %(default)s)",
     )
     group.add_argument(
         "--schedule",
@@ -254,7 +265,7 @@ def _count(text: str) -> int:
     return value
 
 
-def _microbatches(text: str) -> int | str:
+def _count_or_auto(text: str) -> int | str:
     if text == "auto":
         return text
     try:

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from partitioner.ir.devices import DeviceName
+from partitioner.ir.devices import share_memory
 
 # Below this, what TensorFlow adds to each tensor it sends (some 20 us) takes longer than the bytes do over PCIe, so
 # that two large messages are faster than several small ones.
@@ -42,7 +42,7 @@ def all_reduce(values: Sequence[Any], devices: Sequence[str], *, shape: Sequence
     num_elements = 1
     for size in shape:
         num_elements *= size
-    if shares_memory(devices) or num_elements * values[0].dtype.size < _LEAST_CUT_BYTES:
+    if share_memory(devices) or num_elements * values[0].dtype.size < _LEAST_CUT_BYTES:
         with tf.device(devices[turn % count]):
             return [tf.add_n(list(values))] * count
     return _in_pieces(values, devices, shape=shape, num_elements=num_elements)
@@ -74,7 +74,7 @@ def all_gather(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:
     """The rows of a tensor of all replicas, in the order of these, for each of them."""
     if len(values) == 1:
         return list(values)
-    if shares_memory(devices):
+    if share_memory(devices):
         with tf.device(devices[0]):
             return [tf.concat(values, axis=0)] * len(values)
     found = []
@@ -82,9 +82,3 @@ def all_gather(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:
         with tf.device(device):
             found.append(tf.concat(values, axis=0))
     return found
-
-
-def shares_memory(devices: Sequence[str]) -> bool:
-    """Whether a tensor on one of these devices is on all: they are CPU devices of one process."""
-    names = [DeviceName.parse(device) for device in devices]
-    return all(name.type == "CPU" for name in names) and len({name.host for name in names}) == 1

@@ -186,7 +186,7 @@ class _Run:
         return [one for one in ended if one is not None]
 
     def _final(self, state: CarriedState) -> Any:
-        """What a carried variable becomes in all replicas: the mean of a statistic, of all else what the first one has."""
+        """What a carried variable becomes in all replicas: the mean of a statistic, else what the first one has."""
         values = [run.final(state.written) for run in self.runs]
         if len(values) == 1 or not values[0].dtype.is_floating:
             return values[0]

@@ -72,6 +72,12 @@ def short_name(canonical: str) -> str:
     return DeviceName.parse(canonical).short
 
 
+def share_memory(canonical: Iterable[str]) -> bool:
+    """Whether a tensor on one of these devices is on all, with no copy: they are CPU devices of one process."""
+    names = [DeviceName.parse(device) for device in canonical]
+    return all(name.type == "CPU" for name in names) and len({name.host for name in names}) == 1
+
+
 def short_ranges(canonical: Iterable[str]) -> list[str]:
     """Many devices in few words: `GPU:0-7`, `/job:worker/task:0-63/GPU:0-7`."""
     indices: dict[tuple[str, int, int, str], list[int]] = {}

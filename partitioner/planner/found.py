@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from partitioner.ir.plan import Baseline, Considered, SolverInfo
-from partitioner.ir.schedule import Schedule
+from partitioner.ir.schedule import Schedule, Send
 from partitioner.ir.stage_programs import StagePrograms
 from partitioner.planner.coarsen import Coarsening
 from partitioner.planner.staged_schedule import StagedSchedule
@@ -16,7 +16,8 @@ from partitioner.stages.schedules import ScheduleKind
 class Found:
     """The chosen placement, how the batch passes through it, what it was compared with, and what is proved of it.
 
-    `staged` and `programs` are None where the step runs as one graph; the schedule is then `sequential`.
+    `staged` and `programs` are None where the step runs as one graph; the schedule is then `sequential`. `exchanges` is
+    what replicas send each other to sum gradients.
     """
 
     placement: dict[str, int]
@@ -31,3 +32,4 @@ class Found:
     staged: StagedSchedule | None = None
     programs: StagePrograms | None = None
     considered: tuple[Considered, ...] = ()
+    exchanges: tuple[Send, ...] = ()

@@ -14,6 +14,16 @@ from partitioner.stages.schedules import ScheduleKind
 _MOST_MICROBATCHES = 32
 
 
+def refuse_uncuttable(step: CapturedStep, num_replicas: int) -> None:
+    """Refuse replicas for a step whose batch cannot be cut.
+
+    Raises:
+        UsageError: The reason is in it.
+    """
+    if num_replicas > 1 and (reason := _uncuttable(step)):
+        raise UsageError(f"the batch cannot be cut into replicas: {reason}", help="--replicas 1")
+
+
 def allowed_counts(step: CapturedStep, asked: int | str) -> tuple[int, ...]:
     """Numbers of microbatches to choose from: the one asked for, or powers of two.
 
@@ -66,9 +76,13 @@ def allowed_recompute(asked: str) -> Literal["auto", "none", "all"]:
     raise UsageError(f"unknown recompute {asked!r}", notes=["this version has: auto, none, all"])
 
 
-def microbatch_notes(step: CapturedStep, num_microbatches: int, asked: int | str) -> tuple[str, ...]:
-    """What a reader of the plan should know: what microbatches change here, or why the batch runs in one piece."""
+def microbatch_notes(
+    step: CapturedStep, num_microbatches: int, asked: int | str, *, num_replicas: int = 1
+) -> tuple[str, ...]:
+    """What a reader of the plan should know: what microbatches and replicas change here, or why there are none."""
     coupled = _coupled(step)
+    if num_replicas > 1:
+        return tuple(f"unlike on one device, {sentence}" for sentence in batch_coupling(step.graph, replicas=True))
     if num_microbatches > 1:
         return tuple(f"unlike with the whole batch, {sentence}" for sentence in coupled)
     if asked != "auto":

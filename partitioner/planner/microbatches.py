@@ -27,6 +27,7 @@ class Microbatching:
         recompute: `none`; `all` stages; or `auto`, as many as it takes to fit.
         costed_for: The same step for a number of rows, with its costs; asked once per size.
         programs: The stage programs of an execution.
+        plain: Whether the step may run as one graph at all; replicas run in stages.
     """
 
     counts: tuple[int, ...]
@@ -34,11 +35,13 @@ class Microbatching:
     recompute: Literal["auto", "none", "all"] = "auto"
     costed_for: Callable[[int], CostedGraph]
     programs: Callable[[Execution], StagePrograms]
+    plain: bool = True
 
     @property
     def allows_plain(self) -> bool:
         """Whether the step may run as one graph, every op as soon as it can."""
-        return 1 in self.counts and ScheduleKind.SEQUENTIAL in self.schedules and self.recompute != "all"
+        in_one = 1 in self.counts and ScheduleKind.SEQUENTIAL in self.schedules
+        return self.plain and in_one and self.recompute != "all"
 
 
 @dataclass(frozen=True, kw_only=True)

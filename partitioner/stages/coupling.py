@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from partitioner.ir.op_graph import Op, OpGraph, Phase
 
-_STATISTICS = "{layer} normalises each microbatch by itself and updates its moving averages once per microbatch"
-_RANDOM = "{layer} draws anew for each microbatch"
-_STATE = "{layer} updates its variables once per microbatch"
+
+@dataclass(frozen=True, slots=True)
+class _Sentences:
+    """What becomes of statistics, random numbers and other state of a layer when the batch is cut."""
+
+    statistics: str
+    random: str
+    state: str
+
+
+_MICROBATCHES = _Sentences(
+    "{layer} normalises each microbatch by itself and updates its moving averages once per microbatch",
+    "{layer} draws anew for each microbatch",
+    "{layer} updates its variables once per microbatch",
+)
+_REPLICAS = _Sentences(
+    "{layer} normalises each microbatch of each replica by itself, and its moving averages end as the replicas' mean",
+    "{layer} draws other random numbers in each replica",
+    "{layer} keeps the mean over replicas of its variables, or of whole numbers those of the first",
+)
 
 _WRITES = ("Assign", "ResourceScatter")
 _DRAWS = ("Random", "TruncatedNormal", "Multinomial")
 
 
-def batch_coupling(graph: OpGraph) -> tuple[str, ...]:
+def batch_coupling(graph: OpGraph, *, replicas: bool = False) -> tuple[str, ...]:
     """A sentence per layer whose results in training depend on how the batch is cut, in graph order.
 
     Such a layer writes variables in its forward pass or draws from a random state that TensorFlow keeps. What it writes
     tells the kinds apart: statistics depend on the step's arguments; the state of a random generator does not, and is
-    made of integers. Metrics belong to no layer and do not count.
+    made of integers. Metrics belong to no layer and do not count. With `replicas` the sentences tell of these.
     """
     if not graph.training:
         return ()
     by_row = _depending_on_arguments(graph)
-    found = (_sentence(graph, op, by_row) for op in graph.ops if op.phase is Phase.FORWARD and op.layer)
+    say = _REPLICAS if replicas else _MICROBATCHES
+    found = (_sentence(graph, op, by_row, say) for op in graph.ops if op.phase is Phase.FORWARD and op.layer)
     return tuple(dict.fromkeys(sentence for sentence in found if sentence))
 
 
@@ -55,14 +75,14 @@ def random_states(graph: OpGraph) -> frozenset[str]:
     return frozenset(found)
 
 
-def _sentence(graph: OpGraph, op: Op, by_row: frozenset[str]) -> str:
+def _sentence(graph: OpGraph, op: Op, by_row: frozenset[str], say: _Sentences) -> str:
     if op.variables and op.type.startswith(_WRITES):
         if any(graph.tensor[name].producer in by_row for name in op.inputs):
-            return _STATISTICS.format(layer=op.layer)
+            return say.statistics.format(layer=op.layer)
         integers = all("int" in graph.variable[name].spec.dtype for name in op.variables)
-        return (_RANDOM if integers else _STATE).format(layer=op.layer)
+        return (say.random if integers else say.state).format(layer=op.layer)
     if op.stateful and any(part in op.type for part in _DRAWS):
-        return _RANDOM.format(layer=op.layer)
+        return say.random.format(layer=op.layer)
     return ""
 
 
