@@ -53,7 +53,14 @@ for _flops, _op_types in FLOPS_PER_ELEMENT.items():
 
 @register("AddN", "AccumulateNV2")
 def _add_n(op: OpSpec) -> OpCost:
-    return streamed(op, (len(op.inputs) - 1) * op.outputs[0].num_elements)
+    """An add per element and further tensor. Of lists of tensors, only what both hold is added, the rest handed on.
+
+    (A loop's gradient adds a list with one tensor in it to the list of all, in every trip.)
+    """
+    if op.inputs[0].dtype != "variant":
+        return streamed(op, (len(op.inputs) - 1) * op.outputs[0].num_elements)
+    common = min(tensor.content_bytes for tensor in op.inputs)
+    return OpCost(read_bytes=len(op.inputs) * common, written_bytes=common)
 
 
 @register("ResizeBilinear", "ResizeBilinearGrad", "CropAndResize", "CropAndResizeGradImage")

@@ -8,7 +8,7 @@ from cost_models.registry import register, streamed
 from cost_models.specs import OpCost, OpSpec
 
 
-@register("Sum", "Prod", "Max", "Min", "All", "Any", "BiasAddGrad")
+@register("Sum", "Prod", "Max", "Min", "All", "Any", "BiasAddGrad", "ArgMax", "ArgMin")
 def _reduction(op: OpSpec) -> OpCost:
     """Folding n elements into one takes n - 1 operations."""
     return streamed(op, max(op.inputs[0].num_elements - op.outputs[0].num_elements, 0))
@@ -27,7 +27,7 @@ def _euclidean_norm(op: OpSpec) -> OpCost:
     return streamed(op, 2 * elements + 3 * results)
 
 
-@register("ArgMax", "ArgMin", "Cumsum", "Cumprod", "Where", "Unique", "UniqueV2", "Bincount", "DenseBincount")
+@register("Cumsum", "Cumprod", "Where", "Unique", "UniqueV2", "Bincount", "DenseBincount")
 @register("SegmentSum", "SegmentSumV2", "SegmentMean", "SegmentMax", "SegmentMaxV2", "SegmentMin")
 @register("UnsortedSegmentSum", "UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd")
 def _one_per_element(op: OpSpec) -> OpCost:
@@ -64,9 +64,24 @@ def _max_pool_grad(op: OpSpec) -> OpCost:
 
 @register("AvgPoolGrad", "AvgPool3DGrad")
 def _average_pool_grad(op: OpSpec) -> OpCost:
-    """Inputs are the sizes of the forward input and the gradient of its result: add to each window."""
+    """Inputs are the sizes of the forward input and the gradient of its result.
+
+    Each element under a window gets the gradient times one over the window's size: a multiply-add.
+    """
     results = op.inputs[1].num_elements
-    return streamed(op, results * _window(op, op.outputs[0].num_elements, results))
+    return streamed(op, 2 * results * _window(op, op.outputs[0].num_elements, results))
+
+
+@register("Dilation2D", "Dilation2DBackpropInput", "Dilation2DBackpropFilter")
+def _dilation(op: OpSpec) -> OpCost:
+    """The largest sum of an input and a filter element under each window: an add and a compare per tap.
+
+    Inputs are the forward input, the filter (height, width, channels) and, to go back, the gradient of the result.
+    Going back, the largest is found again and gets the gradient.
+    """
+    is_gradient = op.type != "Dilation2D"
+    result = op.inputs[2] if is_gradient else op.outputs[0]
+    return streamed(op, result.num_elements * (2 * math.prod(op.inputs[1].shape[:2]) + is_gradient))
 
 
 def _window(op: OpSpec, elements: int, results: int) -> int:

@@ -1,4 +1,4 @@
-"""One formula per op type: where formulas are kept, and the byte counts most of them share."""
+"""One formula per op type: where formulas are kept and looked up, and the byte counts most of them share."""
 
 from __future__ import annotations
 
@@ -30,6 +30,28 @@ def register(*op_types: str) -> Callable[[Formula], Formula]:
         return formula
 
     return add
+
+
+def op_cost(op: OpSpec) -> OpCost:
+    """FLOPs and bytes of one execution of `op`; those of `unknown` if its type has no formula.
+
+    Raises:
+        ValueError: The op's tensors or attributes are not what its type takes.
+    """
+    formula = FORMULAS.get(op.type, unknown)
+    try:
+        return formula(op)
+    except (IndexError, KeyError, ValueError) as error:
+        shapes = [[tensor.shape for tensor in tensors] for tensors in (op.inputs, op.outputs)]
+        raise ValueError(
+            f"cannot cost {op.type} with input shapes {shapes[0]}, output shapes {shapes[1]} "
+            f"and attributes {dict(op.attributes)}: {error}"
+        ) from error
+
+
+def unknown(op: OpSpec) -> OpCost:
+    """The bytes of all inputs and outputs, no FLOPs, and `costed=False`."""
+    return OpCost(read_bytes=total_bytes(op.inputs), written_bytes=total_bytes(op.outputs), costed=False)
 
 
 def total_bytes(tensors: Iterable[TensorSpec]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 # Bytes of one element, by the name TensorFlow gives the dtype. A string is counted by the
@@ -21,16 +21,25 @@ AttributeValue = bool | int | float | str | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
-    """Shape and dtype of a tensor. Every dimension is known: unknown ones are resolved before costing."""
+    """Shape and dtype of a tensor. Every dimension is known: unknown ones are resolved before costing.
+
+    Attributes:
+        shape: Sizes of its dimensions.
+        dtype: TensorFlow's name of its dtype.
+        content_bytes: For a list of tensors (dtype `variant`), the bytes of the tensors in it.
+    """
 
     shape: tuple[int, ...]
     dtype: str
+    content_bytes: int = 0
 
     def __post_init__(self) -> None:
         if any(size < 0 for size in self.shape):
             raise ValueError(f"a tensor shape has a negative dimension: {self.shape}")
         if self.dtype not in ITEM_BYTES:
             raise ValueError(f"unknown dtype {self.dtype!r}; known: {', '.join(sorted(ITEM_BYTES))}")
+        if self.content_bytes < 0:
+            raise ValueError(f"a list of tensors cannot hold {self.content_bytes} bytes")
 
     @property
     def num_elements(self) -> int:
@@ -39,38 +48,83 @@ class TensorSpec:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the buffer in bytes."""
-        return self.num_elements * ITEM_BYTES[self.dtype]
+        """Size of the buffer in bytes; for a list of tensors, of theirs."""
+        return self.num_elements * ITEM_BYTES[self.dtype] + self.content_bytes
+
+
+def compute_dtype(tensors: Iterable[TensorSpec]) -> str:
+    """The dtype whose peak rate bounds an op on these tensors: the first floating one, else float32."""
+    return next((tensor.dtype for tensor in tensors if "float" in tensor.dtype), "float32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpSpec:
-    """What a cost formula may look at: the op's type, its tensors and its attributes, never its values."""
+    """What a cost formula may look at: the op's type, its tensors and its attributes, never its values.
+
+    Attributes:
+        type: TensorFlow op type.
+        inputs: In order, handles included.
+        outputs: In order.
+        attributes: Those a formula may need.
+        runs: The functions it runs, for an op that runs any: a loop's condition and body, the branches of a
+            conditional, what a call calls.
+    """
 
     type: str
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    runs: tuple[FunctionRun, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionRun:
+    """The ops of a function, and how many times an op runs it."""
+
+    ops: tuple[OpSpec, ...]
+    times: int = 1
+
+    def __post_init__(self) -> None:
+        if self.times < 0:
+            raise ValueError(f"a function cannot run {self.times} times")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCost:
-    """Work of one execution of an op. `costed` is False when no formula knows the op type."""
+    """Work of one execution of an op.
+
+    Attributes:
+        flops: Floating-point operations.
+        read_bytes: Of what it must read once.
+        written_bytes: Of what it must write once.
+        costed: False when no formula knows the op type, or that of an op it runs.
+        parts: For an op that runs others, what these cost: the other fields are their sums.
+    """
 
     flops: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
     costed: bool = True
-
-    def __add__(self, other: OpCost) -> OpCost:
-        return OpCost(
-            flops=self.flops + other.flops,
-            read_bytes=self.read_bytes + other.read_bytes,
-            written_bytes=self.written_bytes + other.written_bytes,
-            costed=self.costed and other.costed,
-        )
+    parts: tuple[CostPart, ...] = ()
 
     @property
     def moved_bytes(self) -> int:
         """Bytes read plus bytes written."""
         return self.read_bytes + self.written_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostPart:
+    """What an op costs that another op runs.
+
+    Attributes:
+        type: Its op type.
+        dtype: What its arithmetic is on.
+        cost: Of one execution.
+        times: Executions.
+    """
+
+    type: str
+    dtype: str
+    cost: OpCost
+    times: int

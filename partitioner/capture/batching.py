@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import tensorflow as tf
 
+from partitioner.capture.functions import Reading
 from partitioner.capture.shapes import settle_shapes
 from partitioner.capture.trace import Trace
 from partitioner.ir.graph_def import producer
-from partitioner.ir.op_graph import OpGraph
+from partitioner.ir.op_graph import OpGraph, Tensor
 from partitioner.ir.step import CapturedStep
 
 
@@ -17,13 +20,20 @@ def graph_for_batch(step: CapturedStep, batch_size: int) -> OpGraph:
     """The op graph of `step` with the shapes it has for a batch of `batch_size` rows; all else is as it was."""
     arguments = [spec for spec in tf.nest.flatten(step.specs) if spec is not None]
     inputs = dict(zip(map(producer, step.inputs), arguments, strict=True))
-    specs, assumed = settle_shapes(step.graph_def, inputs, step.captures, batch_size)
-    return replace(
-        step.graph,
-        batch_size=batch_size,
-        tensors=tuple(replace(tensor, spec=specs[tensor.name]) for tensor in step.graph.tensors),
-        assumed_shapes=assumed,
-    )
+    settled = settle_shapes(step.graph_def, inputs, step.captures, batch_size)
+    tensors = tuple(replace(tensor, spec=settled.specs[tensor.name]) for tensor in step.graph.tensors)
+    return replace(step.graph, batch_size=batch_size, tensors=tensors, **settled_fields(settled, tensors))
+
+
+def settled_fields(settled: Reading, tensors: Iterable[Tensor]) -> dict[str, Any]:
+    """The fields of an op graph with these tensors that depend on the batch size."""
+    sized = {tensor.name for tensor in tensors if tensor.size_bytes}
+    return {
+        "assumed_shapes": tuple(settled.assumed),
+        "runs": settled.runs,
+        "passed_on": {a: b for a, b in settled.passed_on.items() if a in sized and b in sized},
+        "assumed_trips": settled.assumed_trips,
+    }
 
 
 def fixed_batch(trace: Trace) -> str:

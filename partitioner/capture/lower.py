@@ -10,8 +10,9 @@ import keras
 import networkx as nx
 import tensorflow as tf
 
-from cost_models.specs import AttributeValue, TensorSpec
-from partitioner.capture.batching import fixed_batch
+from cost_models.specs import TensorSpec
+from partitioner.capture.attributes import readable_attributes
+from partitioner.capture.batching import fixed_batch, settled_fields
 from partitioner.capture.gradient_order import sort_gradient_parts, tape_rank
 from partitioner.capture.graph_def import READ, bypass_identity_n, share_reads, take_colocations
 from partitioner.capture.grouping import RawOp, colocation_groups, parameter_of_slots
@@ -62,13 +63,13 @@ def capture_step(
     live = {node.name for node in graph_def.node}
     captures = {name: external for name, external in captures.items() if name in live}
 
-    specs_by_tensor, assumed = settle_shapes(graph_def, inputs, captures, batch_size)
+    settled = settle_shapes(graph_def, inputs, captures, batch_size)
     graph = _op_graph(
         trace,
         nodes=_topological(graph_def, order),
         phases=phases,
         colocations=colocations,
-        specs=specs_by_tensor,
+        specs=settled.specs,
         variables={name: variable for name, variable in variables.items() if name in live},
         names=names,
         optimizer=objective.optimizer if objective else None,
@@ -83,8 +84,8 @@ def capture_step(
             layers=trace.layers,
             inputs=tuple(tensor.name for tensor in trace.inputs),
             outputs=tuple(dict.fromkeys(_names_in(outputs, "loss", "y_pred"))),
-            assumed_shapes=assumed,
             **graph,
+            **settled_fields(settled, graph["tensors"]),
         ),
         graph_def=graph_def,
         specs=specs,
@@ -230,7 +231,7 @@ def _op_graph(
                 dict.fromkeys(producer(r) for r in node.input if r.startswith("^") and producer(r) not in variables)
             ),
             variables=op.variables,
-            attributes=_attributes(node),
+            attributes=readable_attributes(node),
             host_only=is_host_only(node),
             differentiates=op.differentiates if op.differentiates in live else "",
             stateful=trace.graph.get_operation_by_name(op.name).op_def.is_stateful,
@@ -313,19 +314,3 @@ def _layer_of_ops(
         if op.phase is Phase.UPDATE and op.name not in found and groups.get(op.name) in group_layer:
             found[op.name] = group_layer[groups[op.name]]
     return found
-
-
-def _attributes(node: Any) -> dict[str, AttributeValue]:
-    """The attributes a cost formula can read: numbers, flags, short texts and lists of integers."""
-    found: dict[str, AttributeValue] = {}
-    for key, value in node.attr.items():
-        field = value.WhichOneof("value")
-        if key.startswith("_"):
-            continue
-        if field in ("i", "f", "b"):
-            found[key] = getattr(value, field)
-        elif field == "s" and len(value.s) <= 200:
-            found[key] = value.s.decode(errors="replace")
-        elif field == "list" and value.list.i:
-            found[key] = tuple(value.list.i)
-    return dict(sorted(found.items()))

@@ -7,15 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from cost_models.specs import ITEM_BYTES, TensorSpec
-
-_INDEX_DTYPES = ("int32", "int64")
+from partitioner.capture.functions import GraphReader, Reading, plain
 
 
-def settle_shapes(
-    graph_def: Any, inputs: Mapping[str, Any], captures: Mapping[str, Any], batch_size: int
-) -> tuple[dict[str, TensorSpec], tuple[str, ...]]:
-    """Shape and dtype of every tensor for a batch of `batch_size`.
+def settle_shapes(graph_def: Any, inputs: Mapping[str, Any], captures: Mapping[str, Any], batch_size: int) -> Reading:
+    """What is known of every tensor for a batch of `batch_size`: shape and dtype, and what loops and calls run.
 
     TensorFlow's own shape inference does the work. What it leaves open depends on values: index vectors count as
     scalars, any other unknown size as the batch.
@@ -25,28 +21,29 @@ def settle_shapes(
         inputs: TensorSpec of each argument by the name of its placeholder.
         captures: Outside tensors by the name of their placeholder; their handles carry the variables' shapes.
         batch_size: Rows of a batch.
-
-    Returns:
-        Specs by tensor name, and the names of the tensors with an assumed size that are not index vectors.
     """
+    library = {function.signature.name: function for function in graph_def.library.function}
     graph = tf.__internal__.FuncGraph("settled_shapes")
     with graph.as_default():
-        replaced = {f"{name}:0": graph.capture(external) for name, external in captures.items()}
+        tf.graph_util.import_graph_def(tf.compat.v1.GraphDef(library=graph_def.library), name="")
+        given = {f"{name}:0": graph.capture(external) for name, external in captures.items()}
         for name, spec in inputs.items():
             shape = [batch_size if i == 0 and size is None else size for i, size in enumerate(spec.shape)]
-            replaced[f"{name}:0"] = tf.compat.v1.placeholder(spec.dtype, shape)
-        tf.graph_util.import_graph_def(graph_def, input_map=replaced, name="")
-    specs: dict[str, TensorSpec] = {}
-    assumed: list[str] = []
-    for node in graph_def.node:
-        for output in graph.get_operation_by_name(node.name).outputs:
-            tensor = replaced.get(output.name, output)
-            dtype = tensor.dtype.base_dtype.name
-            sizes = tensor.shape.as_list() if tensor.shape.rank is not None else []
-            settled = tensor.shape.is_fully_defined() or dtype not in ITEM_BYTES or not ITEM_BYTES[dtype]
-            fill = 1 if dtype in _INDEX_DTYPES else batch_size
-            if not settled and dtype not in _INDEX_DTYPES:
-                assumed.append(output.name)
-            shape = tuple(fill if size is None else size for size in sizes)
-            specs[output.name] = TensorSpec(shape=shape, dtype=dtype if dtype in ITEM_BYTES else "variant")
-    return specs, tuple(assumed)
+            given[f"{name}:0"] = tf.compat.v1.placeholder(spec.dtype, shape)
+    reading = Reading()
+    reader = GraphReader(library, batch_size)
+    reader.read_ops([tensor.op for tensor in given.values()], reading)
+    names = {tensor.name: name for name, tensor in given.items()}
+    tensors = dict(given)
+    reader.read([node for node in graph_def.node if f"{node.name}:0" not in given], graph, tensors, reading)
+
+    def original(name: str) -> str:
+        return names.get(name) or plain(name)
+
+    return Reading(
+        specs={name: reading.specs[tensor.name] for name, tensor in tensors.items()},
+        assumed=[original(name) for name in reading.assumed],
+        runs={original(name): runs for name, runs in reading.runs.items()},
+        passed_on={original(after): original(before) for after, before in reading.passed_on.items()},
+        assumed_trips={original(name): count for name, count in reading.assumed_trips.items()},
+    )

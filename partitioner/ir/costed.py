@@ -10,7 +10,7 @@ import networkx as nx
 
 from cost_models.hardware import Device
 from cost_models.roofline import op_seconds
-from cost_models.specs import OpCost
+from cost_models.specs import OpCost, compute_dtype
 from cost_models.topology import Topology
 from partitioner.ir.op_graph import OpGraph
 
@@ -67,18 +67,33 @@ class CostedGraph:
         return exact / whole if whole else 0.0
 
     def compute_dtype(self, op_name: str) -> str:
-        """The dtype whose peak rate bounds the op: the first floating one it reads or writes."""
+        """The dtype whose peak rate bounds the op."""
         op = self.graph.op[op_name]
-        dtypes = [self.graph.tensor[name].spec.dtype for name in (*op.inputs, *op.outputs)]
-        return next((dtype for dtype in dtypes if "float" in dtype), "float32")
+        return compute_dtype(self.graph.tensor[name].spec for name in (*op.inputs, *op.outputs))
 
     @cached_property
     def uncosted_ops(self) -> dict[str, int]:
-        """How often each op type without a cost formula occurs."""
-        found: dict[str, int] = {}
-        for op, cost in zip(self.graph.ops, self.costs, strict=True):
-            if not cost.costed:
-                found[op.type] = found.get(op.type, 0) + 1
+        """How often a step runs each op type without a cost formula, in loops and calls too."""
+        return {op_type: count for op_type, (count, _) in self._uncosted.items()}
+
+    @cached_property
+    def uncosted_shares(self) -> dict[str, float]:
+        """Their shares of all bytes that the step's ops read and write."""
+        whole = sum(cost.moved_bytes for cost in self.costs)
+        return {op_type: moved / whole if whole else 0.0 for op_type, (_, moved) in self._uncosted.items()}
+
+    @cached_property
+    def _uncosted(self) -> dict[str, tuple[int, int]]:
+        """Executions and bytes of each op type without a cost formula."""
+        found: dict[str, tuple[int, int]] = {}
+        stack = [(op.type, cost, 1) for op, cost in zip(self.graph.ops, self.costs, strict=True)]
+        while stack:
+            op_type, cost, times = stack.pop()
+            if cost.parts:
+                stack += [(part.type, part.cost, times * part.times) for part in cost.parts]
+            elif not cost.costed:
+                count, moved = found.get(op_type, (0, 0))
+                found[op_type] = count + times, moved + times * cost.moved_bytes
         return dict(sorted(found.items()))
 
     def to_networkx(self) -> nx.DiGraph:

@@ -11,7 +11,7 @@ from functools import cached_property
 import msgspec
 import networkx as nx
 
-from cost_models.specs import AttributeValue, TensorSpec
+from cost_models.specs import AttributeValue, FunctionRun, TensorSpec
 
 
 class Phase(StrEnum):
@@ -40,7 +40,7 @@ class Tensor:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the buffer in bytes."""
+        """Size of the buffer in bytes; for a list of tensors, of theirs."""
         return self.spec.size_bytes
 
 
@@ -112,8 +112,14 @@ class Layer:
 class OpGraph:
     """All ops of one step, in a topological order, with every tensor and variable they touch.
 
-    `inputs` and `outputs` name tensors. `assumed_shapes` names those whose size depends on values and was
-    assumed.
+    Attributes:
+        inputs: Names of the tensors that the step is given.
+        outputs: Names of those it gives.
+        assumed_shapes: Names of tensors whose size depends on values and was assumed.
+        runs: By op, the functions that it runs: the condition and the body of a loop with their trips, the branches of
+            a conditional, what a call calls.
+        passed_on: For outputs of loops that no trip changes, the input that they are.
+        assumed_trips: By loop whose number of trips depends on values, the number that was assumed.
 
     Raises:
         ValueError: Listing every violation, when names repeat, a reference is unknown or the order is not
@@ -130,6 +136,9 @@ class OpGraph:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     assumed_shapes: tuple[str, ...] = ()
+    runs: dict[str, tuple[FunctionRun, ...]] = field(default_factory=dict)
+    passed_on: dict[str, str] = field(default_factory=dict)
+    assumed_trips: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         problems = list(_violations(self))

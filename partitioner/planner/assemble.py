@@ -19,6 +19,7 @@ from partitioner.ir.plan import (
 )
 from partitioner.planner.found import Found
 from partitioner.planner.op_devices import op_devices
+from partitioner.planner.planned_memory import planned_memory
 from partitioner.planner.staged_plan import staged_stages, variable_users
 
 _LOSS = "loss"
@@ -41,7 +42,6 @@ def plan_fields(
     step = found.schedule.step_seconds
     used = list(dict.fromkeys(stage.device for stage in stages))
     busy = sum(found.schedule.busy_seconds[device] for device in used)
-    uncosted = costed.uncosted_ops
     return {
         "devices": _with_hosts(infos, placement),
         "strategy": Strategy.SINGLE if len(used) == 1 else Strategy.LAYER_SPLIT,
@@ -63,9 +63,13 @@ def plan_fields(
         ),
         "considered": found.considered,
         "timeline": found.staged.timeline[:_MAX_TIMELINE] if found.staged else (),
+        "memory": planned_memory(costed, found.schedule, used),
         "baselines": found.baselines,
         "solver": found.solver,
-        "uncosted_ops": tuple(f"{op_type} x{count}" for op_type, count in uncosted.items()),
+        "uncosted_ops": tuple(
+            f"{op_type} x{count} ({100 * costed.uncosted_shares[op_type]:.1f} % of bytes)"
+            for op_type, count in costed.uncosted_ops.items()
+        ),
         "layers": _layers(graph, placement),
         "edges": _edges(graph),
         "notes": (*found.notes, *_notes(costed)),
@@ -192,11 +196,21 @@ def _notes(costed: CostedGraph) -> list[str]:
     notes = []
     assumed = costed.graph.assumed_shapes
     if assumed:
-        shown = ", ".join(assumed[:3]) + (", ..." if len(assumed) > 3 else "")
         notes.append(
-            f"{len(assumed)} tensors have a size that depends on values; the batch size was assumed for it: {shown}"
+            f"{len(assumed)} tensors have a size that depends on values; "
+            f"the batch size was assumed for it: {_shown(assumed)}"
         )
+    trips = [f"{count} of {name}" for name, count in costed.graph.assumed_trips.items()]
+    if trips:
+        notes.append(f"{len(trips)} loops end when values say so; these trips were assumed: {_shown(trips)}")
+    branching = [name for name in costed.graph.runs if costed.graph.op[name].type.endswith(("If", "Case"))]
+    if branching:
+        notes.append(f"{len(branching)} conditionals count as if they took their dearest branch: {_shown(branching)}")
     hosted = sorted({op.type for op in costed.graph.ops if op.host_only})
     if hosted and any("GPU" in placed.name for placed in costed.topology.devices):
         notes.append(f"ops without a GPU kernel run on the host: {', '.join(hosted)}")
     return notes
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

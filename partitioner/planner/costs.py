@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cost_models.flops import op_cost
+from cost_models.flops import op_cost, unknown
 from cost_models.measured import MeasuredDevice
-from cost_models.registry import total_bytes
 from cost_models.specs import OpCost, OpSpec, TensorSpec
 from cost_models.topology import Topology
 from partitioner.ir.costed import CostedGraph
@@ -60,6 +59,7 @@ def op_spec(graph: OpGraph, op: Op) -> OpSpec:
         inputs=handles + tuple(graph.tensor[name].spec for name in op.inputs),
         outputs=tuple(graph.tensor[name].spec for name in op.outputs),
         attributes=op.attributes,
+        runs=graph.runs.get(op.name, ()),
     )
 
 
@@ -69,4 +69,4 @@ def _cost(graph: OpGraph, spec: OpSpec) -> OpCost:
     except ValueError:
         if not graph.assumed_shapes:
             raise
-        return OpCost(read_bytes=total_bytes(spec.inputs), written_bytes=total_bytes(spec.outputs), costed=False)
+        return unknown(spec)

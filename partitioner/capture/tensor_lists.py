@@ -1,0 +1,103 @@
+"""How many bytes TensorFlow's lists of tensors hold: what a loop saves for its gradient is kept in such lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cost_models.specs import TensorSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorList:
+    """A list of tensors.
+
+    Attributes:
+        content_bytes: Of the tensors in it.
+        length: How many it has room for, where that is fixed and known.
+        most_bytes: Of the tensors in it when it is full, where that is known.
+        item: Shape of each tensor in it, where it is known and the same for all.
+        value: Each tensor in it, where it is known and the same for all.
+    """
+
+    content_bytes: int = 0
+    length: int | None = None
+    most_bytes: int | None = None
+    item: tuple[int, ...] | None = None
+    value: tuple[int, ...] | None = None
+
+    def with_item(self, tensor: Any, size_bytes: int, value: tuple[int, ...] | None) -> TensorList:
+        """With one more tensor of this value, if it is known; a full list has one replaced."""
+        return replace(
+            self,
+            content_bytes=self.content_bytes + size_bytes,
+            most_bytes=self.most_bytes if self.length is None else self.length * size_bytes,
+            item=_known(tensor.shape),
+            value=value if not self.content_bytes or value == self.value else None,
+        ).capped()
+
+    def capped(self) -> TensorList:
+        """With no more in it than there is room for."""
+        most = self.content_bytes if self.most_bytes is None else self.most_bytes
+        return replace(self, content_bytes=min(self.content_bytes, most))
+
+
+NOTHING = TensorList()
+
+
+def fullest(lists: Iterable[TensorList]) -> TensorList:
+    """The one that holds most."""
+    return max(lists, key=lambda one: one.content_bytes, default=NOTHING)
+
+
+def grown(before: TensorList, once: TensorList, times: int) -> TensorList:
+    """What a list holds after so many trips of a loop of which one makes `once` of `before`."""
+    content = before.content_bytes + times * (once.content_bytes - before.content_bytes)
+    return replace(once, content_bytes=max(content, 0)).capped()
+
+
+def list_after(
+    op: Any,
+    lists: Callable[[Any], TensorList],
+    specs: Mapping[str, TensorSpec],
+    constant: Callable[[Any], tuple[int, ...] | None],
+) -> TensorList:
+    """What the list holds that an op makes.
+
+    An op that neither fills nor empties lists hands on the fullest that it is given.
+
+    Args:
+        op: An operation of TensorFlow.
+        lists: Says what a list holds.
+        specs: Of the tensors that the op reads, and of those it makes that are no lists.
+        constant: Says which whole numbers a tensor is in every run, where that is known.
+    """
+    held = fullest(map(lists, op.inputs))
+    size_bytes = [specs[tensor.name].size_bytes for tensor in op.inputs]
+    match op.type:
+        case "TensorListReserve":
+            length = constant(op.inputs[1])
+            return TensorList(length=length[0] if length else None)
+        case "EmptyTensorList":
+            return NOTHING
+        case "TensorListFromTensor":
+            shape = _known(op.inputs[0].shape)
+            length, item = (shape[0], shape[1:]) if shape else (None, None)
+            return TensorList(content_bytes=size_bytes[0], length=length, most_bytes=size_bytes[0], item=item)
+        case "TensorListScatter" | "TensorListScatterV2" | "TensorListSplit":
+            return TensorList(content_bytes=size_bytes[0])
+        case "TensorListPushBack":
+            return lists(op.inputs[0]).with_item(op.inputs[1], size_bytes[1], constant(op.inputs[1]))
+        case "TensorListSetItem":
+            return lists(op.inputs[0]).with_item(op.inputs[2], size_bytes[2], None)
+        case "TensorListPopBack":
+            left = held.content_bytes - specs[op.outputs[1].name].size_bytes
+            return replace(held, content_bytes=max(left, 0))
+        case "OptionalFromValue" | "TensorListConcatLists":
+            return TensorList(content_bytes=sum(size_bytes))
+    return held
+
+
+def _known(shape: Any) -> tuple[int, ...] | None:
+    return tuple(shape) if shape.is_fully_defined() else None
