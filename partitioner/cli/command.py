@@ -61,9 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _partition(options: argparse.Namespace) -> None:
     from partitioner.cli.output import output_directory
+    from partitioner.ir.plan import Strategy
     from partitioner.planner.chosen_topology import chosen_topology
-
     from partitioner.planner.replicas import replica_groups
+
     # What is wrong here is told before TensorFlow is loaded, which takes seconds.
     names, machines, _ = chosen_topology(
         options.devices,
@@ -72,7 +73,6 @@ def _partition(options: argparse.Namespace) -> None:
         link=options.link,
         memory_limit=options.memory_limit,
     )
-    directory = output_directory(options)
     replica_groups(
         Strategy(options.strategy),
         options.replicas,
@@ -80,6 +80,7 @@ def _partition(options: argparse.Namespace) -> None:
         batch_size=options.batch_size,
         microbatches=options.microbatches,
     )
+    directory = output_directory(options)
     progress = Progress(enabled=not options.quiet)
 
     with stdout_is_stderr():
@@ -136,8 +137,8 @@ def _plan(api: Any, options: argparse.Namespace, devices: list[str], loaded: Any
         training=options.training,
         strategy=options.strategy,
         objective=options.objective,
-        microbatches=options.microbatches,
         replicas=options.replicas,
+        microbatches=options.microbatches,
         schedule=options.schedule,
         recompute=options.recompute,
         hardware=options.hardware,

@@ -59,11 +59,16 @@ def one_pass_at_a_time(graph: OpGraph) -> str:
     return ""
 
 
+def written_states(graph: OpGraph) -> frozenset[str]:
+    """Names of the variables that the forward pass writes."""
+    forward = (op for op in graph.ops if op.phase is Phase.FORWARD and op.type.startswith(_WRITES))
+    return frozenset(name for op in forward for name in op.variables)
+
+
 def random_states(graph: OpGraph) -> frozenset[str]:
     """Names of the variables that random ops of the forward pass draw from, whole numbers that it counts on."""
     forward = [op for op in graph.ops if op.phase is Phase.FORWARD]
-    written = {name for op in forward if op.type.startswith(_WRITES) for name in op.variables}
-    states = {name for name in written if "int" in graph.variable[name].spec.dtype}
+    states = {name for name in written_states(graph) if "int" in graph.variable[name].spec.dtype}
     read: dict[str, frozenset[str]] = {}
     found: set[str] = set()
     for op in forward:

@@ -11,11 +11,12 @@ import tensorflow as tf
 
 from partitioner.ir.execution import Execution
 from partitioner.ir.plan import Verification
-from partitioner.ir.step import CapturedStep, StepKind
-from partitioner.stages.coupling import batch_coupling
+from partitioner.ir.step import CapturedStep, LossReduction, StepKind
+from partitioner.stages.coupling import batch_coupling, random_states, written_states
 from partitioner.verification.audit import executed_ops, hard_placement, misplaced_ops
 from partitioner.verification.data import as_dense, flat_arrays, permuted, random_batches
 from partitioner.verification.reference import (
+    Parts,
     Trajectory,
     nudged,
     reference_functions,
@@ -93,8 +94,8 @@ def _verify_training(
     assert compute_loss is not None
     held = list({id(v): v for v in [*model.variables, *optimizer.variables, *step.variables.values()]}.values())
     # Rows that influence each other do so within a microbatch: only a reference cut the same way is comparable.
-    cut_into = execution.num_microbatches if batch_coupling(step.graph) else 1
-    reference = reference_functions(model, compute_loss, optimizer, step.specs[:2], num_microbatches=cut_into)
+    parts = _parts(step, execution) if batch_coupling(step.graph) else None
+    reference = reference_functions(model, compute_loss, optimizer, step.specs[:2], parts=parts)
     placed_gradients = emit(step, execution, results=("y_pred", "loss", "gradients"), side_effects=False)
     placed_train = emit(step, execution, results=("y_pred", "loss"))
     placed_stepwise = emit_stepwise(step, execution, results=("y_pred", "loss"))
@@ -127,6 +128,18 @@ def _verify_training(
     audit = misplaced_ops(executed, execution.placement_everywhere)
     tolerance = _tolerance(step, execution)
     return _judge(placed, expected, control, audit, ran_on, num_steps=len(batches), tolerance=tolerance)
+
+
+def _parts(step: CapturedStep, execution: Execution) -> Parts:
+    variables = {step.variable_names[placeholder]: variable for placeholder, variable in step.variables.items()}
+    states = sorted(written_states(step.graph) & variables.keys())
+    return Parts(
+        num_microbatches=execution.num_microbatches,
+        num_replicas=execution.num_replicas,
+        states=[variables[name] for name in states],
+        seeds=[variables[name] for name in states if name in random_states(step.graph)],
+        adds_up=step.loss_reduction is LossReduction.SUM,
+    )
 
 
 def _verify_outputs(

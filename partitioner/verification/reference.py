@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from partitioner.ir.execution import SEED_STRIDE
 from partitioner.verification.data import as_dense, flat_arrays
 
 
@@ -51,20 +52,46 @@ def nudged(restore: Callable[[], None], variables: Sequence[Any]) -> Callable[[]
     return restore_and_nudge
 
 
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """How a batch is cut where its rows influence each other, and what becomes of the state that they change.
+
+    Attributes:
+        num_microbatches: Parts of each replica, one after the other.
+        num_replicas: Each begins with the state that the step began with; the mean of what they end with remains, of
+            whole numbers what the first one ends with.
+        states: Variables that the forward pass writes.
+        seeds: Those of them that random numbers are drawn from: each replica begins with another.
+        adds_up: Whether the loss is a sum over rows, rather than their mean.
+    """
+
+    num_microbatches: int = 1
+    num_replicas: int = 1
+    states: Sequence[Any] = ()
+    seeds: Sequence[Any] = ()
+    adds_up: bool = False
+
+    @property
+    def count(self) -> int:
+        """Of all parts."""
+        return self.num_microbatches * self.num_replicas
+
+
 def reference_functions(
     model: keras.Model,
     compute_loss: Callable[..., Any],
     optimizer: Any,
     specs: tuple[Any, Any],
     *,
-    num_microbatches: int = 1,
+    parts: Parts | None = None,
 ) -> tuple[Any, Any]:
     """`gradients(x, y)` -> (outputs, loss, gradients) and `train(x, y)` -> loss, of the unplaced model.
 
     Gradients are those the optimizer is given: of the scaled loss where it scales. Both are traced for `specs`, whose
     batch size is open as in `fit`: with a known one TensorFlow divides by constants, and rounds otherwise. With
-    microbatches, the model runs on one after the other and the gradients are averaged before the update.
+    `parts`, the model runs on one after the other, and what they give is brought together before the update.
     """
+    cut = parts or Parts()
 
     def differentiated(x: Any, y: Any) -> tuple[Any, Any, list[Any]]:
         with tf.GradientTape() as tape:
@@ -74,12 +101,23 @@ def reference_functions(
         return y_pred, loss, tape.gradient(scaled, model.trainable_variables)
 
     def accumulated(x: Any, y: Any) -> tuple[Any, Any, list[Any]]:
-        if num_microbatches == 1:
+        if cut.count == 1:
             return differentiated(x, y)
-        parts = [differentiated(*part) for part in _equal_parts((x, y), num_microbatches)]
-        outputs, losses, gradients = zip(*parts, strict=True)
+        batches, shares = _parts((x, y), cut.count)
+        weights = [tf.ones_like(share) for share in shares] if cut.adds_up else shares
+        starts = [tf.identity(tf.convert_to_tensor(state)) for state in cut.states]
+        found, ends = [], []
+        for replica in range(cut.num_replicas):
+            for state, start in zip(cut.states, starts, strict=True):
+                state.assign(start + _stride(start, replica) if _is_in(state, cut.seeds) else start)
+            mine = slice(replica * cut.num_microbatches, (replica + 1) * cut.num_microbatches)
+            found += [differentiated(*batch) for batch in batches[mine]]
+            ends.append([tf.identity(tf.convert_to_tensor(state)) for state in cut.states])
+        for state, *values in zip(cut.states, *ends, strict=True):
+            state.assign(tf.add_n(values) / len(values) if values[0].dtype.is_floating else values[0])
+        outputs, losses, gradients = zip(*found, strict=True)
         y_pred = tf.nest.map_structure(lambda *rows: tf.concat(rows, axis=0), *outputs)
-        return y_pred, tf.add_n(losses) / num_microbatches, [_mean(one) for one in zip(*gradients, strict=True)]
+        return y_pred, _weighted(losses, weights), [_weighted(one, weights) for one in zip(*gradients, strict=True)]
 
     @tf.function(autograph=False, input_signature=list(specs))
     def gradients(x: Any, y: Any) -> tuple[Any, Any, Any]:
@@ -95,19 +133,33 @@ def reference_functions(
     return gradients, train
 
 
-def _equal_parts(batch: Any, count: int) -> list[Any]:
-    flat = [tf.split(value, count) for value in tf.nest.flatten(batch)]
-    return [tf.nest.pack_sequence_as(batch, [parts[index] for parts in flat]) for index in range(count)]
+def _parts(batch: Any, count: int) -> tuple[list[Any], list[Any]]:
+    """Parts of a batch, as equal in rows as can be, the first ones larger by one; and their shares of the rows."""
+    flat = tf.nest.flatten(batch)
+    rows: Any = tf.shape(flat[0])[0]
+    sizes = rows // count + tf.cast(tf.range(count) < rows % count, tf.int32)
+    cut = [tf.split(value, sizes, num=count) for value in flat]
+    shares = tf.unstack(tf.cast(sizes, tf.float32) / tf.cast(rows, tf.float32), count)
+    return [tf.nest.pack_sequence_as(batch, [parts[index] for parts in cut]) for index in range(count)], shares
 
 
-def _mean(gradients: Sequence[Any]) -> Any:
-    """Mean of the gradients of microbatches; a sparse one stays sparse, which some optimizers treat otherwise."""
-    if gradients[0] is None:
+def _weighted(values: Sequence[Any], weights: Sequence[Any]) -> Any:
+    """Weighted sum of what parts gave; a sparse gradient stays sparse, which some optimizers treat otherwise."""
+    if values[0] is None:
         return None
-    if isinstance(gradients[0], tf.IndexedSlices):
-        values = tf.concat([g.values for g in gradients], axis=0) / len(gradients)
-        return tf.IndexedSlices(values, tf.concat([g.indices for g in gradients], axis=0), gradients[0].dense_shape)
-    return tf.add_n(gradients) / len(gradients)
+    if isinstance(values[0], tf.IndexedSlices):
+        rows = [v.values * tf.cast(w, v.values.dtype) for v, w in zip(values, weights, strict=True)]
+        indices = tf.concat([v.indices for v in values], axis=0)
+        return tf.IndexedSlices(tf.concat(rows, axis=0), indices, values[0].dense_shape)
+    return tf.add_n([v * tf.cast(w, v.dtype) for v, w in zip(values, weights, strict=True)])
+
+
+def _stride(start: Any, replica: int) -> Any:
+    return tf.constant(np.array(replica * SEED_STRIDE).astype(start.dtype.as_numpy_dtype))
+
+
+def _is_in(variable: Any, others: Sequence[Any]) -> bool:
+    return any(variable is other for other in others)
 
 
 def _pairs(gradients: Sequence[Any], model: keras.Model) -> Iterator[tuple[Any, Any]]:
