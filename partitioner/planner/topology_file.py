@@ -24,6 +24,7 @@ import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -172,7 +173,7 @@ def _device(path: Path, value: object) -> Device:
                 "launch_overhead_seconds": (device.launch_overhead_seconds, "seconds", 0.0, 0.1),
             },
         )
-    return device
+    return replace(device, memory_bytes=int(device.memory_bytes))  # 16e9 is a float
 
 
 def _link(path: Path, key: str, value: object) -> Link:

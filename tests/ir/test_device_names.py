@@ -1,0 +1,39 @@
+"""Names of devices, and many of them in few words."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partitioner.ir.devices import DeviceName, short_ranges
+from partitioner.planner.topology import parse_devices
+
+
+def ranges(text: str) -> list[str]:
+    return short_ranges(name.canonical for name in parse_devices(text))
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        ("GPU:0", ["GPU:0"]),
+        ("GPU:0-511", ["GPU:0-511"]),
+        ("GPU:0-2,GPU:5,CPU:0", ["GPU:0-2", "GPU:5", "CPU:0"]),
+        ("/job:worker/task:0/GPU:0-7,/job:worker/task:1/GPU:0-7", ["/job:worker/task:0-1/GPU:0-7"]),
+        (
+            "GPU:0,/job:worker/task:0/GPU:0-7,/job:worker/task:1/GPU:0-6",
+            ["GPU:0", "/job:worker/task:0/GPU:0-7", "/job:worker/task:1/GPU:0-6"],
+        ),
+        ("/job:localhost/task:1/GPU:0", ["/job:localhost/task:1/GPU:0"]),
+    ],
+)
+def test_ranges(names: str, told: list[str]) -> None:
+    assert ranges(names) == told
+
+
+@given(st.sets(st.integers(0, 40), min_size=1))
+def test_ranges_name_every_device_once(indices: set[int]) -> None:
+    names = [DeviceName(type="GPU", index=index) for index in sorted(indices)]
+    told = short_ranges(name.canonical for name in names)
+    assert parse_devices(told) == names
