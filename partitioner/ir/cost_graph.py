@@ -1,0 +1,113 @@
+"""A cost graph: nodes with costs on an accelerator and on a CPU, and what it costs to move their values."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostNode:
+    """A piece of work. Costs are in the graph's unit.
+
+    Attributes:
+        id: Its name in the file and in the plan's placement.
+        description: What people call it; may be empty.
+        accelerator_cost: What it takes on an accelerator.
+        cpu_cost: What it takes on a CPU.
+        needs_cpu: Whether no accelerator can run it.
+        memory_bytes: What it holds on the device that runs it.
+        is_backward: Whether it belongs to the backward pass, which pieces need not be contiguous in.
+        group: Nodes of one group share a device; None for a node on its own.
+    """
+
+    id: str
+    description: str = ""
+    accelerator_cost: float
+    cpu_cost: float
+    needs_cpu: bool = False
+    memory_bytes: float = 0.0
+    is_backward: bool = False
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostValue:
+    """What one node makes and others need: `cost` is what moving it in or out of an accelerator takes there."""
+
+    source: str
+    targets: tuple[str, ...]
+    cost: float
+    size_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostGraph:
+    """Nodes and values, with the devices that the file was made for.
+
+    Attributes:
+        unit: Of all costs: `ms`.
+        accelerators: How many accelerators the file is for.
+        cpus: How many CPUs.
+        memory_bytes: What nodes may hold together on one accelerator; None without limit.
+
+    Raises:
+        ValueError: Listing every violation: ids twice, unknown ends, costs that are negative or no numbers, or a cycle.
+    """
+
+    nodes: tuple[CostNode, ...]
+    values: tuple[CostValue, ...]
+    unit: str = "ms"
+    accelerators: int | None = None
+    cpus: int | None = None
+    memory_bytes: float | None = None
+
+    def __post_init__(self) -> None:
+        problems = list(_violations(self))
+        if problems:
+            more = [f"and {len(problems) - 8} more"] if len(problems) > 8 else []
+            raise ValueError("\n".join([*problems[:8], *more]))
+
+
+def _violations(graph: CostGraph) -> Iterator[str]:
+    if not graph.nodes:
+        yield "there are no nodes"
+        return
+    for name, count in Counter(node.id for node in graph.nodes).items():
+        if count > 1:
+            yield f"node {name} is listed {count} times"
+    for node in graph.nodes:
+        figures = {"CPU cost": node.cpu_cost, "accelerator cost": node.accelerator_cost, "size": node.memory_bytes}
+        for what, figure in figures.items():
+            if not 0 <= figure < math.inf:
+                yield f"node {node.id} has the {what} {figure}; expected a number of at least 0"
+    for value in graph.values:
+        if not 0 <= value.cost < math.inf:
+            yield f"the value of node {value.source} has the cost {value.cost}; expected a number of at least 0"
+    known = {node.id for node in graph.nodes}
+    strangers = [(v.source, t) for v in graph.values for t in v.targets if not {v.source, t} <= known]
+    for source, target in strangers:
+        yield f"the edge {source} -> {target} names the unknown node {target if source in known else source}"
+    if graph.memory_bytes is not None and not graph.memory_bytes > 0:
+        yield f"an accelerator holds {graph.memory_bytes} bytes; expected more than 0"
+    for what, count in (("accelerators", graph.accelerators), ("CPUs", graph.cpus)):
+        if count is not None and count < 0:
+            yield f"the file is for {count} {what}; expected at least 0"
+    if not strangers:
+        yield from _cycle(graph)
+
+
+def _cycle(graph: CostGraph) -> Iterator[str]:
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for value in graph.values:
+        for target in value.targets:
+            sorter.add(target, value.source)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        cycle = error.args[1]
+        shown = cycle if len(cycle) <= 8 else [*cycle[:4], "...", *cycle[-3:]]
+        yield f"{len(cycle) - 1} nodes wait for each other in a cycle: {' -> '.join(shown)}"
