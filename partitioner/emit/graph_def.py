@@ -42,11 +42,10 @@ def place_graph_def(graph_def: Any, placement: Mapping[str, str], suffix: str) -
     return placed
 
 
-def add_waits(graph_def: Any, waits: Mapping[str, str]) -> None:
+def add_waits(graph_def: Any, waits: Mapping[str, Iterable[str]]) -> None:
     """Let nodes of `graph_def` wait for others, by name."""
     for node in graph_def.node:
-        if node.name in waits:
-            node.input.append(f"^{waits[node.name]}")
+        node.input.extend(f"^{source}" for source in waits.get(node.name, ()))
 
 
 def register_functions(graph_def: Any) -> None:

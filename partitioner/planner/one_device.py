@@ -80,7 +80,7 @@ def _orders(costed: CostedGraph, *, is_cpu: bool) -> Iterator[list[str]]:
         for op in graph.ops
     }
     if is_cpu:
-        for name, source in run_ahead_limits(graph, [op.name for op in graph.ops]).items():
-            needs[name][source] = None
+        for name, sources in run_ahead_limits(graph, [op.name for op in graph.ops]).items():
+            needs[name].update(dict.fromkeys(sources))
     working = [op.name for op, cost in zip(graph.ops, costed.costs, strict=True) if cost.flops or cost.moved_bytes]
     return run_orders([op.name for op in graph.ops], needs, frozenset(working) if is_cpu else frozenset())

@@ -137,7 +137,7 @@ class StageCosts:
         is_cpu = keeps_order(program.device)
         if is_cpu:
             limits = run_ahead_limits(graph, program.ops, aliases=aliases, given=program.inputs)
-            needs = {name: found | {limits[name]} if name in limits else found for name, found in needs.items()}
+            needs = {name: found.union(limits.get(name, ())) for name, found in needs.items()}
         return run_orders(program.ops, needs, self._working.intersection(program.ops) if is_cpu else ())
 
 

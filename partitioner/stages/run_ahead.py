@@ -2,9 +2,9 @@
 
 TensorFlow's executor starts an op as soon as it can. On a CPU it takes up last what became ready first, so gradients of
 weights that nobody waits for may come at the very end, and keep alive all that they read; and what comes first differs
-from process to process. So each op that works waits for the one that is a few places before it in an order of ours:
-forward and backward as traced, and the update of a variable as soon as its gradient is there. Ops next to each other
-still run at the same time. A GPU runs ops in the order in which they become ready, and is left alone.
+from process to process. So each op that works waits for those that are a few places or more before it in an order of
+ours: forward and backward as traced, and the update of a variable as soon as its gradient is there. Ops next to each
+other still run at the same time. A GPU runs ops in the order in which they become ready, and is left alone.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def run_ahead_limits(
     *,
     aliases: Mapping[str, str] | None = None,
     given: Collection[str] = (),
-) -> dict[str, str]:
-    """For ops of one device, the op that each has to wait for.
+) -> dict[str, list[str]]:
+    """For ops of one device, those that each has to wait for, besides what it needs.
 
     Args:
         graph: Has the ops.
@@ -40,12 +40,16 @@ def run_ahead_limits(
         aliases: Tensors that are read in place of others.
         given: Tensors that are there before any op runs.
     """
-    order = [name for name in _order(graph, ops, _needs(graph, ops, aliases or {}, given)) if _works(graph, name)]
-    return dict(zip(order[AHEAD:], order, strict=False))
-
-
-def _works(graph: OpGraph, name: str) -> bool:
-    return graph.op[name].type not in FREE_OP_TYPES
+    needs = _needs(graph, ops, aliases or {}, given)
+    order = [name for name in _order(graph, ops, needs) if graph.op[name].type not in FREE_OP_TYPES]
+    # Each of these waits for as many before it in turn, so none that comes before them is left out.
+    limits = {
+        name: [
+            source for source in order[max(0, index - 2 * AHEAD + 1) : index - AHEAD + 1] if source not in needs[name]
+        ]
+        for index, name in enumerate(order[AHEAD:], AHEAD)
+    }
+    return {name: sources for name, sources in limits.items() if sources}
 
 
 def _needs(
