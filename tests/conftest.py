@@ -10,7 +10,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import pytest
 
-NUM_LOGICAL_CPUS = 5
+NUM_LOGICAL_CPUS = 7
 
 # A shell has its background jobs ignore Ctrl-C, and their children inherit that; tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,8 +1,9 @@
 """Write a placed model as a SavedModel that plain TensorFlow loads, and read it back as a trainable model.
 
-The SavedModel holds `predict(x)`, `evaluate(x, y)` and `train_step(x, y)`, the signature `serving_default`, and
-every variable, optimizer slots included. What TensorFlow does not carry (which variables train, the optimizer's
-settings) lies in `assets.extra/`, the folder SavedModel reserves for its users.
+The SavedModel holds `predict(x)`, `evaluate(x, y)` and `train_step(x, y)`, the signature `serving_default`, and every
+variable of every replica, optimizer slots included: plain TensorFlow could not make copies that were left out. What
+TensorFlow does not carry (which variables train, the optimizer's settings) lies in `assets.extra/`, the folder
+SavedModel reserves for its users.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 import tensorflow as tf
 
 from partitioner.emit.microbatches import HOST
+from partitioner.emit.mirrored_variable import each_copy
 from partitioner.emit.program import Specs
 from partitioner.emit.variables import held_variable
 from partitioner.ir.devices import DeviceName
@@ -55,9 +57,10 @@ def export_saved_model(placed: Any, path: str | Path) -> None:
     """
     path = Path(path)
     root: Any = tf.Module(name=placed.name)
-    root.model_variables = [held_variable(variable) for variable in placed.variables_of_model]
+    root.model_variables = [each_copy(held_variable(variable))[0] for variable in placed.variables_of_model]
     optimizer: Any = placed.optimizer if placed.compiled else None
-    root.optimizer_variables = [held_variable(v) for v in optimizer.variables] if optimizer is not None else []
+    slots = optimizer.variables if optimizer is not None else []
+    root.optimizer_variables = [each_copy(held_variable(variable))[0] for variable in slots]
     kinds: list[StepKind] = []
     serving: Any = None
     for kind, specs in placed.program.signatures():
@@ -69,8 +72,8 @@ def export_saved_model(placed: Any, path: str | Path) -> None:
         else:
             root.train_step = _with_targets(function, specs)
         kinds.append(kind)
-    # Captured things TensorFlow must find: variables outside Keras' lists (random state) and lookup tables.
-    root.captured = [*placed.program.captured_variables()]
+    # What TensorFlow must find: variables outside Keras' lists (random state), and those of other replicas.
+    root.copies = [list(copies) for copies in placed.program.copies().values()]
     options = tf.saved_model.SaveOptions(
         experimental_variable_policy=tf.saved_model.experimental.VariablePolicy.SAVE_VARIABLE_DEVICES,
         experimental_io_device=HOST,  # a worker would write to its own disk

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from partitioner.emit.export import EXTRA, SavedModelExtra, read_extra
 from partitioner.emit.microbatches import HOST
+from partitioner.emit.mirrored_variable import mirrored
 from partitioner.emit.placed_model import PlacedModel
 from partitioner.emit.program import Specs, cast_integers
 from partitioner.emit.runtime import set_up_devices
@@ -63,9 +64,9 @@ class SavedProgram:
             found.append((kind, (x, targets[0] if targets else None, None)))
         return found
 
-    def captured_variables(self) -> list[Any]:
-        """Every variable of the saved model."""
-        return list(self._root.captured)
+    def copies(self) -> dict[str, tuple[Any, ...]]:
+        """The variable of each replica, for every variable of the saved model."""
+        return {f"{copies[0].name}_{index}": tuple(copies) for index, copies in enumerate(self._root.copies)}
 
     def forget(self) -> None:
         """Nothing to drop: the saved training step keeps its loss and optimizer."""
@@ -103,13 +104,14 @@ def load_placed(path: Path) -> PlacedModel:
         experimental_io_device=HOST,  # a worker would read from its own disk
     )
     root = tf.saved_model.load(str(path), options=options)
+    whole = {id(copies[0]): mirrored(copies) for copies in root.copies}
     variables = [
-        _keras_variable(held, saved.path, saved.trainable)
+        _keras_variable(whole.get(id(held), held), saved.path, saved.trainable)
         for held, saved in zip(root.model_variables, extra.variables, strict=True)
     ]
     placed = PlacedModel(SavedProgram(root, extra), model=None, name=extra.name, variables=variables)
     if extra.optimizer is not None:
-        _compile(placed, extra, root)
+        _compile(placed, extra, [whole.get(id(held), held) for held in root.optimizer_variables])
     return placed
 
 
@@ -120,10 +122,10 @@ def _keras_variable(held: Any, path: str, trainable: bool) -> Any:
     return variable
 
 
-def _compile(placed: PlacedModel, extra: SavedModelExtra, root: Any) -> None:
+def _compile(placed: PlacedModel, extra: SavedModelExtra, slots: Sequence[Any]) -> None:
     optimizer = keras.optimizers.deserialize(extra.optimizer)
     optimizer.build([v for v in placed.variables_of_model if v.trainable])
-    for variable, held in zip(optimizer.variables, root.optimizer_variables, strict=True):
+    for variable, held in zip(optimizer.variables, slots, strict=True):
         variable._value = held
     loss = keras.saving.deserialize_keras_object(extra.loss) if isinstance(extra.loss, Mapping) else extra.loss
     placed.compile(optimizer=optimizer, loss=loss)

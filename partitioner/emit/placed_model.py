@@ -59,6 +59,14 @@ class PlacedModel(keras.Model):
         """The Keras variables of the model itself, without the optimizer's and the metrics'."""
         return list(self.model.variables if self.model is not None else self.own_variables)
 
+    def differing_variables(self) -> list[str]:
+        """Names of the variables that do not have the same bits in all replicas; between two steps there is none."""
+        return [name for name, copies in self.program.copies().items() if len({_bits(copy) for copy in copies}) > 1]
+
+    def replicas_identical(self) -> bool:
+        """Whether every variable has the same bits in all replicas."""
+        return not self.differing_variables()
+
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Outputs for `inputs`, in inference mode.
 
@@ -212,6 +220,10 @@ class PlacedModel(keras.Model):
                 help="export(DIR) writes it as a SavedModel again; to get layers, place(build_model(), plan)",
             )
         return self.model
+
+
+def _bits(variable: Any) -> bytes:
+    return variable.numpy().tobytes()
 
 
 def _loss_name(loss: Any) -> str:

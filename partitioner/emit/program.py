@@ -51,8 +51,8 @@ class Program(Protocol):
         """One signature per kind of step that the program can run."""
         ...
 
-    def captured_variables(self) -> list[Any]:
-        """Every TensorFlow variable the functions use, of all replicas."""
+    def copies(self) -> dict[str, tuple[Any, ...]]:
+        """The TensorFlow variable of each replica, for every variable that the functions use."""
         ...
 
     def forget(self) -> None:
@@ -128,10 +128,19 @@ class PlacedProgram:
             first.setdefault(StepKind.PREDICT, (specs[0], None, None))
         return list(first.items())
 
+    def copies(self) -> dict[str, tuple[Any, ...]]:
+        """The TensorFlow variable of each replica, for every variable that the functions use, by its path."""
+        found: dict[int, tuple[str, tuple[Any, ...]]] = {}
+        for step in self._steps.values():
+            for placeholder, variable in step.variables.items():
+                held = held_variable(variable)
+                found.setdefault(id(held), (step.variable_names[placeholder], each_copy(held)))
+        names: dict[str, int] = {}
+        return {_numbered(name, names): copies for name, copies in found.values()}
+
     def captured_variables(self) -> list[Any]:
-        """Every TensorFlow variable the functions use, of all replicas."""
-        held = [held_variable(v) for step in self._steps.values() for v in step.variables.values()]
-        return list({id(copy): copy for variable in held for copy in each_copy(variable)}.values())
+        """Every TensorFlow variable that the functions use, in every replica."""
+        return [copy for copies in self.copies().values() for copy in copies]
 
     def forget(self) -> None:
         """Drop what depends on loss and optimizer, which are about to change."""
@@ -152,6 +161,12 @@ def cast_integers(arguments: Any, specs: Any) -> Any:
         for value, spec in zip(given, known, strict=True)
     ]
     return tf.nest.pack_sequence_as(arguments, cast)
+
+
+def _numbered(name: str, taken: dict[str, int]) -> str:
+    """A name that no other variable has."""
+    count = taken[name] = taken.get(name, -1) + 1
+    return f"{name}_{count}" if count else name
 
 
 def _key(kind: StepKind, specs: Specs) -> tuple[StepKind, str]:
