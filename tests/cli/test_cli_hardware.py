@@ -85,4 +85,4 @@ def test_a_plan_for_a_machine_of_ones_own(run: Run, tmp_path: Path) -> None:
     assert code == 0
     assert "t4" in out
     assert "l4" in out
-    assert "the estimates rest on catalogue hardware figures" in out
+    assert "the estimates rest on catalogue hardware and link figures" in out

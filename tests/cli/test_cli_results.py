@@ -113,13 +113,13 @@ def test_absent_gpus_are_assumed_and_stood_in_for(run: Run) -> None:
     arguments = (SMALL, "--devices", "GPU:0,GPU:1", "--strategy", "layer-split", *QUICK)
     code, out, _ = run(*arguments)
     assert code == 0
-    assert "the estimates rest on assumed hardware figures" in out
+    assert "the estimates rest on assumed hardware and link figures" in out
     assert "not run; --verify runs the placed model beside the unplaced one" in out
     assert "small_partitioned/placed_model" in out
     code, out, _ = run(*arguments, "--verify", "--hardware", "h100-sxm", "--link", "nvlink4")
     assert code == 0
     assert "CPU:1 standing in for GPU:0, CPU:2 standing in for GPU:1" in " ".join(out.split())
-    assert "the estimates rest on catalogue hardware figures" in out
+    assert "the estimates rest on catalogue hardware and link figures" in out
 
 
 def test_a_failed_verification_exits_6_and_writes_no_model(
