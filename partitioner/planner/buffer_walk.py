@@ -49,6 +49,7 @@ def walk(
     roots: Mapping[str, str | None],
     aliases: Mapping[str, str],
     size_bytes: Callable[[str], int],
+    scratch_bytes: Mapping[str, int] | None = None,
 ) -> Walk:
     """Run ops one by one: outputs are taken when an op starts, what nobody needs any more is let go when it ends.
 
@@ -60,7 +61,9 @@ def walk(
         roots: For tensors without a buffer of their own, the tensor that has it, or None for a variable.
         aliases: Tensors that are read in place of others.
         size_bytes: Bytes of a tensor's buffer.
+        scratch_bytes: What ops take for themselves while they run; it counts as part of their output.
     """
+    scratch = scratch_bytes or {}
     names = list(order)
     reads = {
         name: list(dict.fromkeys(roots.get(t, t) for t in (aliases.get(n, n) for n in graph.op[name].inputs)))
@@ -82,8 +85,13 @@ def walk(
             now += size
             held[output] = size
             changes.append((index, output, size))
-        if now > most:
-            most, most_after = now, len(changes)
+        own = scratch.get(name, 0)
+        if own:
+            changes.append((index, graph.op[name].outputs[0], own))
+        if now + own > most:
+            most, most_after = now + own, len(changes)
+        if own:
+            changes.append((index, graph.op[name].outputs[0], -own))
         for buffer in reads[name]:
             readers[buffer] -= 1
         for buffer in dict.fromkeys([*reads[name], *made]):

@@ -13,6 +13,7 @@ from partitioner.ir.op_graph import VariableKind
 from partitioner.ir.schedule import Schedule
 from partitioner.planner.buffer_walk import walk
 from partitioner.planner.buffers import Buffers
+from partitioner.planner.kernel_memory import scratch_of_ops, sizes_of_tensors
 from partitioner.planner.memory_use import largest_tensors, memory_use
 from partitioner.planner.run_order import run_orders
 from partitioner.stages.run_ahead import run_ahead_limits
@@ -27,7 +28,8 @@ def with_memory_of_one(schedule: Schedule, costed: CostedGraph, buffers: Buffers
     graph = costed.graph
     name = costed.topology.devices[device].name
     kind = DeviceName.parse(name).type
-    sizes = {tensor.name: allocated_bytes(tensor.size_bytes, kind) for tensor in graph.tensors}
+    sizes = sizes_of_tensors(graph, kind, workspaces=graph.training)
+    scratch = scratch_of_ops(graph, kind)
     roots = {tensor.name: buffers.root(tensor.name) for tensor in graph.tensors if tensor.name in buffers.passes_on}
     worst, order = max(
         (
@@ -40,6 +42,7 @@ def with_memory_of_one(schedule: Schedule, costed: CostedGraph, buffers: Buffers
                     roots=roots,
                     aliases={},
                     size_bytes=sizes.__getitem__,
+                    scratch_bytes=scratch,
                 ),
                 order,
             )

@@ -11,6 +11,7 @@ from partitioner.ir.devices import DeviceName
 from partitioner.ir.stage_programs import StageProgram, StagePrograms
 from partitioner.planner.buffer_walk import walk
 from partitioner.planner.buffers import Buffers
+from partitioner.planner.kernel_memory import scratch_of_ops
 from partitioner.planner.memory_use import largest_tensors
 from partitioner.planner.run_order import run_orders
 from partitioner.stages.run_ahead import keeps_order, run_ahead_limits
@@ -53,6 +54,7 @@ class StageCosts:
         self.costed = costed
         self._index = {placed.name: index for index, placed in enumerate(costed.topology.devices)}
         self.kinds = [DeviceName.parse(placed.name).type for placed in costed.topology.devices]
+        self._scratch = {kind: scratch_of_ops(costed.graph, kind) for kind in dict.fromkeys(self.kinds)}
         self._passes_on = Buffers(costed).passes_on
         self._working = frozenset(
             op.name for op, cost in zip(costed.graph.ops, costed.costs, strict=True) if cost.flops or cost.moved_bytes
@@ -96,6 +98,7 @@ class StageCosts:
                 roots=roots,
                 aliases=aliases,
                 size_bytes=lambda name: self.size_bytes(name, device),
+                scratch_bytes=self._scratch[self.kinds[device]],
             )
             for order in self._orders(program, aliases)
         ]
