@@ -1,8 +1,8 @@
 """How far predicted step times are from measured ones, on models that the calibration has not seen.
 
 `python -m tests.benchmarks.fidelity` first measures the ops of every model on one core, each in a process of its own.
-Then it plans every model with what was measured on all the *others* (leave one out), and once more with what was
-measured on itself too (what `--costs measured` does), and runs the plan: training and inference, on one device, and
+Then it plans every model with what was measured on all the *others* (leave one out), and once more with its own ops
+measured there and then (what `--costs measured` does), and runs that plan: training and inference, on one device, and
 training in 8 microbatches on two, in turns. Each logical CPU device has one intra-op thread; one device is held to a
 core. A step is a call of the emitted function: what Keras adds to each (1 to 2 ms, placed or not) is not in the plan.
 """
@@ -75,7 +75,7 @@ def _measure(name: str, path: Path) -> None:
     print("{}", flush=True)
 
 
-def _run(name: str, way: str, others: Path, own: Path) -> None:
+def _run(name: str, way: str, others: Path) -> None:
     """Say what was predicted, then answer each line on stdin with the seconds of a step."""
     import tensorflow as tf
 
@@ -83,14 +83,14 @@ def _run(name: str, way: str, others: Path, own: Path) -> None:
     from partitioner.emit.options import as_given
 
     devices = _start(way)
+    os.environ["XDG_CACHE_HOME"] = str(others.parent / f"cache-{name}-{way}")  # measured now, lest the machine changed
     model, data = MODELS[name]()
     x, _ = data
-    predicted = {
-        kind: _plan(model, way, devices, len(x), path).predicted.step_seconds
-        for kind, path in (("own", own), ("others", others))
+    plans = {
+        kind: _plan(model, way, devices, len(x), costs) for kind, costs in (("others", others), ("own", "measured"))
     }
-    plan = _plan(model, way, devices, len(x), others)
-    placed = partitioner.place(model, plan)
+    predicted = {kind: plan.predicted.step_seconds for kind, plan in plans.items()}
+    placed = partitioner.place(model, plans["own"])
     kind = StepKind.PREDICT if way == "infer" else StepKind.TRAIN
     labels = None if way == "infer" else tf.constant(data[1])
     arguments = placed.program.standardize(kind, (tf.constant(x), labels, None))
@@ -119,17 +119,19 @@ def main() -> None:
     """Measure, leave one out, run, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--run", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--folder", type=Path, help="keep what was measured here, and use what is there already")
+    parser.add_argument(
+        "--folder", type=Path, help="keep what was measured here, and use what is there already, of other models too"
+    )
     options = parser.parse_args()
     if options.measure:
         _measure(options.measure[0], Path(options.measure[1]))
     elif options.run:
-        name, way, others, own = options.run
-        _run(name, way, Path(others), Path(own))
+        name, way, others = options.run
+        _run(name, way, Path(others))
     else:
         with tempfile.TemporaryDirectory() as temporary:
             _compare(options, options.folder or Path(temporary))
@@ -137,18 +139,19 @@ def main() -> None:
 
 def _compare(options: argparse.Namespace, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    files = {name: folder / f"{name}.json" for name in options.models}
-    for name, path in files.items():
-        if not path.exists():
-            take_turns({name: [__spec__.name, "--measure", name, path]}, 0)
+    files = {name: folder / f"{name}.json" for name in MODELS}
+    for name in options.models:
+        if not files[name].exists():
+            take_turns({name: [__spec__.name, "--measure", name, files[name]]}, 0)
     found: dict[tuple[str, str], Contender] = {}
     for name in options.models:
-        others, own = folder / f"without-{name}.json", folder / f"with-{name}.json"
-        rest = [path for other, path in files.items() if other != name]
+        others = folder / f"without-{name}.json"
+        rest = [path for other, path in files.items() if other != name and path.exists()]
         others.write_bytes(msgspec.json.encode(_merged(rest)))
-        own.write_bytes(msgspec.json.encode(_merged([*rest, files[name]])))
-        runs = {way: [__spec__.name, "--run", name, way, others, own] for way in options.ways}
-        found |= {(name, way): contender for way, contender in take_turns(runs, options.rounds).items()}
+        runs = {way: [__spec__.name, "--run", name, way, others] for way in options.ways}
+        of_model = {(name, way): contender for way, contender in take_turns(runs, options.rounds).items()}
+        Console(width=120, stderr=True).print(_table(of_model))
+        found |= of_model
     Console(width=120).print(_table(found))
 
 
