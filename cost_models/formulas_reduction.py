@@ -8,16 +8,30 @@ from cost_models.registry import register, streamed
 from cost_models.specs import OpCost, OpSpec
 
 
-@register("Sum", "Prod", "Max", "Min", "All", "Any", "BiasAddGrad", "ArgMax", "ArgMin")
+@register("Sum", "Prod", "Max", "Min", "All", "Any")
 def _reduction(op: OpSpec) -> OpCost:
-    """Folding n elements into one takes n - 1 operations."""
+    """Folding n elements into one takes n - 1 operations.
+
+    Over no axis, or axes of size 1, the kernel hands its input on (ReductionHelper::Simplify in
+    tensorflow/core/kernels/reduction_ops_common.cc). Gradients are full of such sums, of what may have been broadcast.
+    """
+    return OpCost() if _folds_nothing(op) else _fold(op)
+
+
+@register("BiasAddGrad", "ArgMax", "ArgMin")
+def _fold(op: OpSpec) -> OpCost:
+    """The same, always done."""
     return streamed(op, max(op.inputs[0].num_elements - op.outputs[0].num_elements, 0))
 
 
 @register("Mean")
 def _mean(op: OpSpec) -> OpCost:
-    """A sum, and one multiplication by 1 / n per result."""
-    return streamed(op, max(op.inputs[0].num_elements, op.outputs[0].num_elements))
+    """A sum, and one multiplication by 1 / n per result; over nothing, as a sum over nothing."""
+    return OpCost() if _folds_nothing(op) else streamed(op, op.inputs[0].num_elements)
+
+
+def _folds_nothing(op: OpSpec) -> bool:
+    return op.inputs[0].num_elements == op.outputs[0].num_elements > 0
 
 
 @register("EuclideanNorm")

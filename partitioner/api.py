@@ -201,7 +201,9 @@ def plan(
     trained = training_objective(model, loss=loss, optimizer=optimizer) if training else None
     x = input_specs(model, _input_shapes(input_shape), example_inputs)
     step = _capture(model, x, example_targets, trained, batch_size)
-    known = costs_for(costs, step, machines, titles, on_progress)
+    counts = allowed_counts(step, microbatches)
+    sizes = [batch_size, *(math.ceil(batch_size / (len(groups) * count)) for count in counts)]
+    known = costs_for(costs, step, machines, titles, sizes, on_progress)
     refresh_optimizer(trained.optimizer if trained else None)
     measured = measured_devices(known, machines, titles)
     machines = with_measured_links(machines, known)
@@ -225,7 +227,7 @@ def plan(
         time_limit_seconds=time_limit,
         seed=seed,
         microbatching=Microbatching(
-            counts=allowed_counts(step, microbatches),
+            counts=counts,
             schedules=allowed_schedules(schedule),
             recompute=allowed_recompute(recompute),
             costed_for=costed_for,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,8 +29,6 @@ from partitioner.verification.reference import restored
 
 ANALYTIC, MEASURED = "analytic", "measured"
 BUDGET_SECONDS = 30.0
-# Microbatches have other shapes: ops are measured on this share of the batch too.
-SMALLER = 8
 
 OnProgress = Callable[[str, float], object]
 
@@ -40,6 +38,7 @@ def costs_for(
     step: CapturedStep,
     topology: Topology,
     titles: Mapping[str, str],
+    sizes: Iterable[int],
     on_progress: OnProgress | None = None,
 ) -> MeasuredCosts | None:
     """The measured costs to plan with; None to plan with the catalogue's.
@@ -49,6 +48,7 @@ def costs_for(
         step: What is planned.
         topology: What it is planned for.
         titles: What drivers call the GPUs of this machine, by canonical name.
+        sizes: Rows to measure the step on: those of the batch, and of the microbatches that may be chosen.
         on_progress: Is told what is measured, and the fraction done.
 
     Raises:
@@ -78,7 +78,7 @@ def costs_for(
     devices = {(device.type, device.title): device for device in known.devices}
     with restored(list(step.variables.values())):
         for kind, index in kinds.items():
-            devices[kind] = _measured_device(kind, index, step, topology, devices.get(kind), tell)
+            devices[kind] = _measured_device(kind, index, step, topology, sizes, devices.get(kind), tell)
     links = {link.between: link for link in known.links}
     for link in _measured_links(here, topology, tell):
         links[link.between] = link
@@ -140,14 +140,14 @@ def _measured_device(
     index: int,
     step: CapturedStep,
     topology: Topology,
+    sizes: Iterable[int],
     known: MeasuredDevice | None,
     on_progress: OnProgress,
 ) -> MeasuredDevice:
     """What is known of a kind of device, once every op of the step is."""
     placed = topology.devices[index]
     before = known or MeasuredDevice(type=kind[0], title=kind[1], hardware=placed.device.name, overhead_seconds=0.0)
-    rows = dict.fromkeys([step.graph.batch_size, max(step.graph.batch_size // SMALLER, 1)])
-    graphs = {count: cost_graph(graph_for_batch(step, count), topology) for count in rows}
+    graphs = {count: cost_graph(graph_for_batch(step, count), topology) for count in dict.fromkeys(sizes)}
     specs = {count: [op_spec(costed.graph, op) for op in costed.graph.ops] for count, costed in graphs.items()}
     if all(before.has(spec) for found in specs.values() for spec in found):
         return before
@@ -160,32 +160,34 @@ def _measured_device(
             notes=[f"needs {need:,} bytes at a batch of {step.graph.batch_size}, {short} has {placed.memory_bytes:,}"],
             help="measure with a smaller --batch-size; what is measured serves larger ones too",
         )
+    run_on = _runner(step, placed.name)
     return measure_device(
-        [
-            Measurable(costed=costed, specs=specs[count], run=_runner(step, placed.name, count))
-            for count, costed in graphs.items()
-        ],
+        [Measurable(costed=costed, specs=specs[count], run=run_on(count)) for count, costed in graphs.items()],
         before,
         budget_seconds=BUDGET_SECONDS,
         on_progress=lambda done: on_progress(f"measuring ops on {DeviceName.parse(placed.name).short}", done),
     )
 
 
-def _runner(step: CapturedStep, device: str, rows: int) -> Callable[[], None]:
-    """Runs the step with every op on a device, on random rows, until its results are there."""
+def _runner(step: CapturedStep, device: str) -> Callable[[int], Callable[[], None]]:
+    """For a number of rows: runs the step on so many random ones, every op on a device, until its results are there."""
     execution = Execution(placement=dict.fromkeys(step.graph.op, device), stage_devices=(device,))
     function = emit_function(step, execution, results=RESULTS[step.kind])
-    try:
-        (arguments,) = random_batches(step.specs, rows, 1, seed=0)
-    except ValueError as error:
-        raise UsageError(f"cannot measure: {error}", help="--costs analytic") from error
 
-    def run() -> None:
-        for value in tf.nest.flatten(function(*arguments)):
-            if value is not None:
-                value.numpy()
+    def run_on(rows: int) -> Callable[[], None]:
+        try:
+            (arguments,) = random_batches(step.specs, rows, 1, seed=0)
+        except ValueError as error:
+            raise UsageError(f"cannot measure: {error}", help="--costs analytic") from error
 
-    return run
+        def run() -> None:
+            for value in tf.nest.flatten(function(*arguments)):
+                if value is not None:
+                    value.numpy()
+
+        return run
+
+    return run_on
 
 
 def _measured_links(here: Sequence[int], topology: Topology, on_progress: OnProgress) -> list[MeasuredLink]:

@@ -5,6 +5,10 @@ one device, cut in two after each of its blocks in 8 microbatches, cut where the
 and as the planner chooses. It runs each plan, in turns, in a process of its own, on two logical CPU devices with one
 intra-op thread each, and prints Kendall's tau between predicted and measured times, and how far what the planner chose
 is from the best.
+
+With `--inference` it plans the forward pass alone. A logical CPU device is not serial: in a backward pass the gradients
+of weights and of activations run at the same time where a thread is free, so one device and uneven cuts do better than
+predicted there.
 """
 
 from __future__ import annotations
@@ -84,20 +88,19 @@ def _start(num_threads: int) -> None:
     partitioner.set_up_devices(DEVICES)
 
 
-def _measure(name: str, path: Path) -> None:
-    """Write what the model's ops take on one core."""
+def _measure(name: str, training: bool, path: Path) -> None:
+    """Write what the model's ops take, one at a time."""
     from partitioner import api
 
-    os.sched_setaffinity(0, {0})
     _start(1)
     os.environ["XDG_CACHE_HOME"] = str(path.parent)
     model, (x, _) = MODELS[name]()
-    api.plan(model, devices=DEVICES, batch_size=len(x), strategy="single", costs="measured", time_limit=5)
+    api.plan(model, devices=DEVICES, batch_size=len(x), costs="measured", training=training, time_limit=5)
     api.save_costs(model, path)
     print("{}", flush=True)
 
 
-def _run(name: str, way: str, costs: Path) -> None:
+def _run(name: str, way: str, training: bool, costs: Path) -> None:
     """Say what was predicted, then answer each line on stdin with the seconds of a step."""
     import tensorflow as tf
 
@@ -105,24 +108,40 @@ def _run(name: str, way: str, costs: Path) -> None:
 
     _start(len(DEVICES))
     model, data = MODELS[name]()
+    arguments = dict(ways(name)[way])
+    if not training and arguments.get("schedule") == "1f1b":
+        arguments["schedule"] = "gpipe"
     plan = partitioner.plan(
-        model, devices=DEVICES, batch_size=len(data[0]), costs=costs, time_limit=20, **ways(name)[way]
+        model,
+        devices=DEVICES,
+        batch_size=len(data[0]),
+        training=training,
+        costs=costs,
+        time_limit=20,
+        **arguments,
     )
     text = f"{plan.strategy}, {plan.num_microbatches} microbatches, {plan.schedule}"
     placed: Any = partitioner.place(model, plan)
-    steps = iter(tf.data.Dataset.from_tensors(data).repeat())
-    placed.make_train_function()
+    steps = iter(tf.data.Dataset.from_tensors(data if training else data[:1]).repeat())
     said = {"seconds": plan.predicted.step_seconds, "text": text}
-    answer_turns(lambda: placed.train_function(steps)["loss"].numpy(), said)
+    if training:
+        placed.make_train_function()
+        answer_turns(lambda: placed.train_function(steps)["loss"].numpy(), said)
+    else:
+        placed.make_predict_function()
+        answer_turns(lambda: [y.numpy() for y in tf.nest.flatten(placed.predict_function([next(steps)]))], said)
 
 
-def _compare(name: str, rounds: int, folder: Path) -> None:
-    costs = folder / f"{name}.json"
+def _compare(name: str, training: bool, rounds: int, folder: Path) -> None:
+    kind = "train" if training else "infer"
+    costs = folder / f"{name}-{kind}.json"
     if not costs.exists():
-        take_turns({name: [__spec__.name, "--measure", name, costs]}, 0)
-    contenders: dict[str, Sequence[object]] = {way: [__spec__.name, "--run", name, way, costs] for way in ways(name)}
+        take_turns({name: [__spec__.name, "--measure", name, kind, costs]}, 0)
+    contenders: dict[str, Sequence[object]] = {
+        way: [__spec__.name, "--run", name, way, kind, costs] for way in ways(name)
+    }
     found = take_turns(contenders, rounds)
-    table = Table(title=f"{name}: plans by measured step time (median)", title_justify="left")
+    table = Table(title=f"{name} ({kind}): plans by measured step time (median)", title_justify="left")
     for column in ("", "plan", "measured ms", "predicted ms", "error"):
         table.add_column(column, justify="right" if column.endswith(("ms", "error")) else "left")
     for way, one in sorted(found.items(), key=lambda item: item[1].median):
@@ -147,23 +166,25 @@ def _summary(found: Mapping[str, Contender]) -> str:
 def main() -> None:
     """Measure, plan, run, and print a table per model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--run", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--inference", action="store_true", help="forward passes alone")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--folder", type=Path, help="keep what was measured here, and use what is there already")
     options = parser.parse_args()
     if options.measure:
-        _measure(options.measure[0], Path(options.measure[1]))
+        name, kind, costs = options.measure
+        _measure(name, kind == "train", Path(costs))
     elif options.run:
-        name, way, costs = options.run
-        _run(name, way, Path(costs))
+        name, way, kind, costs = options.run
+        _run(name, way, kind == "train", Path(costs))
     else:
         with tempfile.TemporaryDirectory() as temporary:
             folder = options.folder or Path(temporary)
             folder.mkdir(parents=True, exist_ok=True)
             for name in options.models:
-                _compare(name, options.rounds, folder)
+                _compare(name, not options.inference, options.rounds, folder)
 
 
 if __name__ == "__main__":
