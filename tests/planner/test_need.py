@@ -71,8 +71,8 @@ def test_another_strategy_would_do() -> None:
 
 
 def test_inference_counts_the_activations_of_one_device() -> None:
-    error = refused(chain([1.0] * 3, [1024 * MIB] * 3).costed(topology(1, memory_bytes=1024 * MIB)))
-    assert error.notes[0] == "needs    2.0 GiB: activations 2.0"
+    error = refused(chain([1.0] * 2, [1024 * MIB, 512 * MIB]).costed(topology(1, memory_bytes=1024 * MIB)))
+    assert error.notes[0] == "needs    1.5 GiB: activations 1.5"
 
 
 def test_the_batch_size_scales_what_grows_with_the_batch() -> None:
