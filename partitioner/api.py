@@ -317,8 +317,8 @@ def auto_place(model: keras.Model, **arguments: Any) -> PlacedModel:
 def verify(model: keras.Model, placed: PlacedModel, *, num_steps: int = 5, seed: int = 0) -> Verification:
     """Hold a placed model against the unplaced one.
 
-    Compares outputs, loss, gradients and the weights after `num_steps` training steps, and reads back the device of
-    every executed op. Variables and optimizer are as before when it returns.
+    Compares outputs, loss, gradients and the weights after `num_steps` training steps, the copies of these in all
+    replicas, and reads back the device of every executed op. Variables and optimizer are as before when it returns.
 
     Raises:
         UsageError: `placed` was not made from `model` in this process.
@@ -340,6 +340,7 @@ def verify(model: keras.Model, placed: PlacedModel, *, num_steps: int = 5, seed:
         ran_on=program.devices,
         num_steps=num_steps,
         seed=seed,
+        differing_copies=placed.differing_variables,
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-NAMES = ("mlp_784", "cnn_28x28", "cnn_32x32", "two_models")
+NAMES = ("mlp_784", "cnn_28x28", "cnn_32x32", "two_models", "data_parallel", "mixed_parallel")
 
 PLAN_ALL = """
 import sys
@@ -69,6 +69,15 @@ def test_partition_plans_each_without_scikit_learn(tmp_path: Path) -> None:
                 r"test loss \d\.\d{4}, accuracy \d+\.\d%",
             ],
         ),
+        (
+            "data_parallel",
+            1,
+            [
+                r"mirrored on CPU:0 and CPU:1, 2 replicas \(as asked for\)",
+                r"2 towers, all weights alike: True",
+                r"test loss \d\.\d{4}, accuracy \d+\.\d%",
+            ],
+        ),
     ],
 )
 def test_each_trains_as_a_script(tmp_path: Path, name: str, epochs: int, promises: list[str]) -> None:
@@ -80,6 +89,21 @@ def test_each_trains_as_a_script(tmp_path: Path, name: str, epochs: int, promise
         assert re.search(rf"^\s*{promise}$", done.stdout, re.MULTILINE), f"{promise}\n\n{done.stdout}"
     written = {"two_models.plan.json", "two_models.dot"} if name == "two_models" else set()
     assert {path.name for path in tmp_path.iterdir()} == written
+
+
+def test_replicas_over_several_devices_train_like_one(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    command = (sys.executable, EXAMPLES / "mixed_parallel.py", "--epochs", "2")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    losses = re.findall(r"^ +\d+ +(\d+\.\d+) +(\d+\.\d+)$", done.stdout, re.MULTILINE)
+    assert len(losses) == 2
+    for found, expected in losses:
+        assert float(found) == pytest.approx(float(expected), abs=2e-6)
+    homes = dict(re.findall(r"^(\w+/kernel) +(CPU:\d, CPU:\d)$", done.stdout, re.MULTILINE))
+    assert homes.keys() == {"hidden_1/kernel", "hidden_2/kernel", "scores/kernel"}
+    assert set(homes.values()) == {"CPU:0, CPU:2", "CPU:1, CPU:3"}
+    assert "all copies have the same bits: True" in done.stdout
 
 
 def test_the_sweep_prints_a_line_per_setting(tmp_path: Path) -> None:

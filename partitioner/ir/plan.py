@@ -244,8 +244,8 @@ class Verification:
 
     `*_max_abs_diff` are absolute; `*_max_rel_diff` are norms of differences over the norm of the tensor;
     `control_*` is the unplaced model against itself with the rows of the batch reversed. `ran_on` maps
-    planned devices to those that ran. `passed`: nothing is misplaced and no relative difference exceeds
-    `tolerance`.
+    planned devices to those that ran. `differing_copies` are the variables that did not have the same bits in all
+    replicas. `passed`: nothing is misplaced, no copy differs and no relative difference exceeds `tolerance`.
     """
 
     outputs_max_abs_diff: float
@@ -262,6 +262,7 @@ class Verification:
     ran_on: dict[str, str]
     outputs_max_rel_diff: float = 0.0
     tolerance: float = 1e-5
+    differing_copies: tuple[str, ...] = ()
     passed: bool = True
 
 

@@ -30,7 +30,10 @@ def _sentences(found: Verification, training: bool) -> list[str]:
         ]
     else:
         lines = [f"every one of {checked} ran where it was planned"]
-        if not found.passed:
+        if found.differing_copies:
+            named = ", ".join(found.differing_copies[:_MAX_LISTED])
+            lines.append(f"FAILED: replicas differ in {plural(len(found.differing_copies), 'variable')}: {named}")
+        elif not found.passed:
             lines.append(f"FAILED: relative differences beyond {found.tolerance:.0e} that the control does not explain")
     steps = f", {plural(found.num_steps, 'optimizer step')}" if training else ""
     return [*lines, f"measured on {_ran_on(found.ran_on)}{steps}"]

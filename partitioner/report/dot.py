@@ -111,6 +111,8 @@ def _cluster(plan: PlanDocument, device: str, index: int, color: str) -> pydot.S
     label = f"<b>{_text(name)}</b>"
     if stages and (len(stages) > 1 or is_staged(plan)):
         label += f", {_stage_names(stages)}"
+    if stages and plan.num_replicas > 1:
+        label += f", replica {stages[0].replica}"
     lines = []
     for info in plan.devices:
         if info.name == device:

@@ -91,7 +91,8 @@ def _sections(plan: PlanDocument, files: Sequence[str | Path], width: int) -> It
         if plan.considered:
             yield "microbatches (estimated)", _considered(plan)
         if (timeline := draw_timeline(plan, num_columns=_timeline_columns(plan, width))) is not None:
-            yield "timeline (estimated)", _timeline(timeline)
+            of = ", of replica 0 as of all" if plan.num_replicas > 1 else ""
+            yield f"timeline (estimated{of})", _timeline(timeline)
     if plan.memory:
         yield "memory at the peak (estimated)", _memory(plan, num_columns=_timeline_columns(plan, width))
     yield "solver", _lines(_solver(plan))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -49,6 +50,7 @@ def verify_placed(
     batches: Sequence[tuple[Any, Any]] | None = None,
     num_steps: int = DEFAULT_NUM_STEPS,
     seed: int = 0,
+    differing_copies: Callable[[], Sequence[str]] = tuple,
 ) -> Verification:
     """Hold a placed step against the unplaced model. Variables and optimizer are as before when it returns.
 
@@ -69,6 +71,7 @@ def verify_placed(
         batches: (x, y) to run on; random ones by default.
         num_steps: Training steps.
         seed: Of the random batches.
+        differing_copies: Names the variables that do not have the same bits in all replicas.
     """
     x_specs, y_specs, _ = step.specs
     if batches is None:
@@ -76,7 +79,9 @@ def verify_placed(
     else:
         pairs = list(batches)
     if step.kind is StepKind.TRAIN:
-        return _verify_training(model, step, execution, emit, emit_stepwise, compute_loss, optimizer, ran_on, pairs)
+        return _verify_training(
+            model, step, execution, emit, emit_stepwise, compute_loss, optimizer, ran_on, pairs, differing_copies
+        )
     return _verify_outputs(model, step, execution, emit, emit_stepwise, ran_on, pairs[:1])
 
 
@@ -90,6 +95,7 @@ def _verify_training(
     optimizer: Any,
     ran_on: Mapping[str, str],
     batches: Sequence[tuple[Any, Any]],
+    differing_copies: Callable[[], Sequence[str]],
 ) -> Verification:
     assert compute_loss is not None
     held = list({id(v): v for v in [*model.variables, *optimizer.variables, *step.variables.values()]}.values())
@@ -116,6 +122,7 @@ def _verify_training(
             for batch in batches[1:]:
                 placed_train(*batch, None)
         weights = flat_arrays([variable.value for variable in model.variables])
+        apart = tuple(differing_copies())
     shapes = [variable.shape for variable in step.trainable]
     placed = Trajectory(
         outputs=flat_arrays(first["y_pred"]),
@@ -127,7 +134,8 @@ def _verify_training(
     )
     audit = misplaced_ops(executed, execution.placement_everywhere)
     tolerance = _tolerance(step, execution)
-    return _judge(placed, expected, control, audit, ran_on, num_steps=len(batches), tolerance=tolerance)
+    found = _judge(placed, expected, control, audit, ran_on, num_steps=len(batches), tolerance=tolerance)
+    return replace(found, differing_copies=apart, passed=found.passed and not apart)
 
 
 def _parts(step: CapturedStep, execution: Execution) -> Parts:
