@@ -13,6 +13,7 @@ microbatch until the update, the batch from the start.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
@@ -78,6 +79,11 @@ class _Simulation:
         self.timeline: list[PlannedAction] = []
         self.stage_seconds = [0.0] * len(self.programs.stages)
         self.ends = [0.0] * len(wiring.all)
+        # Calls of each device, as start and end; and for what was sent, how many on its target must end before.
+        self.spans: list[list[tuple[float, float]]] = [[] for _ in self.names]
+        self.calls_before: dict[Sent, int] = {}
+        self.clocks = [[0] * len(self.names) for _ in self.names]
+        self.clock_of: dict[tuple[Value, int], list[int]] = {}
         self.called: set[int] = set()
         self.gate = 0.0
 
@@ -194,12 +200,25 @@ class _Simulation:
         self._make(wires, part, end)
         self.ends[index] = end
         self.called.add(index)
+        clock = self._clock(wires, part)
+        self.spans[device].append((start, end))
         for value, targets, buffer in wires.sends:
             for target in targets:
+                self.calls_before[value, part, target] = clock[target]
                 self._send((value, part, target), device, self.wiring.size_bytes(value, target), end)
                 if buffer is not None:
                     self._keep([(buffer, _WHOLE if buffer.whole else part)], device, (value, part, target))
         return start, end
+
+    def _clock(self, wires: Wires, part: int) -> list[int]:
+        """How many calls of each device have ended, at the least, when a call of this program has."""
+        clock = self.clocks[wires.device]
+        for value in wires.arrives:
+            made = self.clock_of.get((value, _WHOLE if value.whole else part), clock)
+            clock[:] = map(max, clock, made)
+        clock[wires.device] += 1
+        self.clock_of.update(((value, part), list(clock)) for value, _, _ in wires.sends)
+        return clock
 
     def _make(self, wires: Wires, part: int, end: float) -> None:
         ledger = self.ledgers[wires.device]
@@ -277,7 +296,21 @@ class _Simulation:
                 for key in keys:
                     ledger.use(key, self.gate)
 
+    def _take_early(self) -> None:
+        """Let what devices receive take memory from the call on before it comes, if it could come that early.
+
+        How long calls take is not foreseen so well that it will not.
+        """
+        for (value, part, target), before in self.calls_before.items():
+            entry = self.ledgers[target].held.get((value, part))
+            spans = self.spans[target]
+            if entry is not None and spans:
+                running = spans[max(bisect_left(spans, (entry[0], 0.0)) - 1, 0)][0]
+                could = spans[before - 1][1] if before else 0.0
+                entry[0] = min(entry[0], max(running, could))
+
     def _result(self, end: float) -> StagedSchedule:
+        self._take_early()
         for value in self.costed.graph.outputs:
             self._hold(value, range(self.num_microbatches), end)
         for state in self.programs.states:

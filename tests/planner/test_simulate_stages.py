@@ -150,9 +150,10 @@ def test_what_microbatches_gave_crosses_the_adapter_on_its_way_to_the_update(upl
 
 def test_bytes_of_gpipe_by_hand() -> None:
     costed, programs = two_stages()
-    # While 0B1 runs: x and f0 of microbatches 1 to 3, the gradient from stage 1, the old and the new sum of d0.
+    # While 0B1 runs: x and f0 of microbatches 1 to 3, the old and the new sum of d0, and the gradients from stage 1 of
+    # microbatch 1 and, since it is due just when 0B1 ends, of 2.
     assert run(costed, programs, 4, GPIPE).peak[D0] == MemoryUse(
-        parameter_bytes=4096, activation_bytes=3 * 256 + 3 * 1024 + 256, gradient_bytes=2 * 2048
+        parameter_bytes=4096, activation_bytes=3 * 256 + 3 * 1024 + 2 * 256, gradient_bytes=2 * 2048
     )
 
 
@@ -162,6 +163,13 @@ def test_bytes_of_one_forward_one_backward_by_hand() -> None:
     assert run(costed, programs, 4, ONE_F_ONE_B).peak[D0] == MemoryUse(
         parameter_bytes=4096, activation_bytes=3 * 256 + 2 * 1024 + 256, gradient_bytes=2 * 2048
     )
+
+
+def test_what_cannot_come_earlier_does_not_count_earlier() -> None:
+    costed, programs = two_stages()
+    found = run(costed, programs, 4, SEQUENTIAL)
+    # Stage 1 has nothing to do until 0F1 has ended, which waits for 0B0, and so for 1B0: one microbatch at a time.
+    assert found.peak[D1].activation_bytes == 1024 + 1024 + 256
 
 
 def test_memory_over_time_by_hand() -> None:
@@ -206,9 +214,10 @@ def test_an_output_that_is_a_view_of_what_its_program_made_counts() -> None:
     made.add("g", 1.0, "view", size_bytes=256)
     costed = made.costed(topology(2, wire=FREE), outputs=["g"])
     found = run(costed, cut_up(costed, {"x": 0, "f": 0, "view": 0, "g": 1}), 4, GPIPE)
-    # 0F1 makes its output while that of 0F0 leaves; at last 1F3 reads one, and four results are held.
+    # 0F1 makes its output while that of 0F0 leaves. While 1F2 runs: its input and, since it is due just when 1F2 ends,
+    # that of 1F3, and three results.
     assert found.peak[D0].activation_bytes == 3 * 256 + 2 * 1024
-    assert found.peak[D1].activation_bytes == 1024 + 4 * 256
+    assert found.peak[D1].activation_bytes == 2 * 1024 + 3 * 256
 
 
 def test_a_schedule_that_does_not_go_with_the_microbatches_is_refused() -> None:
