@@ -264,6 +264,7 @@ def _masked(report: str) -> str:
     ratios = r"\d[\d.]*x (faster|slower)|\bsame\b"
     differences = r"^( +(outputs|loss|gradients|weights after 5 steps|control: [\w ]+)) {2,}\d.*$"
     for pattern, mask in {
+        r"(memory at the peak \(estimated\)\n)(?: .*\n)+": r"\1  MEMORY\n",
         times: "TIME",
         ratios: "RATIO",
         r"\d[\d.]* %": "SHARE",
