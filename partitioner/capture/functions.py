@@ -161,7 +161,7 @@ class GraphReader:
         """Import nodes and add to `reading` what is known of what they make.
 
         They are imported up to each op of whose results more is known than TensorFlow infers, so that this settles the
-        shapes after it. Control edges are left out: they tell nothing of shapes.
+        shapes after it. Control edges and colocations are left out: they tell nothing of shapes.
 
         Args:
             nodes: NodeDefs.
@@ -178,6 +178,7 @@ class GraphReader:
         for node in ordered:
             copy = part.node.add()
             copy.CopyFrom(node)
+            copy.attr.pop("_class", None)
             del copy.input[:]
             copy.input.extend(reference for reference in node.input if not reference.startswith("^"))
             if node.op in _REFINED or node is ordered[-1]:
@@ -314,8 +315,6 @@ class GraphReader:
         names = [f"{argument.name}:0" for argument in definition.signature.input_arg]
         pruned = prune(graph_def, [*map(producer, results), *definition.control_ret.values()])
         nodes = [node for node in pruned.node if f"{node.name}:0" not in names]
-        for node in nodes:
-            node.attr.pop("_class", None)
         tensors = dict(zip(names, arguments, strict=True))
         return _Function(graph=graph, arguments=arguments, nodes=nodes, tensors=tensors, results=results)
 
