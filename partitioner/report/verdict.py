@@ -18,7 +18,7 @@ def headline(plan: PlanDocument) -> str:
     if plan.num_replicas > 1:
         parts.append(plural(plan.num_replicas, "replica"))
     if plan.num_stages > 1:
-        parts.append(plural(plan.num_stages, "stage") + (" each" if plan.num_replicas > 1 else ""))
+        parts.append(plural(plan.num_stages, "stage"))
     if passed := passing(plan):
         parts.append(passed)
     chosen = "chosen by auto" if plan.requested_strategy is Strategy.AUTO else "as asked for"
