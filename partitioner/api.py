@@ -41,13 +41,11 @@ from partitioner.emit.placed_model import PlacedModel
 from partitioner.emit.program import RESULTS, PlacedProgram
 from partitioner.emit.variables import refresh_optimizer
 from partitioner.errors import UsageError
-from partitioner.ir.costed import CostedGraph
 from partitioner.ir.execution import Execution
 from partitioner.ir.plan import CostsInfo, ModelInfo, Objective, Origin, PlanDocument, Strategy, Verification
 from partitioner.ir.step import CapturedStep, StepKind
 from partitioner.measure.store import write_costs
 from partitioner.plan_view import Plan
-from partitioner.planner.all_reduces import with_all_reduce
 from partitioner.planner.assemble import plan_fields
 from partitioner.planner.chosen_topology import chosen_topology
 from partitioner.planner.costs import cost_graph
@@ -60,19 +58,14 @@ from partitioner.planner.microbatch_options import (
     allowed_schedules,
     microbatch_notes,
     refuse_uncuttable,
+    uncuttable,
 )
-from partitioner.planner.microbatches import Microbatching
-from partitioner.planner.pins import pinned_ops
-from partitioner.planner.replicas import (
-    replica_groups,
-    replicated,
-    sends_of_all,
-    single_device_baselines,
-    within_replica,
-)
-from partitioner.planner.search import search
+from partitioner.planner.replicas import replica_groups, replicated, sends_of_all
+from partitioner.planner.shapes import ShapePlanner
+from partitioner.planner.strategies import best_strategy, candidates
 from partitioner.planner.topology import parse_devices
 from partitioner.planner.transfer import rebase, transfer_placement
+from partitioner.stages.coupling import batch_coupling
 from partitioner.stages.programs import stage_programs
 from partitioner.verification import verify_placed
 
@@ -154,7 +147,7 @@ def plan(
         strategy: `auto`, `single`, `layer-split`, `mirrored` (a replica of the model on each device) or `mixed`
             (replicas of several devices each).
         replicas: How many copies of the model each train on a part of the batch. The devices are cut into as many runs
-            of consecutive ones; `auto` takes one per device if `mirrored`, else one.
+            of consecutive ones; `auto` takes one per device if `mirrored`, and chooses if the strategy is `auto` too.
         microbatches: Parts that a batch (of a replica) is cut into, so that devices work at the same time; or `auto`.
         schedule: `sequential`, `gpipe`, `1f1b` or `interleaved`: in which order stages work on microbatches; or `auto`.
         recompute: Whether stages rerun their forward ops in the backward pass rather than keep what they made: `none`,
@@ -189,7 +182,7 @@ def plan(
     if time_limit <= 0:
         raise UsageError(f"time_limit is {time_limit}, expected more than 0 seconds")
     titles = runtime.gpu_titles()
-    names, machines, infos = chosen_topology(
+    _, machines, infos = chosen_topology(
         devices,
         topology=topology,
         hardware=hardware,
@@ -202,7 +195,10 @@ def plan(
     x = input_specs(model, _input_shapes(input_shape), example_inputs)
     step = _capture(model, x, example_targets, trained, batch_size)
     counts = allowed_counts(step, microbatches)
-    sizes = [batch_size, *(math.ceil(batch_size / (len(groups) * count)) for count in counts)]
+    is_open = chosen is Strategy.AUTO and replicas == "auto"
+    shapes = candidates(machines, most_replicas=batch_size) if is_open and not uncuttable(step) else ()
+    numbers = {len(groups), *map(len, shapes)}
+    sizes = [batch_size, *sorted({math.ceil(batch_size / (n * count)) for n in numbers for count in counts})]
     known = costs_for(costs, step, machines, titles, sizes, on_progress)
     refresh_optimizer(trained.optimizer if trained else None)
     measured = measured_devices(known, machines, titles)
@@ -211,34 +207,30 @@ def plan(
     source_of_costs = str(costs) if isinstance(costs, (str, Path)) else MEASURED
     refuse_other_ops(source_of_costs, whole, measured)
     refuse_uncuttable(step, len(groups))
-    first, rows = groups[0], math.ceil(batch_size / len(groups))
-    machines_of_one = machines.subset(first) if len(groups) > 1 else machines
-    measured_of_one = {place: measured[index] for place, index in enumerate(first) if index in measured}
-
-    def costed_for(rows: int) -> CostedGraph:
-        return cost_graph(graph_for_batch(step, rows), machines_of_one, measured_of_one)
-
-    costed = whole if len(groups) == 1 else costed_for(rows)
-    found = search(
-        costed,
-        strategy=within_replica(chosen, groups),
+    plan_shape = ShapePlanner(
+        machines=machines,
+        measured=measured,
+        graph=step.graph,
+        graph_for=lambda rows: graph_for_batch(step, rows),
+        programs=lambda execution: stage_programs(step, execution, results=RESULTS[step.kind]),
+        counts=counts,
+        schedules=allowed_schedules(schedule),
+        recompute=allowed_recompute(recompute),
         objective=goal,
-        pinned=pinned_ops(step.graph, pins or {}, [names[index] for index in first]),
+        pins=pins or {},
         time_limit_seconds=time_limit,
         seed=seed,
-        microbatching=Microbatching(
-            counts=counts,
-            schedules=allowed_schedules(schedule),
-            recompute=allowed_recompute(recompute),
-            costed_for=costed_for,
-            programs=lambda execution: stage_programs(step, execution, results=RESULTS[step.kind]),
-            plain=len(groups) == 1,
-        ),
     )
-    if len(groups) > 1:
-        graph = graph_for_batch(step, math.ceil(rows / found.num_microbatches))
-        found = replace(found, baselines=single_device_baselines(whole))
-        found = with_all_reduce(found, graph, machines, groups)
+    if is_open:
+        best = best_strategy(
+            plan_shape,
+            microbatches=microbatches,
+            coupling=batch_coupling(step.graph, replicas=True),
+            is_cuttable=not uncuttable(step),
+        )
+    else:
+        best = plan_shape(chosen, groups)
+    groups, costed, found = best.groups, best.costed, best.found
     _last_step[model] = step
     _last_costs[model] = known
     info = ModelInfo(
@@ -253,8 +245,8 @@ def plan(
         **({} if trained is None else _objective_fields(trained)),
     )
     infos = [replace(i, origin=Origin.MEASURED) if n in measured else i for n, i in enumerate(infos)]
-    fields = plan_fields(costed, found, [infos[index] for index in first], requested=chosen, objective=goal)
-    if len(groups) > 1:
+    fields = plan_fields(costed, found, [infos[index] for index in groups[0]], requested=chosen, objective=goal)
+    if len(infos) > len(groups[0]):
         fields = replicated(fields, found, infos, groups)
     fields["costs"] = CostsInfo(
         source=source_of_costs, measured_share=costed.measured_share, inferred_ops=inferred_ops(costed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cost_models.collectives import all_reduce_seconds
 from cost_models.topology import Topology
 from partitioner.errors import InfeasibleError
 from partitioner.ir.devices import share_memory, short_name
@@ -13,6 +12,7 @@ from partitioner.ir.op_graph import OpGraph
 from partitioner.ir.plan import PlannedAction
 from partitioner.ir.schedule import MemoryUse, Send
 from partitioner.ir.stage_programs import Gather
+from partitioner.planner.exchange_seconds import exchange_seconds, shared_sum_seconds
 from partitioner.planner.found import Found
 
 _UPDATE = "U"
@@ -116,19 +116,24 @@ def _all_reduces(found: Found, graph: OpGraph, machines: Topology, groups: Seque
         rows = sum(tensor[one].size_bytes for one, how in own if how is Gather.CONCAT) * found.num_microbatches
         if sums or rows:
             whole = sums + rows * len(twins) / 2  # gathering takes half of what summing takes
+            shares = share_memory([machines.devices[index].name for index in twins])
             reduces.append(
                 AllReduce(
                     device=name,
                     twins=twins,
                     sum_bytes=sums,
                     row_bytes=rows,
-                    shares_memory=share_memory([machines.devices[index].name for index in twins]),
+                    shares_memory=shares,
                     ready_seconds=max(
                         action.end_seconds
                         for action in staged.timeline
                         if action.device == name and action.action != _UPDATE
                     ),
-                    seconds=all_reduce_seconds(whole, machines, twins),
+                    seconds=(
+                        shared_sum_seconds(whole, len(own), machines, twins)
+                        if shares
+                        else exchange_seconds(whole, machines, twins)
+                    ),
                 )
             )
     return reduces

@@ -20,7 +20,7 @@ def refuse_uncuttable(step: CapturedStep, num_replicas: int) -> None:
     Raises:
         UsageError: The reason is in it.
     """
-    if num_replicas > 1 and (reason := _uncuttable(step)):
+    if num_replicas > 1 and (reason := uncuttable(step)):
         raise UsageError(f"the batch cannot be cut into replicas: {reason}", help="--replicas 1")
 
 
@@ -34,7 +34,7 @@ def allowed_counts(step: CapturedStep, asked: int | str) -> tuple[int, ...]:
     """
     rows = step.graph.batch_size
     if asked == "auto":
-        if _uncuttable(step) or _coupled(step):
+        if uncuttable(step) or _coupled(step):
             return (1,)
         return tuple(2**n for n in range(_MOST_MICROBATCHES.bit_length()) if 2**n <= rows)
     if not isinstance(asked, int) or asked < 1:
@@ -44,7 +44,7 @@ def allowed_counts(step: CapturedStep, asked: int | str) -> tuple[int, ...]:
             f"{asked} microbatches of a batch of {rows} rows: some would have none",
             help=f"--microbatches {rows} at most, or --batch-size {asked} at least",
         )
-    if asked > 1 and (reason := _uncuttable(step)):
+    if asked > 1 and (reason := uncuttable(step)):
         raise UsageError(f"the batch cannot be cut into microbatches: {reason}", help="--microbatches 1")
     return (asked,)
 
@@ -87,7 +87,7 @@ def microbatch_notes(
         return tuple(f"unlike with the whole batch, {sentence}" for sentence in coupled)
     if asked != "auto":
         return ()
-    if reason := _uncuttable(step):
+    if reason := uncuttable(step):
         return (f"the batch runs in one piece: {reason}",)
     if not coupled:
         return ()
@@ -99,7 +99,8 @@ def microbatch_notes(
     )
 
 
-def _uncuttable(step: CapturedStep) -> str:
+def uncuttable(step: CapturedStep) -> str:
+    """Why the batch of a step cannot be cut; empty if it can."""
     return step.uncuttable or one_pass_at_a_time(step.graph)
 
 

@@ -117,7 +117,7 @@ def single_device_baselines(costed: CostedGraph) -> tuple[Baseline, ...]:
 
 
 def replicated(fields: dict[str, Any], found: Found, infos: Sequence[DeviceInfo], groups: Groups) -> dict[str, Any]:
-    """The fields of a plan of the first replica, for all of them.
+    """The fields of a plan of the first replica, or of some of the devices, for all of them.
 
     Args:
         fields: As `plan_fields` gives them.
@@ -131,7 +131,7 @@ def replicated(fields: dict[str, Any], found: Found, infos: Sequence[DeviceInfo]
     predicted = fields["predicted"]
     return fields | {
         "devices": (*infos, *(host for host in hosts if host.name not in {info.name for info in infos})),
-        "strategy": Strategy.MIRRORED if len(groups[0]) == 1 else Strategy.MIXED,
+        "strategy": _strategy(groups) if len(groups) > 1 else fields["strategy"],
         "num_replicas": len(groups),
         "stages": tuple(
             replace(stage, replica=replica, device=twin[replica][stage.device])
@@ -144,6 +144,10 @@ def replicated(fields: dict[str, Any], found: Found, infos: Sequence[DeviceInfo]
         ),
         "memory": tuple(replace(memory, device=of[memory.device]) for of in twin for memory in fields["memory"]),
     }
+
+
+def _strategy(groups: Groups) -> Strategy:
+    return Strategy.MIRRORED if len(groups[0]) == 1 else Strategy.MIXED
 
 
 def _with_exchange(stages: Sequence[Stage], found: Found) -> list[Stage]:

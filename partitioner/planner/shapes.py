@@ -1,0 +1,181 @@
+"""Plan a shape: so many replicas of so many devices each, of which one is planned and the others do the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from cost_models.measured import MeasuredDevice
+from cost_models.topology import Topology
+from partitioner.errors import InfeasibleError
+from partitioner.ir.costed import CostedGraph
+from partitioner.ir.devices import DeviceName
+from partitioner.ir.execution import Execution
+from partitioner.ir.op_graph import OpGraph
+from partitioner.ir.plan import Objective, Strategy
+from partitioner.ir.stage_programs import StagePrograms
+from partitioner.planner.all_reduces import with_all_reduce
+from partitioner.planner.bounds import lower_bound_seconds
+from partitioner.planner.costs import cost_graph
+from partitioner.planner.found import Found
+from partitioner.planner.microbatches import Microbatching
+from partitioner.planner.pins import pinned_ops
+from partitioner.planner.replicas import Groups, single_device_baselines, within_replica
+from partitioner.planner.search import search
+from partitioner.stages.schedules import ScheduleKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Replicas on groups of devices, and what was found for them.
+
+    Attributes:
+        groups: The devices of each replica.
+        costed: The step of one replica on its devices.
+        found: The plan of one replica; what replicas exchange is in its figures.
+    """
+
+    groups: Groups
+    costed: CostedGraph
+    found: Found
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of a step."""
+        return self.found.schedule.step_seconds
+
+    @property
+    def largest_peak_bytes(self) -> int:
+        """Peak of the fullest device."""
+        return max(use.total_bytes for use in self.found.schedule.peak.values())
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that run something."""
+        return len(self.groups) * len(set(self.found.placement.values()))
+
+
+class ShapePlanner:
+    """Plans shapes of one step; what several need is computed once.
+
+    Args:
+        machines: All devices.
+        measured: What is known of some of them, by index.
+        graph: The op graph of the whole batch.
+        graph_for: The same for another number of rows.
+        programs: The stage programs of an execution.
+        counts: Numbers of microbatches of a replica to choose from.
+        schedules: Schedules to choose from.
+        recompute: As in `Microbatching`.
+        objective: What is minimised.
+        pins: Device by regular expression; of several replicas, for the first.
+        time_limit_seconds: For the solver, which is asked for one replica on several devices.
+        seed: For the solver.
+    """
+
+    def __init__(
+        self,
+        *,
+        machines: Topology,
+        measured: Mapping[int, MeasuredDevice],
+        graph: OpGraph,
+        graph_for: Callable[[int], OpGraph],
+        programs: Callable[[Execution], StagePrograms],
+        counts: tuple[int, ...],
+        schedules: tuple[ScheduleKind, ...],
+        recompute: Literal["auto", "none", "all"],
+        objective: Objective,
+        pins: Mapping[str, str],
+        time_limit_seconds: float,
+        seed: int,
+    ) -> None:
+        self.machines, self.counts, self.objective, self.pins = machines, counts, objective, pins
+        self.batch_size = graph.batch_size
+        self._measured, self._graph_for, self._programs = measured, graph_for, programs
+        self._schedules, self._recompute = schedules, recompute
+        self._time_limit_seconds, self._seed = time_limit_seconds, seed
+        self._graphs = {graph.batch_size: graph}
+        self._costed: dict[tuple[int, tuple[int, ...]], CostedGraph] = {}
+
+    def __call__(self, strategy: Strategy, groups: Groups) -> Shape:
+        """The best found for these replicas.
+
+        Raises:
+            InfeasibleError: Nothing fits.
+            TimeLimitError: Nothing that fits was found in time.
+            UsageError: The step, the pins or the strategy do not go with the devices.
+        """
+        first, count = groups[0], len(groups)
+        costed = self.costed(groups)
+        counts = tuple(one for one in self.counts if one * count <= self.batch_size) or self.counts[:1]
+        choices = Microbatching(
+            counts=counts,
+            schedules=self._schedules,
+            recompute=self._recompute,
+            costed_for=lambda rows: self._costed_for(rows, first),
+            programs=self._programs,
+            plain=count == 1,
+        )
+        found = self._search(within_replica(strategy, groups), costed, choices)
+        if count > 1:
+            graph = self._graph(math.ceil(costed.graph.batch_size / found.num_microbatches))
+            found = replace(found, baselines=single_device_baselines(self._costed_for(self.batch_size, first)))
+            found = with_all_reduce(found, graph, self.machines, groups)
+        return Shape(groups=groups, costed=costed, found=found)
+
+    def unlimited(self) -> ShapePlanner:
+        """One for devices of the same kinds with room for everything; it knows the op graphs of this one."""
+        roomy = tuple(replace(placed, memory_bytes=2**62) for placed in self.machines.devices)
+        other = copy(self)
+        other.machines, other._costed = replace(self.machines, devices=roomy), {}
+        return other
+
+    def bound_seconds(self, groups: Groups) -> float:
+        """No plan of this shape is simulated faster, sums aside."""
+        return lower_bound_seconds(self.costed(groups))
+
+    def costed(self, groups: Groups) -> CostedGraph:
+        """The step of one replica on the first devices."""
+        return self._costed_for(math.ceil(self.batch_size / len(groups)), groups[0])
+
+    def _search(self, strategy: Strategy, costed: CostedGraph, choices: Microbatching) -> Found:
+        """Search; on one device, where microbatches save memory and nothing else, they are first left out."""
+        first = costed.topology
+        names = [DeviceName.parse(placed.name) for placed in first.devices]
+        pinned = pinned_ops(costed.graph, self.pins, names)
+
+        def found(choices: Microbatching) -> Found:
+            return search(
+                costed,
+                strategy=strategy,
+                objective=self.objective,
+                pinned=pinned,
+                time_limit_seconds=self._time_limit_seconds,
+                seed=self._seed,
+                microbatching=choices,
+            )
+
+        is_simple = len(names) == 1 and self.objective is not Objective.MEMORY and choices.recompute != "all"
+        if not choices.plain and is_simple and len(choices.counts) > 1:
+            try:
+                return found(replace(choices, counts=choices.counts[:1], recompute="none"))
+            except InfeasibleError:
+                pass
+        return found(choices)
+
+    def _costed_for(self, rows: int, first: Sequence[int]) -> CostedGraph:
+        key = rows, tuple(first)
+        if key not in self._costed:
+            is_all = len(first) == len(self.machines.devices)
+            machines = self.machines if is_all else self.machines.subset(first)
+            measured = {place: self._measured[index] for place, index in enumerate(first) if index in self._measured}
+            self._costed[key] = cost_graph(self._graph(rows), machines, measured)
+        return self._costed[key]
+
+    def _graph(self, rows: int) -> OpGraph:
+        if rows not in self._graphs:
+            self._graphs[rows] = self._graph_for(rows)
+        return self._graphs[rows]

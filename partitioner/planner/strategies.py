@@ -1,0 +1,247 @@
+"""The automatic choice: one device, a split, mirrored replicas or mixed ones, by what each is predicted to take.
+
+Of each family the best is found and told, and the best of all is chosen, so that it is worse than none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from cost_models.topology import Topology
+from partitioner.errors import InfeasibleError, PartitionError, TimeLimitError, UsageError
+from partitioner.ir.devices import short_name
+from partitioner.ir.plan import Baseline, Considered, Objective, Strategy
+from partitioner.planner.replicas import Groups
+from partitioner.planner.shapes import Shape, ShapePlanner
+
+# Replicas of more devices are not looked at, nor, where there are many alike, splits over more, as long as some fit.
+_MOST_PER_REPLICA = 8
+_MOST_OF_ONE_REPLICA = 16
+_SAME = 1 + 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Family:
+    """The best shape of a strategy; `fits` tells whether there is room for it."""
+
+    strategy: Strategy
+    shape: Shape
+    fits: bool
+
+    @property
+    def baseline(self) -> Baseline:
+        name = _title(self.shape) + _passing(self.shape.found.num_microbatches)
+        return Baseline(name=name, step_seconds=self.shape.step_seconds, fits=self.fits)
+
+
+def best_strategy(plan: ShapePlanner, *, microbatches: int | str, coupling: Sequence[str], is_cuttable: bool) -> Shape:
+    """Plan every family that may be chosen, and choose.
+
+    Args:
+        plan: Plans a shape.
+        microbatches: As asked for, per replica.
+        coupling: What replicas would change of the numbers, a sentence each; if any, none are chosen.
+        is_cuttable: Whether the batch can be cut at all.
+
+    Raises:
+        InfeasibleError: Nothing fits.
+        TimeLimitError: Nothing that fits was found in time.
+        UsageError: The pins do not go with the devices.
+    """
+    alone = _one_replica(plan)
+    families: list[_Family] = []
+    notes: list[str] = []
+    if len(plan.machines.devices) > 1 and is_cuttable and not plan.pins:
+        least = microbatches if isinstance(microbatches, int) else 1
+        shapes = list(candidates(plan.machines, most_replicas=plan.batch_size // least))
+        even = [groups for groups in shapes if not _unlike(plan.machines, groups)]
+        if len(even) < len(shapes):
+            unlike = next(filter(None, (_unlike(plan.machines, groups) for groups in shapes)))
+            notes.append(f"{unlike} are not alike, so that no replicas were considered that do the same on them")
+        mirrored = [groups for groups in even if len(groups[0]) == 1]
+        mixed = [groups for groups in even if len(groups[0]) > 1]
+        found = [_best(plan, Strategy.MIRRORED, mirrored[:1] if coupling else mirrored)]
+        found += [] if coupling else [_best(plan, Strategy.MIXED, mixed)]
+        families = [family for family in found if family is not None]
+    elif plan.pins and len(plan.machines.devices) > 1:
+        notes.append("pins name devices, so that no replicas were considered")
+    eligible = [alone] if isinstance(alone, Shape) else []
+    eligible += [family.shape for family in families if family.fits and not coupling]
+    if not eligible:
+        assert isinstance(alone, PartitionError)
+        raise alone
+    chosen = min(eligible, key=lambda shape: _worth(shape, plan.objective))
+    if coupling:
+        notes += _left_out(chosen, families, coupling)
+    return _told(plan, chosen, alone if isinstance(alone, Shape) else None, families, eligible, notes)
+
+
+def candidates(topology: Topology, *, most_replicas: int) -> Iterator[Groups]:
+    """Groups of devices for replicas, several of them: the smallest groups first, of these the most.
+
+    A group is of consecutive devices, within one host where it has as many. The numbers of replicas and of devices in
+    each divide that of all devices or are powers of two; of more than a few devices, powers of two and as many as
+    there are.
+    """
+    count = len(topology.devices)
+    powers = {2**power for power in range(count.bit_length())}
+    numbers = powers | ({n for n in range(1, count + 1) if count % n == 0} if count <= _MOST_OF_ONE_REPLICA else set())
+    for size in sorted(n for n in numbers if n <= min(_MOST_PER_REPLICA, count // 2)):
+        runs = _runs(topology, size)
+        for number in sorted({*numbers, len(runs)}, reverse=True):
+            if 2 <= number <= min(len(runs), most_replicas):
+                yield runs[:number]
+
+
+def _runs(topology: Topology, size: int) -> Groups:
+    """As many groups of consecutive devices as there are, within hosts where these have so many."""
+    by_host: dict[int, list[int]] = {}
+    for device in range(len(topology.devices)):
+        by_host.setdefault(topology.host(device), []).append(device)
+    parts = list(by_host.values())
+    if max(map(len, parts)) < size:
+        parts = [[device for part in parts for device in part]]
+    return tuple(tuple(part[at : at + size]) for part in parts for at in range(0, len(part) - size + 1, size))
+
+
+def _unlike(topology: Topology, groups: Groups) -> str:
+    """Two devices that would do the same though they are not alike; empty if there are none."""
+    for first, *twins in zip(*groups, strict=True):
+        for twin in twins:
+            one, other = topology.devices[first], topology.devices[twin]
+            if (one.device, one.memory_bytes) != (other.device, other.memory_bytes):
+                return f"{short_name(one.name)} and {short_name(other.name)}"
+    return ""
+
+
+def _one_replica(plan: ShapePlanner) -> Shape | PartitionError:
+    """One device or a split, of the first of many devices that are alike; of more where these have no room."""
+    topology = plan.machines
+    count = size = len(topology.devices)
+    if not _unlike(topology, tuple((device,) for device in range(count))):
+        size = min(size, _MOST_OF_ONE_REPLICA)
+    while True:
+        try:
+            group = _runs(topology, size)[0] if size < count else tuple(range(count))
+            return plan(Strategy.AUTO, (group,))
+        except (InfeasibleError, TimeLimitError) as error:
+            if size == count:
+                return error
+            size = min(2 * size, count)
+
+
+def _best(plan: ShapePlanner, strategy: Strategy, shapes: Iterable[Groups]) -> _Family | None:
+    """The best shape of a family; where none has room, the first as it would be with room."""
+    best: Shape | None = None
+    short: Groups | None = None
+    for bound, groups in sorted(((plan.bound_seconds(groups), groups) for groups in shapes), key=lambda one: one[0]):
+        if best is not None and plan.objective is not Objective.MEMORY and bound >= best.step_seconds:
+            break
+        try:
+            shape = plan(strategy, groups)
+        except UsageError:  # more devices than parts, say
+            continue
+        except InfeasibleError:
+            short = short or groups
+            continue
+        if best is None or _worth(shape, plan.objective) < _worth(best, plan.objective):
+            best = shape
+    if best is not None:
+        return _Family(strategy=strategy, shape=best, fits=True)
+    if short is None:
+        return None
+    return _Family(strategy=strategy, shape=plan.unlimited()(strategy, short), fits=False)
+
+
+def _worth(shape: Shape, objective: Objective) -> tuple[float, ...]:
+    """What is minimised, then the number of devices."""
+    figures = (shape.step_seconds, float(shape.largest_peak_bytes))
+    if objective is Objective.MEMORY:
+        return (*reversed(figures), float(shape.num_devices))
+    return (figures[0], float(shape.num_devices), figures[1])
+
+
+def _told(
+    plan: ShapePlanner,
+    chosen: Shape,
+    alone: Shape | None,
+    families: Sequence[_Family],
+    eligible: Sequence[Shape],
+    notes: Sequence[str],
+) -> Shape:
+    """The chosen shape with the best of every family beside it, what is proved of all, and notes."""
+    found = chosen.found
+    simple = (alone or chosen).found.baselines
+    told = [*simple, *(_of_one_replica(alone, simple) if alone else ()), *(family.baseline for family in families)]
+    step = chosen.step_seconds
+    bound = min([step, *(shape.found.solver.lower_bound for shape in eligible)])
+    gap = (step - bound) / step if step else 0.0
+    solver = replace(
+        found.solver,
+        status="optimal" if gap <= 1e-9 else (alone or chosen).found.solver.status.replace("optimal", "feasible"),
+        lower_bound=bound,
+        gap=gap,
+        seconds=(alone or chosen).found.solver.seconds,
+    )
+    is_large = len(plan.machines.devices) > _MOST_OF_ONE_REPLICA
+    efficiency = [_efficiency(chosen, simple)] if len(chosen.groups) > 1 or is_large else []
+    return replace(
+        chosen,
+        found=replace(
+            found, baselines=tuple(told), solver=solver, notes=(*found.notes, *filter(None, efficiency), *notes)
+        ),
+    )
+
+
+def _of_one_replica(alone: Shape, simple: Sequence[Baseline]) -> Iterator[Baseline]:
+    """One device in microbatches, where it has no room for the batch in one piece; the best split."""
+    fitting = [way for way in alone.found.considered if way.fits]
+    one = [way for way in fitting if way.num_stages == 1]
+    if one and not any(baseline.fits for baseline in simple if _is_single(baseline)):
+        yield _baseline("single-device", one)
+    if split := [way for way in alone.found.considered if way.num_stages > 1]:
+        yield _baseline("layer-split", [way for way in split if way.fits] or split)
+
+
+def _baseline(name: str, ways: Sequence[Considered]) -> Baseline:
+    best = min(ways, key=lambda way: way.step_seconds)
+    return Baseline(name=name + _passing(best.num_microbatches), step_seconds=best.step_seconds, fits=best.fits)
+
+
+def _is_single(baseline: Baseline) -> bool:
+    return baseline.name.startswith("single")
+
+
+def _title(shape: Shape) -> str:
+    count, size = len(shape.groups), len(shape.groups[0])
+    return f"mirrored on {count} devices" if size == 1 else f"mixed {count} x {size}"
+
+
+def _passing(num_microbatches: int) -> str:
+    return f" in {num_microbatches} microbatches" if num_microbatches > 1 else ""
+
+
+def _efficiency(shape: Shape, baselines: Sequence[Baseline]) -> str:
+    single = [baseline for baseline in baselines if _is_single(baseline)]
+    if not single or not shape.step_seconds:
+        return ""
+    best = min(single, key=lambda baseline: (not baseline.fits, baseline.step_seconds))
+    speed_up, count = best.step_seconds / shape.step_seconds, shape.num_devices
+    had = "" if best.fits else " that had the memory"
+    return (
+        f"{len(shape.groups)} x {count // len(shape.groups)} devices (replicas x devices of each) are {speed_up:.1f} "
+        f"times as fast as one device{had}, an efficiency of {100 * speed_up / count:.0f} %, if every twin sends every "
+        "other its part of a stage's gradients when the stage's last backward pass has ended"
+    )
+
+
+def _left_out(chosen: Shape, families: Sequence[_Family], coupling: Sequence[str]) -> Iterator[str]:
+    """What replicas would have gained, had they not changed the numbers."""
+    for family in families:
+        ratio = chosen.step_seconds / family.shape.step_seconds
+        if family.fits and ratio > _SAME:
+            yield (
+                f"--strategy {family.strategy} would be {ratio:.2f} times as fast, but would change the numbers: "
+                f"{coupling[0]}"
+            )
