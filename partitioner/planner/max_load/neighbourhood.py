@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
@@ -41,11 +40,11 @@ class Neighbourhood:
         self._loads = loads(self._problem, self.assignment)
         self.load = max(self._loads)
 
-    def step(self, lower_bound: int, work: float, seconds: float) -> bool:
+    def step(self, work: float, seconds: float) -> bool:
         """Place some items anew within so much work and time; whether the largest load became smaller."""
         devices = self._some_devices()
         free = self._some_items(devices)
-        moved = self._placed_anew(devices, free, lower_bound, work, seconds)
+        moved = self._placed_anew(devices, free, work, seconds)
         self._failures += 1
         if moved is None:
             return False
@@ -96,7 +95,7 @@ class Neighbourhood:
         return any(self.assignment[other] != home and other in inside for other in neighbours)
 
     def _placed_anew(
-        self, devices: Sequence[int], free: Sequence[int], lower_bound: int, work: float, seconds: float
+        self, devices: Sequence[int], free: Sequence[int], work: float, seconds: float
     ) -> tuple[int, ...] | None:
         # What stays is one item per device, and one for all devices that are not looked at.
         size, chosen = len(self._problem.items), set(free)

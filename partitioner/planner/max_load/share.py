@@ -1,0 +1,162 @@
+"""Bounds for one accelerator: what must hold an item, and what must hold its share of all there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from ortools.graph.python import max_flow
+from ortools.sat.python import cp_model
+
+from partitioner.ir.max_load import MaxLoadProblem
+from partitioner.planner.max_load.bounds import cpu_relief
+from partitioner.planner.max_load.incumbent import Budget, Incumbent
+
+_MAX_FLOWS = 64
+_MAX_TOGETHER = 8
+_COUNT_WORK = 0.5
+_SHARE_WORK = 1.5
+_BISECTIONS = 7
+
+
+def raise_by_items(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
+    """Whoever has an item has at least that item's cheapest surroundings: a minimum cut, for the dearest items."""
+    capacities = [device.capacity_bytes for device in problem.devices if not device.is_cpu]
+    if not capacities:
+        return
+    arcs = _cut_arcs(problem)
+    heavy = sorted(range(len(problem.items)), key=lambda item: -problem.items[item].accelerator_cost)
+    has_cpu = len(capacities) < len(problem.devices)
+    for item in (item for item in heavy[:_MAX_FLOWS] if not problem.items[item].needs_cpu):
+        if incumbent.is_settled:
+            return
+        bound = _cheapest_surroundings(problem, arcs, item)
+        incumbent.raise_bound(min(bound, problem.items[item].cpu_cost) if has_cpu else bound)
+
+
+def _cut_arcs(problem: MaxLoadProblem) -> tuple[list[int], list[int], list[int]]:
+    """Tails, heads and capacities: a value has a door in and a door out, and what passes between them costs."""
+    size, endless = len(problem.items), sum(value.cost for value in problem.values) * 4 + 1
+    tails, heads, costs = [], [], []
+
+    def arc(tail: int, head: int, cost: int) -> None:
+        tails.append(tail)
+        heads.append(head)
+        costs.append(cost)
+
+    sink = size + 2 * len(problem.values)
+    for index, value in enumerate(problem.values):
+        enter, leave = size + 2 * index, size + 2 * index + 1
+        arc(enter, leave, value.cost)
+        for item in value.items:
+            arc(item, enter, endless)
+            arc(leave, item, endless)
+    for index, item in enumerate(problem.items):
+        arc(index, sink, item.accelerator_cost)
+    return tails, heads, costs
+
+
+def _cheapest_surroundings(problem: MaxLoadProblem, arcs: tuple[list[int], list[int], list[int]], item: int) -> int:
+    flow = max_flow.SimpleMaxFlow()
+    flow.add_arcs_with_capacity(*map(np.array, arcs))
+    status = flow.solve(item, len(problem.items) + 2 * len(problem.values))
+    return flow.optimal_flow() if status == flow.OPTIMAL else 0
+
+
+def raise_by_counts(problem: MaxLoadProblem, incumbent: Incumbent, budget: Budget) -> None:
+    """Pigeonhole: of so many heavy items, some accelerator has two, three, four; what is the least that can cost it?"""
+    num_accelerators = sum(not device.is_cpu for device in problem.devices)
+    heavy = sorted(range(len(problem.items)), key=lambda item: -problem.items[item].accelerator_cost)
+    for together in range(2, _MAX_TOGETHER + 1):
+        if incumbent.is_settled or incumbent.max_load is None or not num_accelerators or budget.is_spent:
+            return
+        count = num_accelerators * (together - 1) + 1
+        while count <= len(heavy) and _share(problem, _ones(problem, heavy[:count]), incumbent.max_load) < together:
+            count += 1
+        if count > len(heavy):
+            return
+        prices = _ones(problem, heavy[:count])
+        incumbent.raise_bound(_least_load(problem, prices, together, incumbent.max_load, _COUNT_WORK, budget))
+
+
+def raise_by_shares(problem: MaxLoadProblem, incumbent: Incumbent, budget: Budget) -> None:
+    """Bisect for the least load at which accelerators can hold all the work, if each holds the most that any can."""
+    work = [item.accelerator_cost for item in problem.items]
+    low, high = incumbent.lower_bound, incumbent.max_load
+    if high is None or not any(work):
+        return
+    for _ in range(_BISECTIONS):
+        if incumbent.is_settled or budget.is_spent or high - low <= 1:
+            return
+        middle = (low + high) // 2
+        if _most_within(problem, work, middle, _SHARE_WORK, budget) < _share(problem, work, middle):
+            low = middle
+            incumbent.raise_bound(low + 1)
+        else:
+            high = middle
+
+
+def _ones(problem: MaxLoadProblem, items: Sequence[int]) -> list[int]:
+    chosen = set(items)
+    return [int(item in chosen) for item in range(len(problem.items))]
+
+
+def _share(problem: MaxLoadProblem, prices: Sequence[int], load: int) -> int:
+    """What some accelerator has of the items' prices if CPUs take the most they can within a load."""
+    num_cpus = sum(device.is_cpu for device in problem.devices)
+    left = sum(prices) - cpu_relief(problem, num_cpus * load, prices)
+    return -(-left // (len(problem.devices) - num_cpus))
+
+
+class _OneAccelerator:
+    """A single accelerator in CP-SAT: which items it has, and what load that is."""
+
+    def __init__(self, problem: MaxLoadProblem) -> None:
+        self.cp = cp_model.CpModel()
+        self.inside = [self.cp.new_bool_var("") for _ in problem.items]
+        terms = [item.accelerator_cost * here for item, here in zip(problem.items, self.inside, strict=True)]
+        for value in problem.values:
+            pays = self.cp.new_bool_var("")
+            for a, b in zip(value.items, (*value.items[1:], value.items[0]), strict=True):
+                self.cp.add_bool_or(~self.inside[a], self.inside[b], pays)
+            terms.append(value.cost * pays)
+        self.load = sum(terms)
+        for item, here in zip(problem.items, self.inside, strict=True):
+            if item.needs_cpu:
+                self.cp.add_bool_or(~here)
+
+    def worth(self, prices: Sequence[int]) -> cp_model.LinearExprT:
+        """The prices of what it has."""
+        return sum(price * here for price, here in zip(prices, self.inside, strict=True) if price)
+
+    def solve(self, work: float, budget: Budget) -> tuple[cp_model.CpSolverStatus, int]:
+        """How the search ended, and the bound of the objective."""
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.linearization_level = 2
+        solver.parameters.max_deterministic_time = max(0.0, min(work, budget.work))
+        solver.parameters.max_time_in_seconds = budget.seconds
+        status = solver.solve(self.cp)
+        budget.work -= solver.response_proto.deterministic_time
+        return status, round(solver.best_objective_bound)
+
+
+def _least_load(
+    problem: MaxLoadProblem, prices: Sequence[int], share: int, upper_bound: int, work: float, budget: Budget
+) -> int:
+    """A bound on the load of an accelerator that has a share of the prices; `upper_bound` if none can have it."""
+    model = _OneAccelerator(problem)
+    model.cp.add(model.worth(prices) >= share)
+    model.cp.add(model.load <= upper_bound)
+    model.cp.minimize(model.load)
+    status, bound = model.solve(work, budget)
+    return upper_bound if status == cp_model.INFEASIBLE else max(0, bound)
+
+
+def _most_within(problem: MaxLoadProblem, prices: Sequence[int], load: int, work: float, budget: Budget) -> int:
+    """A bound on the prices that one accelerator can have within a load."""
+    model = _OneAccelerator(problem)
+    model.cp.add(model.load <= load)
+    model.cp.maximize(model.worth(prices))
+    status, bound = model.solve(work, budget)
+    return bound if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else sum(prices)

@@ -1,0 +1,40 @@
+"""A first assignment that needs neither the solver nor luck: fill one device after the other, in order of precedence."""
+
+from __future__ import annotations
+
+from partitioner.ir.max_load import MaxLoadProblem
+from partitioner.planner.max_load.chain import best_chain
+from partitioner.planner.max_load.contract import without_cycles
+from partitioner.planner.max_load.loads import violations
+
+
+def first_fit(problem: MaxLoadProblem) -> tuple[int, ...] | None:
+    """An allowed assignment, if one of two simple ways finds any: intervals of a row, else what still has room."""
+    acyclic = without_cycles(problem)
+    chain = best_chain(acyclic.problem)
+    if chain is not None:
+        return acyclic.lift(chain)
+    packed = _packed(problem)
+    return packed if packed is not None and not any(violations(problem, packed)) else None
+
+
+def _packed(problem: MaxLoadProblem) -> tuple[int, ...] | None:
+    room = [device.capacity_bytes for device in problem.devices]
+    load = [0] * len(problem.devices)
+    assignment = [0] * len(problem.items)
+    for index in sorted(range(len(problem.items)), key=lambda one: (-problem.items[one].memory_bytes, one)):
+        item = problem.items[index]
+        fits = [d for d, device in enumerate(problem.devices) if _has_room(room[d], item.memory_bytes)
+                and (device.is_cpu or not item.needs_cpu)]  # fmt: skip
+        if not fits:
+            return None
+        device = min(fits, key=lambda d: load[d] + item.cost_on(problem.devices[d]))
+        left = room[device]
+        room[device] = None if left is None else left - item.memory_bytes
+        load[device] += item.cost_on(problem.devices[device])
+        assignment[index] = device
+    return tuple(assignment)
+
+
+def _has_room(room: int | None, size_bytes: int) -> bool:
+    return room is None or room >= size_bytes
