@@ -6,6 +6,7 @@ device when they are there: a step that fails leaves nothing behind that the nex
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -39,9 +40,7 @@ def all_reduce(values: Sequence[Any], devices: Sequence[str], *, shape: Sequence
     count = len(values)
     if count == 1:
         return list(values)
-    num_elements = 1
-    for size in shape:
-        num_elements *= size
+    num_elements = math.prod(shape)
     if share_memory(devices) or num_elements * values[0].dtype.size < _LEAST_CUT_BYTES:
         with tf.device(devices[turn % count]):
             return [tf.add_n(list(values))] * count
