@@ -277,7 +277,6 @@ ONE_INPUT = [
     "Transpose",
     "MaxPool",
     "AddN",
-    "Sum",
     "Cumsum",
 ]
 
