@@ -28,7 +28,7 @@ _HOST_SECONDS_PER_BYTE = 1e-9  # 1 GB/s
 
 
 def is_cost_graph(path: str) -> bool:
-    """Whether a file looks like a cost graph: a JSON object with `nodes` and `edges`, or lines of a PipeDream profile."""
+    """Whether a file looks like a cost graph: JSON with `nodes` and `edges`, or lines of a PipeDream profile."""
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -75,7 +75,8 @@ def _workload(text: str) -> CostGraph:
         targets.setdefault(source, {})[str(edge["destId"])] = None
         if costs.setdefault(source, (cost, edge.get("size") or 0.0))[0] != cost:
             raise ValueError(
-                f"{name} costs {cost}, another edge from {source} costs {costs[source][0]}; the value of a node has one cost"
+                f"{name} costs {cost}, another edge from {source} costs {costs[source][0]}; "
+                "the value of a node has one cost"
             )
     return CostGraph(
         nodes=tuple(_workload_node(node) for node in work["nodes"]),
@@ -116,7 +117,8 @@ def _check_keys(where: str, table: Any, known: set[str], needed: Iterable[str]) 
     for key in table:
         if key not in known:
             close = get_close_matches(key, known, n=1)
-            raise ValueError(f"{where} has the unknown key {key!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+            meant = f"; did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"{where} has the unknown key {key!r}{meant}")
     missing = sorted(set(needed) - set(table))
     if missing:
         raise ValueError(f"{where} has no {', '.join(missing)}")

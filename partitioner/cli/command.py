@@ -36,6 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with library_logs(shown=verbose):
             if options.list_hardware:
                 _list_hardware(options)
+            elif options.plans_cost_graph:
+                _partition_cost_graph(options)
+            elif options.check:
+                _check(options)
             elif options.shows_plan:
                 _show_again(options)
             else:
@@ -166,21 +170,41 @@ def _list_hardware(options: argparse.Namespace) -> None:
     print_result(catalogue_json(catalogue()) if options.json else render_catalogue(catalogue()))
 
 
+def _partition_cost_graph(options: argparse.Namespace) -> None:
+    """Plan a cost graph; needs no TensorFlow."""
+    from partitioner.cli.cost_graph import partition_cost_graph
+
+    plan, files = partition_cost_graph(options)
+    _print(plan, options, files)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Check the plan of a cost graph; needs no TensorFlow."""
+    from partitioner.cli.cost_graph import check_plan
+
+    print_result(check_plan(_loaded(options), options.workload))
+
+
 def _show_again(options: argparse.Namespace) -> None:
     """Show a plan.json anew; needs no TensorFlow."""
+    from partitioner.cli.output import write_pictures
+
+    plan = _loaded(options)
+    _print(plan, options, write_pictures(plan, options))
+
+
+def _loaded(options: argparse.Namespace) -> Plan:
     import msgspec
 
-    from partitioner.cli.output import write_pictures
     from partitioner.plan_view import Plan
 
     path = Path(options.model)
     try:
-        plan = Plan.load(path)
+        return Plan.load(path)
     except OSError as error:
         raise UsageError(f"cannot read {str(path)!r}: {error.strerror}") from error
     except msgspec.DecodeError as error:
         raise UsageError(f"{path} is not a plan: {error}", help="give a plan.json that partition wrote") from error
-    _print(plan, options, write_pictures(plan, options))
 
 
 def _print(plan: Plan, options: argparse.Namespace, files: list[Path]) -> None:

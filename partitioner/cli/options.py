@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from partitioner import __version__
+from partitioner.capture.cost_graph import is_cost_graph
 from partitioner.errors import UsageError
 
 _EPILOG = """\
@@ -23,6 +24,8 @@ examples:
   partition model.py --devices GPU:0-3 --strategy mixed --replicas 2
   partition model.py --topology '64x dgx-h100' --dry-run
   partition model_partitioned/plan.json --svg placement.svg
+  partition workload.json --devices GPU:0-5,CPU:0 --contiguous
+  partition workload_partitioned/plan.json --check
   partition --list-hardware
 
 exit codes:
@@ -34,6 +37,12 @@ exit codes:
 
 # What shows a plan.json again; every other option is about making a plan.
 _FOR_A_PLAN = {"model", "dot", "svg", "json", "quiet", "verbose"}
+# Likewise what checks it again, and what plans a cost graph.
+_FOR_A_CHECK = {"model", "check", "workload", "quiet", "verbose"}
+_FOR_A_COST_GRAPH = {
+    *("model", "devices", "contiguous", "memory_limit", "time_limit", "seed"),
+    *("output", "dot", "svg", "json", "dry_run", "quiet", "verbose"),
+}
 # Likewise what shows the catalogue, which needs no MODEL.
 _FOR_THE_CATALOGUE = {"model", "list_hardware", "json", "quiet", "verbose"}
 
@@ -60,9 +69,21 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options, unknown = parser.parse_known_args(["", *given] if lists else given)
     if unknown:
         raise _unknown(parser, unknown[0])
-    options.shows_plan = options.model.endswith(".json")
+    options.plans_cost_graph = is_cost_graph(options.model)
+    options.shows_plan = options.model.endswith(".json") and not options.plans_cost_graph
     if lists:
         _refuse_idle(parser, options, _FOR_THE_CATALOGUE, "--list-hardware prints the catalogue and stops")
+    elif options.plans_cost_graph:
+        _refuse_idle(parser, options, _FOR_A_COST_GRAPH, f"{options.model} is a cost graph, not a model")
+    elif options.check and options.shows_plan:
+        _refuse_idle(parser, options, _FOR_A_CHECK, "--check compares a plan with its cost graph")
+    elif options.check or options.workload:
+        raise UsageError("--check and --workload are for a plan", help="partition plan.json --check")
+    elif options.contiguous:
+        raise UsageError(
+            "--contiguous is for cost graphs; the stages of a model always are",
+            help="leave it out",
+        )
     elif options.shows_plan:
         _refuse_idle(parser, options, _FOR_A_PLAN, f"{options.model} is a plan to show again")
     elif not options.devices and not options.topology:
@@ -92,7 +113,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="PATH[:NAME]: a .py file with a model or a factory, a .keras file, or a plan.json to show again",
+        help="PATH[:NAME]: a .py file with a model or a factory, a .keras file, a plan.json to show again, or a cost "
+        "graph (msr-fiddle .json, PipeDream .txt), which is planned without a model",
     )
     _add_step(parser.add_argument_group("the step to plan"))
     _add_devices(parser.add_argument_group("the devices"))
@@ -208,6 +230,9 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         help="keep matching layers or ops on a device; repeatable",
     )
     group.add_argument(
+        "--contiguous", action="store_true", help="of cost graphs: give each device one piece of a chain"
+    )
+    group.add_argument(
         "--time-limit",
         type=_seconds,
         default=60.0,
@@ -229,6 +254,13 @@ def _add_results(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--json", action="store_true", help="print plan.json and nothing else")
     group.add_argument("--dry-run", action="store_true", help="plan only, write no file")
+    group.add_argument(
+        "--check",
+        action="store_true",
+        help="of a plan.json for a cost graph: compute anew, by other code, whether it is allowed, its objective and "
+        "whether its bound can be",
+    )
+    group.add_argument("--workload", metavar="FILE", help="of --check: the cost graph, if it is no longer where it was")
     amount = group.add_mutually_exclusive_group()
     amount.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
     amount.add_argument("-v", "--verbose", action="store_true", help="library logs and tracebacks on stderr")
@@ -245,7 +277,7 @@ def _unknown(parser: argparse.ArgumentParser, text: str) -> UsageError:
 
 def _refuse_idle(parser: argparse.ArgumentParser, options: argparse.Namespace, used: Set[str], why: str) -> None:
     """Options that do nothing for what is only shown are told, not ignored."""
-    idle = [name for name, value in vars(options).items() if name not in {*used, "shows_plan"}
+    idle = [name for name, value in vars(options).items() if name not in {*used, "shows_plan", "plans_cost_graph"}
             and value != parser.get_default(name)]  # fmt: skip
     if idle:
         flags = ["--inference" if name == "training" else f"--{name.replace('_', '-')}" for name in idle]

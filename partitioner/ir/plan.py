@@ -225,7 +225,7 @@ class PlannedAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverInfo:
-    """How the plan was found and proved. `objective` and `lower_bound` are seconds of one step.
+    """How the plan was found and proved. `objective` and `lower_bound` are seconds of one step, or in `unit`.
 
     `lower_bound` holds for the op graph as traced, not only for its coarsened form.
     """
@@ -236,6 +236,8 @@ class SolverInfo:
     gap: float
     seconds: float
     seed: int
+    unit: str = "s"
+    method: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +289,28 @@ class PlannedEdge:
     gradient_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostGraphInfo:
+    """What is said of a plan for a cost graph only, in the solver's unit.
+
+    Attributes:
+        contiguous: Whether the pieces had to be contiguous.
+        num_values: How many nodes make something that others need.
+        compute: What each used device computes.
+        transfer: What each used device takes to move values in and out.
+    """
+
+    contiguous: bool
+    num_values: int
+    compute: dict[str, float]
+    transfer: dict[str, float]
+
+    @property
+    def load(self) -> dict[str, float]:
+        """What each used device takes in all; the largest is the objective."""
+        return {device: figure + self.transfer[device] for device, figure in self.compute.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlanDocument:
     """The contents of plan.json.
@@ -321,6 +345,7 @@ class PlanDocument:
     notes: tuple[str, ...] = ()
     costs: CostsInfo = field(default_factory=CostsInfo)
     links: tuple[LinkInfo, ...] = ()
+    cost_graph: CostGraphInfo | None = None
     schema: str = SCHEMA
 
     def __post_init__(self) -> None:

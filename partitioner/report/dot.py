@@ -13,6 +13,7 @@ import pydot
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import PlanDocument, Stage
 from partitioner.report.boxes import Arrow, Box, draw_boxes
+from partitioner.report.cost_graph import verdict_line
 from partitioner.report.microbatches import is_staged, passing
 from partitioner.report.units import format_bytes, format_bytes_of, format_seconds
 
@@ -81,7 +82,10 @@ def _devices_in_use(plan: PlanDocument) -> list[str]:
 
 def _empty_graph(plan: PlanDocument, rankdir: str) -> pydot.Dot:
     step = f"{plan.strategy}, estimated step {format_seconds(plan.predicted.step_seconds)}"
-    lines = [f"<b>{_text(plan.model.name)}</b>", f"{step}, batch size {plan.model.batch_size}"]
+    step = f"{step}, batch size {plan.model.batch_size}"
+    if plan.cost_graph is not None:
+        step = _text(verdict_line(plan, plan.cost_graph))
+    lines = [f"<b>{_text(plan.model.name)}</b>", step]
     if passed := passing(plan):
         lines.append(_text(passed))
     if len(plan.used_devices) > 1:

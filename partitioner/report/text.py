@@ -13,10 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from partitioner.ir.devices import short_name
-from partitioner.ir.plan import PlanDocument, Stage
+from partitioner.ir.plan import CostGraphInfo, PlanDocument, Stage
 from partitioner.report.basis import basis, device_rows, link_rows
 from partitioner.report.boxes import layer_runs
 from partitioner.report.checks import verification_lines
+from partitioner.report.cost_graph import load_rows, opening_line, solver_lines, verdict_line
 from partitioner.report.memory import PURPOSES, curves, headroom, largest_lines, purposes, reserved_line
 from partitioner.report.microbatches import best_ways, idle_sentence, is_chosen, is_staged
 from partitioner.report.timeline import Timeline, draw_timeline
@@ -73,6 +74,9 @@ def render(plan: PlanDocument, *, files: Sequence[str | Path] = (), width: int =
 
 def _opening(plan: PlanDocument) -> RenderableType:
     model = plan.model
+    if plan.cost_graph is not None:
+        title = Text(f"{model.name} ({model.source})", style="bold")
+        return Group(title, Text(f"  {opening_line(plan, plan.cost_graph)}"))
     facts = [
         plural(model.num_ops, "op"),
         f"{format_count(model.num_parameters)} parameters",
@@ -84,6 +88,9 @@ def _opening(plan: PlanDocument) -> RenderableType:
 
 
 def _sections(plan: PlanDocument, files: Sequence[str | Path], width: int) -> Iterable[tuple[str, RenderableType]]:
+    if plan.cost_graph is not None:
+        yield from _cost_graph_sections(plan, plan.cost_graph, files)
+        return
     yield "strategy", _lines([headline(plan), *reasons(plan)])
     yield "stages (estimated)", _stages(plan)
     yield "step time (estimated)", _baselines(plan)
@@ -106,6 +113,21 @@ def _sections(plan: PlanDocument, files: Sequence[str | Path], width: int) -> It
             _lines([f"{named}: their arithmetic is not in the estimates"], "yellow"),
         )
     yield "verification", _verification(plan)
+    if plan.notes:
+        yield "notes", _lines([f"- {note}" for note in plan.notes])
+    if files:
+        yield "files", _lines([str(path) for path in files])
+
+
+def _cost_graph_sections(
+    plan: PlanDocument, info: CostGraphInfo, files: Sequence[str | Path]
+) -> Iterable[tuple[str, RenderableType]]:
+    yield "placement", _lines([verdict_line(plan, info)])
+    table = _table("device", ">nodes", ">compute", ">transfers", ">load", ">of the largest", ">memory")
+    for row in load_rows(plan, info):
+        table.add_row(*map(Text, row))
+    yield "loads", table
+    yield "solver", _lines(solver_lines(plan))
     if plan.notes:
         yield "notes", _lines([f"- {note}" for note in plan.notes])
     if files:

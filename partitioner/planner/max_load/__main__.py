@@ -1,4 +1,4 @@
-"""The solver's process: a problem as JSON on stdin; on stdout a line of JSON for each improvement, the last the answer."""
+"""The solver's process: a problem as JSON on stdin, a line of JSON for each improvement on stdout."""
 
 from __future__ import annotations
 

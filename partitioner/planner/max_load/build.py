@@ -34,7 +34,7 @@ def build_problem(
     time_limit_seconds: float = 60.0,
     seed: int = 0,
 ) -> BuiltProblem:
-    """Nodes of one group become one item; an item precedes another if one of its forward nodes feeds one of the other's."""
+    """Nodes of one group become one item; items precede each other as edges between their forward nodes say."""
     item_of = _item_numbers(graph)
     unit = _unit(graph)
     num_items = len(set(item_of.values()))

@@ -1,4 +1,4 @@
-"""Free placements in CP-SAT: each item on one of some devices, each value paid on every device it comes in or out of."""
+"""Free placements in CP-SAT: items on devices, each value paid on every device it comes in or out of."""
 
 from __future__ import annotations
 

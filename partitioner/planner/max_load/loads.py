@@ -44,7 +44,7 @@ def violations(problem: MaxLoadProblem, assignment: Sequence[int]) -> Iterator[s
 
 def device_order(problem: MaxLoadProblem, assignment: Sequence[int]) -> list[int] | None:
     """All devices in an order in which no item comes before one that precedes it; None if there is none."""
-    sorter: TopologicalSorter[int] = TopologicalSorter({device: () for device in range(len(problem.devices))})
+    sorter: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(range(len(problem.devices)), ()))
     for a, b in problem.precedes:
         if assignment[a] != assignment[b]:
             sorter.add(assignment[b], assignment[a])

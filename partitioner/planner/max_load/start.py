@@ -1,4 +1,4 @@
-"""A first assignment that needs neither the solver nor luck: fill one device after the other, in order of precedence."""
+"""A first assignment that needs no solver: intervals of a row, or the largest items first."""
 
 from __future__ import annotations
 

@@ -1,0 +1,288 @@
+"""Plan a cost graph: solve its max-load problem and write what was found as the fields of a plan."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from partitioner.errors import InfeasibleError, TimeLimitError, UsageError
+from partitioner.ir.cost_graph import CostGraph
+from partitioner.ir.devices import DeviceName
+from partitioner.ir.json import to_json
+from partitioner.ir.max_load import DeviceKind, LoadDevice, MaxLoadAnswer
+from partitioner.ir.plan import (
+    Baseline,
+    CostGraphInfo,
+    DeviceInfo,
+    ModelInfo,
+    Origin,
+    PlannedEdge,
+    PlannedLayer,
+    Predicted,
+    SolverInfo,
+    Stage,
+    Strategy,
+)
+from partitioner.planner.max_load.build import BuiltProblem, build_problem
+from partitioner.planner.max_load.client import MaxLoadResult, solve
+from partitioner.planner.max_load.loads import device_order, loads, violations
+from partitioner.planner.topology import memory_limits
+
+_SECONDS = {"ms": 1e-3, "s": 1.0}
+_ROUNDING = 1e-9
+
+
+def plan_cost_graph(
+    graph: CostGraph,
+    devices: Sequence[DeviceName],
+    *,
+    name: str,
+    source: str,
+    contiguous: bool = False,
+    memory_limit: str | None = None,
+    time_limit: float = 60.0,
+    seed: int = 0,
+    on_progress: Callable[[float, float, float], None] = lambda _objective, _bound, _seconds: None,
+) -> dict[str, Any]:
+    """The fields of the plan with the smallest largest load that was found.
+
+    Args:
+        graph: What to place.
+        devices: Where; without any, as many GPUs and CPUs as the file is for.
+        name: Of the graph, for people.
+        source: Where it was read.
+        contiguous: Whether pieces must be contiguous.
+        memory_limit: As `--memory-limit`; else GPUs have what the file says, and CPUs no limit.
+        time_limit: Seconds for the search.
+        seed: Same seed, same plan, if the work and not the clock ends the search.
+        on_progress: Is told objective and bound in the graph's unit, and the seconds so far.
+
+    Raises:
+        UsageError: There are no devices.
+        InfeasibleError: It is proved that no placement is allowed.
+        TimeLimitError: None was found in time.
+    """
+    names = list(devices) or _devices_of_file(graph)
+    places = _load_devices(graph, names, memory_limit)
+    _refuse_overfull(graph, places)
+    built = build_problem(graph, places, contiguous=contiguous, time_limit_seconds=time_limit, seed=seed)
+
+    def progress(answer: MaxLoadAnswer, seconds: float) -> None:
+        load = math.inf if answer.max_load is None else answer.max_load * built.unit
+        on_progress(load, answer.lower_bound * built.unit, seconds)
+
+    result = solve(built.problem, progress)
+    if result.answer.assignment is None:
+        raise _no_plan(graph, places, result, contiguous=contiguous, time_limit=time_limit)
+    return _fields(graph, built, result, name=name, source=source)
+
+
+def _devices_of_file(graph: CostGraph) -> list[DeviceName]:
+    counts = {"GPU": graph.accelerators or 0, "CPU": graph.cpus or 0}
+    names = [DeviceName(type=kind, index=index) for kind, count in counts.items() for index in range(count)]
+    if not names:
+        said = "does not say for how many devices it is" if graph.accelerators is None else "is for 0 devices"
+        raise UsageError(f"which devices? The cost graph {said}", help="e.g. --devices GPU:0-3,CPU:0")
+    return names
+
+
+def _load_devices(graph: CostGraph, names: Sequence[DeviceName], memory_limit: str | None) -> list[LoadDevice]:
+    limits: Mapping[DeviceName, int] = memory_limits(names, memory_limit)
+    places = []
+    for device in names:
+        is_cpu = device.type == "CPU"
+        of_file = None if is_cpu or graph.memory_bytes is None else math.floor(graph.memory_bytes)
+        kind = DeviceKind.CPU if is_cpu else DeviceKind.ACCELERATOR
+        places.append(LoadDevice(name=device.canonical, kind=kind, capacity_bytes=limits.get(device, of_file)))
+    return places
+
+
+def _refuse_overfull(graph: CostGraph, places: Sequence[LoadDevice]) -> None:
+    """What needs no search to see: everything is too much, one group is, or nothing may run somewhere."""
+    only_on_cpus = [node.id for node in graph.nodes if node.needs_cpu]
+    if only_on_cpus and not any(place.is_cpu for place in places):
+        raise InfeasibleError(
+            f"{len(only_on_cpus)} nodes run on CPUs only, and there is none: {', '.join(only_on_cpus[:5])}",
+            help="add a CPU: --devices GPU:0,CPU:0",
+        )
+    capacities = [place.capacity_bytes for place in places]
+    limited = [capacity for capacity in capacities if capacity is not None]
+    if len(limited) < len(capacities):
+        return
+    needed = math.ceil(math.fsum(node.memory_bytes for node in graph.nodes))
+    if needed > sum(limited):
+        raise InfeasibleError(
+            "the cost graph does not fit on the given devices",
+            notes=[f"needs {needed:,} bytes", f"have  {sum(limited):,} bytes on {len(limited)} devices"],
+            help="add a device, or a CPU, which has no limit: --devices GPU:0,CPU:0",
+        )
+    groups: dict[tuple[str, str], list[float]] = {}
+    for node in graph.nodes:
+        key = ("node", node.id) if node.group is None else ("nodes of group", node.group)
+        groups.setdefault(key, []).append(node.memory_bytes)
+    (what, which), sizes = max(groups.items(), key=lambda entry: math.fsum(entry[1]))
+    if math.fsum(sizes) > max(limited):
+        raise InfeasibleError(
+            f"{what} {which} must be on one device, and none has room",
+            notes=[f"needs {math.ceil(math.fsum(sizes)):,} bytes", f"the largest device has {max(limited):,} bytes"],
+            help="raise --memory-limit, or add a CPU, which has no limit",
+        )
+
+
+def _no_plan(
+    graph: CostGraph, places: Sequence[LoadDevice], result: MaxLoadResult, *, contiguous: bool, time_limit: float
+) -> InfeasibleError | TimeLimitError:
+    needed = math.ceil(math.fsum(node.memory_bytes for node in graph.nodes))
+    room = [f"{place.name.rpartition('device:')[2]} {place.capacity_bytes:,}" for place in places
+            if place.capacity_bytes is not None]  # fmt: skip
+    notes = [f"the nodes hold {needed:,} bytes; limits: {', '.join(room) or 'none'}"]
+    if result.answer.status == "infeasible":
+        freely = "without --contiguous, or with " if contiguous else "with "
+        return InfeasibleError(
+            "no placement keeps within the memory of the devices" + (" in contiguous pieces" if contiguous else ""),
+            notes=notes,
+            help=f"try {freely}more devices or memory",
+        )
+    return TimeLimitError(
+        f"no placement was found in {time_limit:g} s",
+        notes=[*notes, *filter(None, [result.note])],
+        help=f"give it more time: --time-limit {10 * time_limit:g}",
+    )
+
+
+def _fields(graph: CostGraph, built: BuiltProblem, result: MaxLoadResult, *, name: str, source: str) -> dict[str, Any]:
+    answer, problem = result.answer, built.problem
+    assert answer.assignment is not None
+    placement = built.placement(answer.assignment)
+    devices = [device.name for device in problem.devices]
+    order = (device_order(problem, answer.assignment) if problem.contiguous else None) or range(len(devices))
+    used = [devices[index] for index in order if devices[index] in set(placement.values())]
+    compute, transfer = _figures(graph, placement, built)
+    objective = max(compute[device] + transfer[device] for device in used)
+    bound = min(objective, answer.lower_bound * built.unit)
+    if objective - bound <= _ROUNDING * objective:
+        bound = objective
+    seconds = _SECONDS[graph.unit]
+    stages = _stages(graph, placement, used, compute, seconds)
+    busy = sum(compute[device] + transfer[device] for device in used)
+    loads_of = {stage.device: compute[stage.device] + transfer[stage.device] for stage in stages}
+    return {
+        "model": ModelInfo(
+            source=source,
+            name=name,
+            fingerprint=hashlib.sha256(to_json(graph).encode()).hexdigest()[:16],
+            num_ops=len(graph.nodes),
+            num_parameters=0,
+            batch_size=0,
+            training=any(node.is_backward for node in graph.nodes),
+        ),
+        "devices": tuple(
+            DeviceInfo(
+                name=device.name, hardware=device.kind, origin=Origin.FILE, memory_bytes=device.capacity_bytes or 0
+            )
+            for device in problem.devices
+        ),
+        "strategy": Strategy.SINGLE if len(used) == 1 else Strategy.LAYER_SPLIT,
+        "num_replicas": 1,
+        "num_stages": len(stages),
+        "num_microbatches": 1,
+        "schedule": "sequential",
+        "updates": "sync",
+        "stages": stages,
+        "placement": placement,
+        "predicted": Predicted(
+            step_seconds=objective * seconds,
+            latency_seconds=0.0,
+            bottleneck_stage=max(stages, key=lambda stage: loads_of[stage.device]).index,
+            bubble_fraction=1 - busy / (objective * len(used)) if objective else 0.0,
+            peak_bytes={stage.device: stage.peak_bytes for stage in stages},
+        ),
+        "baselines": _baselines(built, seconds),
+        "solver": SolverInfo(
+            status="optimal" if bound == objective else answer.status,
+            objective=objective,
+            lower_bound=bound,
+            gap=(objective - bound) / objective if objective else 0.0,
+            seconds=result.seconds,
+            seed=problem.seed,
+            unit=graph.unit,
+            method=answer.method,
+        ),
+        "layers": tuple(
+            PlannedLayer(name=node.id, class_name=node.description, device=placement[node.id]) for node in graph.nodes
+        ),
+        "edges": tuple(
+            PlannedEdge(source=value.source, target=target, size_bytes=round(value.size_bytes))
+            for value in graph.values
+            for target in value.targets
+        ),
+        "notes": tuple(filter(None, [result.note])),
+        "cost_graph": CostGraphInfo(
+            contiguous=problem.contiguous,
+            num_values=len(graph.values),
+            compute={device: compute[device] for device in used},
+            transfer={device: transfer[device] for device in used},
+        ),
+    }
+
+
+def _figures(
+    graph: CostGraph, placement: Mapping[str, str], built: BuiltProblem
+) -> tuple[dict[str, float], dict[str, float]]:
+    """What each device computes and moves, in the file's own figures rather than in the problem's integers."""
+    cpus = {device.name for device in built.problem.devices if device.is_cpu}
+    compute: dict[str, list[float]] = {device.name: [] for device in built.problem.devices}
+    transfer: dict[str, list[float]] = {device.name: [] for device in built.problem.devices}
+    for node in graph.nodes:
+        device = placement[node.id]
+        compute[device].append(node.cpu_cost if device in cpus else node.accelerator_cost)
+    for value in graph.values:
+        touched = {placement[value.source], *(placement[target] for target in value.targets)}
+        if len(touched) > 1:
+            for device in touched - cpus:
+                transfer[device].append(value.cost)
+    return {d: math.fsum(costs) for d, costs in compute.items()}, {d: math.fsum(c) for d, c in transfer.items()}
+
+
+def _stages(
+    graph: CostGraph, placement: Mapping[str, str], used: Sequence[str], compute: Mapping[str, float], seconds: float
+) -> tuple[Stage, ...]:
+    stages = []
+    for index, device in enumerate(used):
+        nodes = [node for node in graph.nodes if placement[node.id] == device]
+        sent = (
+            value.size_bytes
+            for value in graph.values
+            if placement[value.source] == device and any(placement[target] != device for target in value.targets)
+        )
+        stages.append(
+            Stage(
+                index=index,
+                replica=0,
+                device=device,
+                layers=tuple(node.id for node in nodes),
+                num_ops=len(nodes),
+                parameter_bytes=0,
+                peak_bytes=math.ceil(math.fsum(node.memory_bytes for node in nodes)),
+                compute_seconds=compute[device] * seconds,
+                send_bytes=round(math.fsum(sent)),
+            )
+        )
+    return tuple(stages)
+
+
+def _baselines(built: BuiltProblem, seconds: float) -> tuple[Baseline, ...]:
+    """Everything on the first device of each kind."""
+    problem = built.problem
+    firsts = {device.kind: index for index, device in reversed(list(enumerate(problem.devices)))}
+    return tuple(
+        Baseline(
+            name=f"single-device {DeviceName.parse(problem.devices[index].name).short}",
+            step_seconds=max(loads(problem, single)) * built.unit * seconds,
+            fits=not any(violations(problem, single)),
+        )
+        for index in sorted(firsts.values())
+        for single in [(index,) * len(problem.items)]
+    )
