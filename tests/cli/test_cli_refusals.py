@@ -29,7 +29,7 @@ Run = Callable[..., tuple[int, str, str]]
         ([SMALL, *TWO, "--batch-size", "0"], "--batch-size: '0' is not a whole number of at least 1"),
         ([SMALL, *TWO, "--batch-size", "many"], "--batch-size: 'many' is not a whole number"),
         ([SMALL, *TWO, "--time-limit", "nan"], "--time-limit: 'nan' is not a number of seconds above 0"),
-        ([SMALL, *TWO, "--strategy", "both"], "(choose from 'auto', 'single', 'layer-split')"),
+        ([SMALL, *TWO, "--strategy", "both"], "(choose from 'auto', 'single', 'layer-split', 'mirrored', 'mixed')"),
         ([SMALL, *TWO, "--microbatches", "0"], "--microbatches: '0' is not a whole number of at least 1, nor auto"),
         ([SMALL, *TWO, "--microbatches", "-4"], "--microbatches: '-4' is not a whole number of at least 1, nor auto"),
         ([SMALL, *TWO, "--microbatches", "2.5"], "--microbatches: '2.5' is not a whole number"),
@@ -60,6 +60,13 @@ Run = Callable[..., tuple[int, str, str]]
             ["plan.json", "--microbatches", "4", "--schedule", "gpipe", "--recompute", "all"],
             "--microbatches, --schedule, --recompute would do nothing",
         ),
+        (
+            [SMALL, "--devices", "GPU:0-3", "--strategy", "mixed", "--replicas", "3"],
+            "4 devices cannot be cut into 3 replicas",
+        ),
+        ([SMALL, *TWO, "--strategy", "layer-split", "--replicas", "2"], "the strategy layer-split has one replica"),
+        ([SMALL, *TWO, "--strategy", "mirrored", "--batch-size", "1"], "2 replicas of a batch of 1 rows"),
+        ([SMALL, *TWO, "--replicas", "0"], "'0' is not a whole number of at least 1, nor auto"),
     ],
 )
 def test_wrong_usage_is_told_before_tensorflow_loads(run: Run, tmp_path: Path, arguments: list[str], said: str) -> None:
