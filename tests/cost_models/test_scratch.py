@@ -1,0 +1,51 @@
+"""What kernels take for themselves, against copies counted by hand and seen with TensorFlow."""
+
+from __future__ import annotations
+
+import pytest
+
+from cost_models.scratch import scratch_bytes, workspace_bytes
+from cost_models.specs import OpSpec, TensorSpec
+
+
+def op(kind: str, *inputs: tuple[int, ...], output: tuple[int, ...], **attributes: str) -> OpSpec:
+    return OpSpec(
+        type=kind,
+        inputs=tuple(TensorSpec(shape=shape, dtype="float32") for shape in inputs),
+        outputs=(TensorSpec(shape=output, dtype="float32"),),
+        attributes=attributes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "output", "elements"),
+    [
+        # Attention scores: heads (c) lie behind positions in both operands, so both are copied.
+        ("abcd,aecd->acbe", [(16, 64, 6, 32), (16, 64, 6, 32)], (16, 6, 64, 64), 2 * 16 * 64 * 6 * 32),
+        # Attention: the scores lie as they should; values are copied, and so is the product.
+        ("acbe,aecd->abcd", [(16, 6, 64, 64), (16, 64, 6, 32)], (16, 64, 6, 32), 2 * 16 * 64 * 6 * 32),
+        # A matrix product, and one with the second matrix the other way round.
+        ("ab,bc->ac", [(8, 16), (16, 4)], (8, 4), 0),
+        ("ab,cb->ac", [(8, 16), (4, 16)], (8, 4), 0),
+        ("ab,bc->ca", [(8, 16), (16, 4)], (4, 8), 4 * 8),
+        # An axis of length one may lie anywhere.
+        ("abcd,aecd->acbe", [(16, 64, 1, 32), (16, 64, 1, 32)], (16, 1, 64, 64), 0),
+    ],
+)
+def test_einsums_copy_operands_whose_axes_lie_otherwise(
+    equation: str, shapes: list[tuple[int, ...]], output: tuple[int, ...], elements: int
+) -> None:
+    assert scratch_bytes(op("Einsum", *shapes, output=output, equation=equation), "GPU") == 4 * elements
+
+
+def test_pooling_on_a_cpu_leaves_a_byte_per_output() -> None:
+    pooled = op("MaxPool", (32, 48, 48, 32), output=(32, 24, 24, 32))
+    assert workspace_bytes(pooled, "CPU") == 589_824  # as allocated by TensorFlow 2.21
+    assert workspace_bytes(pooled, "GPU") == 0
+    assert workspace_bytes(op("AvgPool", (32, 48, 48, 32), output=(32, 24, 24, 32)), "CPU") == 0
+
+
+def test_products_on_a_cpu_take_a_scratchpad() -> None:
+    product = op("MatMul", (8, 16), (16, 4), output=(8, 4))
+    assert scratch_bytes(product, "CPU") >= 9088  # the most that was seen
+    assert scratch_bytes(product, "GPU") == scratch_bytes(op("Relu", (8, 16), output=(8, 16)), "CPU") == 0
