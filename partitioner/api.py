@@ -33,6 +33,8 @@ from partitioner.costing import (
     with_measured_links,
 )
 from partitioner.emit import runtime
+from partitioner.emit.async_model import AsyncPlacedModel
+from partitioner.emit.async_program import AsyncProgram
 from partitioner.emit.export import export_saved_model
 from partitioner.emit.function import emit_function, emit_stepwise
 from partitioner.emit.load import load_placed
@@ -42,11 +44,12 @@ from partitioner.emit.program import RESULTS, PlacedProgram
 from partitioner.emit.variables import refresh_optimizer
 from partitioner.errors import UsageError
 from partitioner.ir.execution import Execution
-from partitioner.ir.plan import CostsInfo, ModelInfo, Objective, Origin, PlanDocument, Strategy, Verification
+from partitioner.ir.plan import CostsInfo, ModelInfo, Objective, Origin, PlanDocument, Strategy, Updates, Verification
 from partitioner.ir.step import CapturedStep, StepKind
 from partitioner.measure.store import write_costs
 from partitioner.plan_view import Plan
 from partitioner.planner.assemble import plan_fields
+from partitioner.planner.async_updates import staleness_bound, with_async_updates
 from partitioner.planner.chosen_topology import chosen_topology
 from partitioner.planner.costs import cost_graph
 from partitioner.planner.execution import execution_of_plan
@@ -117,6 +120,8 @@ def plan(
     training: bool = True,
     strategy: str = "auto",
     replicas: int | str = "auto",
+    updates: str = "sync",
+    max_staleness: int | None = None,
     microbatches: int | str = "auto",
     schedule: str = "auto",
     recompute: str = "auto",
@@ -148,6 +153,10 @@ def plan(
             (replicas of several devices each).
         replicas: How many copies of the model each train on a part of the batch. The devices are cut into as many runs
             of consecutive ones; `auto` takes one per device if `mirrored`, and chooses if the strategy is `auto` too.
+        updates: `sync`: replicas train on parts of one batch and update together; `async`: each updates shared
+            variables by its part as soon as it can.
+        max_staleness: If `async`, how many updates of others may lie between a replica's reading the parameters and its
+            own update; four per replica if not given.
         microbatches: Parts that a batch (of a replica) is cut into, so that devices work at the same time; or `auto`.
         schedule: `sequential`, `gpipe`, `1f1b` or `interleaved`: in which order stages work on microbatches; or `auto`.
         recompute: Whether stages rerun their forward ops in the backward pass rather than keep what they made: `none`,
@@ -177,6 +186,7 @@ def plan(
     """
     chosen = _choice(Strategy, strategy, "strategy")
     goal = _choice(Objective, objective, "objective")
+    how = _choice(Updates, updates, "updates")
     if batch_size < 1:
         raise UsageError(f"batch_size is {batch_size}, expected at least 1")
     if time_limit <= 0:
@@ -191,6 +201,15 @@ def plan(
         present=titles,
     )
     groups = replica_groups(chosen, replicas, machines, batch_size=batch_size, microbatches=microbatches)
+    staleness = staleness_bound(
+        how,
+        max_staleness,
+        strategy=chosen,
+        replicas=replicas,
+        num_replicas=len(groups),
+        devices=[info.name for info in infos],
+        training=training,
+    )
     trained = training_objective(model, loss=loss, optimizer=optimizer) if training else None
     x = input_specs(model, _input_shapes(input_shape), example_inputs)
     step = _capture(model, x, example_targets, trained, batch_size)
@@ -248,6 +267,8 @@ def plan(
     fields = plan_fields(costed, found, [infos[index] for index in groups[0]], requested=chosen, objective=goal)
     if len(infos) > len(groups[0]):
         fields = replicated(fields, found, infos, groups)
+    if how is Updates.ASYNC:
+        fields = with_async_updates(fields, staleness)
     fields["costs"] = CostsInfo(
         source=source_of_costs, measured_share=costed.measured_share, inferred_ops=inferred_ops(costed)
     )
@@ -274,9 +295,14 @@ def place(model: keras.Model, plan: PlanDocument) -> PlacedModel:
     step = _step_of_plan(model, plan, objective)
     local = rebase(plan, step.graph)
 
-    def arrange(step: CapturedStep) -> Execution:
+    is_async = plan.updates == Updates.ASYNC
+
+    def arrange_all(step: CapturedStep) -> Execution:
         placement = transfer_placement(local, step.graph)
         return execution_of_plan(local, step, {name: devices[device] for name, device in placement.items()}, devices)
+
+    def arrange(step: CapturedStep) -> Execution:
+        return replace(arrange_all(step), replicas=()) if is_async else arrange_all(step)
 
     def capture(kind: StepKind, specs: tuple[Any, Any, Any]) -> CapturedStep:
         needs_loss = kind is not StepKind.PREDICT
@@ -294,7 +320,13 @@ def place(model: keras.Model, plan: PlanDocument) -> PlacedModel:
         devices={name: devices[name] for name in plan.used_devices},
         optimizer=lambda: placed.optimizer,
     )
-    placed = PlacedModel(program, model=model, name=model.name, plan=plan)
+    if is_async:
+        asynchronous = AsyncProgram(
+            program, arrange_all, num_replicas=plan.num_replicas, max_staleness=plan.max_staleness
+        )
+        placed = AsyncPlacedModel(program, asynchronous, model=model, name=model.name, plan=plan)
+    else:
+        placed = PlacedModel(program, model=model, name=model.name, plan=plan)
     if objective is not None:
         placed.compile(**_compile_arguments(model, objective))
     program.add(step)

@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _partition(options: argparse.Namespace) -> None:
     from partitioner.cli.output import output_directory
-    from partitioner.ir.plan import Strategy
+    from partitioner.ir.plan import Strategy, Updates
+    from partitioner.planner.async_updates import staleness_bound
     from partitioner.planner.chosen_topology import chosen_topology
     from partitioner.planner.replicas import replica_groups
 
@@ -77,12 +78,21 @@ def _partition(options: argparse.Namespace) -> None:
         link=options.link,
         memory_limit=options.memory_limit,
     )
-    replica_groups(
+    groups = replica_groups(
         Strategy(options.strategy),
         options.replicas,
         machines,
         batch_size=options.batch_size,
         microbatches=options.microbatches,
+    )
+    staleness_bound(
+        Updates(options.updates),
+        options.max_staleness,
+        strategy=Strategy(options.strategy),
+        replicas=options.replicas,
+        num_replicas=len(groups),
+        devices=[name.canonical for name in names],
+        training=options.training,
     )
     directory = output_directory(options)
     progress = Progress(enabled=not options.quiet)
@@ -142,6 +152,8 @@ def _plan(api: Any, options: argparse.Namespace, devices: list[str], loaded: Any
         strategy=options.strategy,
         objective=options.objective,
         replicas=options.replicas,
+        updates=options.updates,
+        max_staleness=options.max_staleness,
         microbatches=options.microbatches,
         schedule=options.schedule,
         recompute=options.recompute,

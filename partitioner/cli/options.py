@@ -195,6 +195,20 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         "(default: %(default)s)",
     )
     group.add_argument(
+        "--updates",
+        choices=["sync", "async"],
+        default="sync",
+        help="sync: replicas update together; async: each updates shared parameters as soon as it can "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-staleness",
+        type=_number,
+        metavar="N",
+        help="of async: how many updates of others may lie between reading parameters and updating them "
+        "(default: 4 per replica)",
+    )
+    group.add_argument(
         "--objective",
         choices=["throughput", "latency", "memory"],
         default="throughput",
@@ -304,6 +318,15 @@ def _count_or_auto(text: str) -> int | str:
         return _count(text)
     except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(f"{error}, nor auto") from error
+
+
+def _number(text: str) -> int:
+    if text == "0":
+        return 0
+    try:
+        return _count(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0") from error
 
 
 def _seconds(text: str) -> float:

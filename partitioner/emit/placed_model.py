@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -200,12 +200,15 @@ class PlacedModel(keras.Model):
 
     def _run(self, kind: StepKind, x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, Any]:
         arguments = self.program.standardize(kind, (x, y, sample_weight))
-        specs = tf.nest.map_structure(_spec, arguments)
+        specs = tf.nest.map_structure(spec_of, arguments)
         return self.program.function(kind, specs)(*arguments)
 
     def _step_with_metrics(self, kind: StepKind, data: Any) -> dict[str, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        results = self._run(kind, x, y, sample_weight)
+        return self._counted(self._run(kind, x, y, sample_weight), x, y, sample_weight)
+
+    def _counted(self, results: Mapping[str, Any], x: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
+        """Metrics with a step's results counted."""
         # A step that fails must not be counted, not even its rows, which need no result.
         ended = [value for value in tf.nest.flatten(results) if value is not None]
         with tf.device(list(self.program.devices.values())[-1]), tf.control_dependencies(ended):
@@ -231,7 +234,8 @@ def _loss_name(loss: Any) -> str:
     return str(getattr(found, "name", getattr(found, "__name__", found)))
 
 
-def _spec(value: Any) -> Any:
+def spec_of(value: Any) -> Any:
+    """The TensorSpec of an argument with any number of rows; None where there is none."""
     if value is None:
         return None
     sizes = value.shape.as_list()

@@ -27,9 +27,17 @@ class Replica:
         programs: How it is cut, for the first replica.
         execution: Where all replicas run.
         number: Which one this is.
+        variables: The TensorFlow variables it uses in place of its copies of the step's, by name in the op graph.
     """
 
-    def __init__(self, step: CapturedStep, programs: StagePrograms, execution: Execution, number: int) -> None:
+    def __init__(
+        self,
+        step: CapturedStep,
+        programs: StagePrograms,
+        execution: Execution,
+        number: int,
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
         self.step, self.programs, self.number = step, programs, number
         self.num_microbatches = execution.num_microbatches
         functions = StageFunctions(step, programs, execution, replica=number)
@@ -38,8 +46,11 @@ class Replica:
         several = self.num_microbatches > 1
         self.backward = [functions.build(program, accumulate=several) for program in programs.backward]
         self.update = [functions.build(program) for program in programs.update]
-        variables = {name: each_copy(held_variable(v)) for name, v in step.variables.items()}
-        outside = dict(step.captures) | {name: copies[number].handle for name, copies in variables.items()}
+        if variables is None:
+            used = {name: each_copy(held_variable(v))[number] for name, v in step.variables.items()}
+        else:
+            used = {p: variables[name] for p, name in step.variable_names.items() if name in variables}
+        outside = dict(step.captures) | {name: variable.handle for name, variable in used.items()}
         self._outside = outside
         self._handle = {step.variable_names[p]: handle for p, handle in outside.items() if p in step.variable_names}
         self._random = random_states(step.graph) if number else frozenset()

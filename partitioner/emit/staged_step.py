@@ -54,24 +54,31 @@ class StagedStep:
             ScheduleKind(execution.schedule), self.programs.stages, execution.num_microbatches, training=training
         )
         self.order = merged_order(orders, len(self.programs.stages))
-        self.replicas = [Replica(step, self.programs, execution, number) for number in range(execution.num_replicas)]
+        self.replicas = self._make_replicas()
 
     def __call__(self, *arguments: Any) -> dict[str, Any]:
         """Run one step on (x, y, sample_weight), in a graph or eagerly; results keyed as asked for."""
         # A scope of its own, lest an op of it has the name of one in the plan.
         with tf.name_scope("staged_step"):
-            found = _Run(self, [value for value in tf.nest.flatten(arguments) if value is not None]).results()
+            found = self.results_of(StepRun(self, [value for value in tf.nest.flatten(arguments) if value is not None]))
         if not tf.executing_eagerly():
             for function in self.functions():
                 function.register()
         return found
+
+    def results_of(self, run: StepRun) -> dict[str, Any]:
+        """Run all of it, and return what was asked for."""
+        return run.results()
+
+    def _make_replicas(self) -> list[Replica]:
+        return [Replica(self.step, self.programs, self.execution, n) for n in range(self.execution.num_replicas)]
 
     def functions(self) -> list[StageFunction]:
         """All of them, replica by replica, in an order in which one microbatch can run."""
         return [function for replica in self.replicas for function in replica.functions()]
 
 
-class _Run:
+class StepRun:
     """One step: the runs of all replicas, and what becomes of their results."""
 
     def __init__(self, staged: StagedStep, arguments: Sequence[Any]) -> None:
@@ -79,22 +86,33 @@ class _Run:
         self.parts: list[dict[str, Any]] = [{} for _ in range(staged.execution.num_parts)]
         self._cut_batch(arguments)
         each = staged.execution.num_microbatches
-        self.runs = [ReplicaRun(replica, self.parts[replica.number * each :][:each]) for replica in staged.replicas]
+        self.runs = [
+            ReplicaRun(replica, self.parts[index * each :][:each]) for index, replica in enumerate(staged.replicas)
+        ]
 
     def results(self) -> dict[str, Any]:
-        for run in self.runs:
-            with _scope(run):
-                run.run(self.staged.order)
-        ended = [last for run in self.runs for last in run.last.values()]
-        with tf.device(HOST), tf.control_dependencies(ended):
-            gate = tf.no_op(name="all_ended")
-        gathered = self._gathered()
-        found = self._found(gathered[0])
+        """Run forwards, backwards and what the step changes; the results asked for."""
+        gate = self.run_microbatches()
+        gathered = self.gathered()
         if self.programs.update or self.staged.changed:
             with tf.control_dependencies([gate]):
                 lock = acquire_updates()
             with tf.control_dependencies(self._update(gathered, lock)):
                 release_updates(lock)
+        return self.wanted(gathered[0], gate)
+
+    def run_microbatches(self) -> Any:
+        """Run all forwards and backwards; an op that ends when all of them have."""
+        for run in self.runs:
+            with _scope(run):
+                run.run(self.staged.order)
+        ended = [last for run in self.runs for last in run.last.values()]
+        with tf.device(HOST), tf.control_dependencies(ended):
+            return tf.no_op(name="all_ended")
+
+    def wanted(self, gathered: Mapping[str, Any], gate: Any) -> dict[str, Any]:
+        """The results asked for, there once the gate is open."""
+        found = self._found(gathered)
         return tf.nest.map_structure(lambda name, value: self._result(name, value, gate), self.staged.wanted, found)
 
     def _cut_batch(self, arguments: Sequence[Any]) -> None:
@@ -114,7 +132,7 @@ class _Run:
                 with tf.device(HOST):
                     part[step.seed] = tf.cast(weight, step.graph.tensor[step.seed].spec.dtype)
 
-    def _gathered(self) -> list[dict[str, Any]]:
+    def gathered(self) -> list[dict[str, Any]]:
         """For each replica, what the microbatches of all replicas gave together."""
         found: list[dict[str, Any]] = [{} for _ in self.runs]
         with tf.name_scope("all_reduce") if len(self.runs) > 1 else nullcontext():

@@ -30,6 +30,13 @@ class Objective(StrEnum):
     MEMORY = "memory"
 
 
+class Updates(StrEnum):
+    """Whether replicas update their variables together, or shared ones without waiting for each other."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+
+
 class Origin(StrEnum):
     """Where a number comes from; `file` is a topology of the user's own, with numbers that no catalogue has."""
 
@@ -315,6 +322,9 @@ class CostGraphInfo:
 class PlanDocument:
     """The contents of plan.json.
 
+    `max_staleness`: how many updates of others may be applied between a replica's reading the parameters and its own
+    update, where updates are asynchronous.
+
     Raises:
         ValueError: The schema is another one, or an op is placed on a device that is not listed.
     """
@@ -345,6 +355,7 @@ class PlanDocument:
     notes: tuple[str, ...] = ()
     costs: CostsInfo = field(default_factory=CostsInfo)
     links: tuple[LinkInfo, ...] = ()
+    max_staleness: int = 0
     cost_graph: CostGraphInfo | None = None
     schema: str = SCHEMA
 
