@@ -7,6 +7,7 @@ import platform
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ from partitioner.emit.placed_model import PlacedModel
 from partitioner.emit.program import RESULTS, PlacedProgram
 from partitioner.emit.variables import refresh_optimizer
 from partitioner.errors import UsageError
+from partitioner.ir.costed import CostedGraph
 from partitioner.ir.execution import Execution
 from partitioner.ir.plan import CostsInfo, ModelInfo, Objective, Origin, PlanDocument, Strategy, Updates, Verification
 from partitioner.ir.step import CapturedStep, StepKind
@@ -226,11 +228,16 @@ def plan(
     source_of_costs = str(costs) if isinstance(costs, (str, Path)) else MEASURED
     refuse_other_ops(source_of_costs, whole, measured)
     refuse_uncuttable(step, len(groups))
+    graph = cache(lambda rows: step.graph if rows == batch_size else graph_for_batch(step, rows))
+
+    def costed_on(rows: int, devices: Sequence[int]) -> CostedGraph:
+        known = {place: measured[index] for place, index in enumerate(devices) if index in measured}
+        return cost_graph(graph(rows), machines.subset(devices), known)
+
     plan_shape = ShapePlanner(
         machines=machines,
-        measured=measured,
-        graph=step.graph,
-        graph_for=lambda rows: graph_for_batch(step, rows),
+        batch_size=batch_size,
+        costed=costed_on,
         programs=lambda execution: stage_programs(step, execution, results=RESULTS[step.kind]),
         counts=counts,
         schedules=allowed_schedules(schedule),

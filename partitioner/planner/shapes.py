@@ -8,18 +8,15 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cost_models.measured import MeasuredDevice
 from cost_models.topology import Topology
 from partitioner.errors import InfeasibleError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.execution import Execution
-from partitioner.ir.op_graph import OpGraph
 from partitioner.ir.plan import Objective, Strategy
 from partitioner.ir.stage_programs import StagePrograms
 from partitioner.planner.all_reduces import with_all_reduce
 from partitioner.planner.bounds import lower_bound_seconds
-from partitioner.planner.costs import cost_graph
 from partitioner.planner.found import Found
 from partitioner.planner.microbatches import Microbatching
 from partitioner.planner.pins import pinned_ops
@@ -63,9 +60,8 @@ class ShapePlanner:
 
     Args:
         machines: All devices.
-        measured: What is known of some of them, by index.
-        graph: The op graph of the whole batch.
-        graph_for: The same for another number of rows.
+        batch_size: Rows of a batch.
+        costed: The step for a number of rows, with what its ops cost on some of the devices; asked once for each.
         programs: The stage programs of an execution.
         counts: Numbers of microbatches of a replica to choose from.
         schedules: Schedules to choose from.
@@ -80,9 +76,8 @@ class ShapePlanner:
         self,
         *,
         machines: Topology,
-        measured: Mapping[int, MeasuredDevice],
-        graph: OpGraph,
-        graph_for: Callable[[int], OpGraph],
+        batch_size: int,
+        costed: Callable[[int, Sequence[int]], CostedGraph],
         programs: Callable[[Execution], StagePrograms],
         counts: tuple[int, ...],
         schedules: tuple[ScheduleKind, ...],
@@ -93,11 +88,9 @@ class ShapePlanner:
         seed: int,
     ) -> None:
         self.machines, self.counts, self.objective, self.pins = machines, counts, objective, pins
-        self.batch_size = graph.batch_size
-        self._measured, self._graph_for, self._programs = measured, graph_for, programs
-        self._schedules, self._recompute = schedules, recompute
+        self.batch_size = batch_size
+        self._cost, self._programs, self._schedules, self._recompute = costed, programs, schedules, recompute
         self._time_limit_seconds, self._seed = time_limit_seconds, seed
-        self._graphs = {graph.batch_size: graph}
         self._costed: dict[tuple[int, tuple[int, ...]], CostedGraph] = {}
 
     def __call__(self, strategy: Strategy, groups: Groups) -> Shape:
@@ -121,13 +114,13 @@ class ShapePlanner:
         )
         found = self._search(within_replica(strategy, groups), costed, choices)
         if count > 1:
-            graph = self._graph(math.ceil(costed.graph.batch_size / found.num_microbatches))
+            graph = self._costed_for(math.ceil(costed.graph.batch_size / found.num_microbatches), first).graph
             found = replace(found, baselines=single_device_baselines(self._costed_for(self.batch_size, first)))
             found = with_all_reduce(found, graph, self.machines, groups)
         return Shape(groups=groups, costed=costed, found=found)
 
     def unlimited(self) -> ShapePlanner:
-        """One for devices of the same kinds with room for everything; it knows the op graphs of this one."""
+        """One for devices of the same kinds with room for everything."""
         roomy = tuple(replace(placed, memory_bytes=2**62) for placed in self.machines.devices)
         other = copy(self)
         other.machines, other._costed = replace(self.machines, devices=roomy), {}
@@ -169,13 +162,6 @@ class ShapePlanner:
     def _costed_for(self, rows: int, first: Sequence[int]) -> CostedGraph:
         key = rows, tuple(first)
         if key not in self._costed:
-            is_all = len(first) == len(self.machines.devices)
-            machines = self.machines if is_all else self.machines.subset(first)
-            measured = {place: self._measured[index] for place, index in enumerate(first) if index in self._measured}
-            self._costed[key] = cost_graph(self._graph(rows), machines, measured)
+            machines = self.machines if len(first) == len(self.machines.devices) else self.machines.subset(first)
+            self._costed[key] = replace(self._cost(rows, first), topology=machines)
         return self._costed[key]
-
-    def _graph(self, rows: int) -> OpGraph:
-        if rows not in self._graphs:
-            self._graphs[rows] = self._graph_for(rows)
-        return self._graphs[rows]
