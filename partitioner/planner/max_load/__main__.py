@@ -1,4 +1,4 @@
-"""The solver's process: a problem as JSON on stdin, a line of JSON for each improvement on stdout."""
+"""The solver's process: problems as JSON, one per line of stdin; a line of stdout for each improvement."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import sys
 
 from partitioner.ir.json import from_json, to_json
 from partitioner.ir.max_load import MaxLoadAnswer, MaxLoadProblem
+from partitioner.planner.max_load.client import END
 from partitioner.planner.max_load.portfolio import solve_in_process
 
 
 def main() -> None:
-    """Solve the problem on stdin."""
+    """Solve problems until stdin ends."""
     # Only answers may reach stdout: whatever a library prints there goes to stderr.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -20,8 +21,9 @@ def main() -> None:
         answers.write(to_json(answer) + "\n")
         answers.flush()
 
-    tell(solve_in_process(from_json(sys.stdin.buffer.read(), MaxLoadProblem), tell))
-    tell(MaxLoadAnswer(status="end", lower_bound=0))
+    for line in sys.stdin.buffer:
+        tell(solve_in_process(from_json(line, MaxLoadProblem), tell))
+        tell(MaxLoadAnswer(status=END, lower_bound=0))
 
 
 if __name__ == "__main__":

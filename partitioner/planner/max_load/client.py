@@ -21,7 +21,8 @@ from partitioner.planner.max_load.bounds import quick_bound
 from partitioner.planner.max_load.loads import loads, violations
 from partitioner.planner.max_load.start import first_fit
 
-_END = "end"
+END = "end"
+"""The status of the line that the process writes after its last word on a problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,7 @@ def solve(
     lines: queue.Queue[bytes] = queue.Queue()
     stderr: list[bytes] = []
     threads = [
-        threading.Thread(target=_write, args=(child, to_json(problem).encode()), daemon=True),
+        threading.Thread(target=_write, args=(child, to_json(problem).encode() + b"\n"), daemon=True),
         threading.Thread(target=_read_lines, args=(child, lines), daemon=True),
         threading.Thread(target=lambda: stderr.append(child.stderr.read() if child.stderr else b""), daemon=True),
     ]
@@ -78,7 +79,7 @@ def solve(
                 note = f"the solver {_ending(child.wait(), b''.join(stderr))}"
                 break
             answer = from_json(line, MaxLoadAnswer)
-            if answer.status == _END:
+            if answer.status == END:
                 break
             _refuse_wrong(problem, answer)
             best = replace(answer, lower_bound=max(answer.lower_bound, best.lower_bound))

@@ -1,0 +1,76 @@
+"""Objective, bound, gap and seconds of the max-load solver on cost graphs, beside figures of others.
+
+    python -m tests.benchmarks.solver FILES... [--figures FIGURES.json] [--time-limit 60] [--only free|contiguous]
+
+FIGURES.json maps a file's stem to `{"contiguous": best known, "free": best known, "free_bound": best known bound}`.
+Every plan is checked by the code that shares nothing with the solver before its row is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+from pathlib import Path
+
+from partitioner.capture.cost_graph import read_cost_graph
+from partitioner.ir.plan import PlanDocument
+from partitioner.planner.max_load.plan import plan_cost_graph
+from partitioner.planner.topology import parse_devices
+from partitioner.proof.cost_graph import check_cost_graph_plan
+
+
+def main() -> None:
+    """Print a row for each file and kind of pieces."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("--figures", help="JSON with the figures of others")
+    parser.add_argument("--devices", help="in place of the files' own")
+    parser.add_argument("--time-limit", type=float, default=60.0)
+    parser.add_argument("--only", choices=["free", "contiguous"])
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    figures = json.loads(Path(options.figures).read_text()) if options.figures else {}
+    print(
+        f"{'cost graph':28} {'pieces':10} {'status':10} {'objective':>11} {'bound':>11} {'gap':>7} {'seconds':>8} "
+        f"{'CPU s':>7} {'theirs':>11} {'their bound':>11}"
+    )
+    for file in options.files:
+        for pieces in ("contiguous", "free"):
+            if options.only in (None, pieces):
+                _row(file, pieces, figures.get(Path(file).stem, {}), options)
+
+
+def _row(file: str, pieces: str, theirs: dict[str, float], options: argparse.Namespace) -> None:
+    graph = read_cost_graph(file)
+    before = _child_seconds()
+    plan = PlanDocument(
+        **plan_cost_graph(
+            graph,
+            parse_devices(options.devices) if options.devices else [],
+            name=Path(file).stem,
+            source=file,
+            contiguous=pieces == "contiguous",
+            time_limit=options.time_limit,
+            seed=options.seed,
+        )
+    )
+    cpu = _child_seconds() - before
+    problems = check_cost_graph_plan(plan, graph).problems
+    solver = plan.solver
+    known = [f"{theirs[key]:11.5f}" if key in theirs else f"{'':11}" for key in (pieces, f"{pieces}_bound")]
+    print(
+        f"{Path(file).stem:28} {pieces:10} {solver.status:10} {solver.objective:11.5f} {solver.lower_bound:11.5f} "
+        f"{100 * solver.gap:6.2f}% {solver.seconds:8.1f} {cpu:7.1f} {' '.join(known)}"
+        + "".join(f"\n  WRONG: {problem}" for problem in problems),
+        flush=True,
+    )
+
+
+def _child_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    main()

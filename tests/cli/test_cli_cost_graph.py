@@ -1,0 +1,108 @@
+"""Cost graphs from the command line: planned, shown again and checked without TensorFlow; refused with reasons."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def workload(**changed: Any) -> dict[str, Any]:
+    """A chain of four, 3 ms each, 1 ms to move a value; two accelerators of 30 bytes and a CPU ten times slower."""
+    nodes = [{"id": i, "name": f"op{i}", "cpuLatency": 30.0, "fpgaLatency": 3.0, "size": 10.0} for i in range(1, 5)]
+    edges = [{"sourceId": i, "destId": i + 1, "cost": 1.0, "size": 8.0} for i in range(1, 4)]
+    return {"maxSizePerFPGA": 30.0, "maxFPGAs": 2, "maxCPUs": 1, "nodes": nodes, "edges": edges, **changed}
+
+
+@pytest.fixture
+def file(tmp_path: Path):
+    def file(**changed: Any) -> str:
+        (tmp_path / "work.json").write_text(json.dumps(workload(**changed)))
+        return "work.json"
+
+    return file
+
+
+def test_a_workload_is_planned_shown_and_checked(run: Run, file, tmp_path: Path) -> None:
+    code, out, err = run(file(), "--contiguous", "--time-limit", "20")
+    assert code == 0, err
+    assert "cost graph, 4 nodes, 3 values, devices GPU:0, GPU:1 and CPU:0" in out
+    assert "contiguous pieces on GPU:0 and GPU:1: largest load 7 ms" in out
+    assert "objective 7, lower bound 7, gap 0.00 %" in err
+    plan = json.loads((tmp_path / "work_partitioned" / "plan.json").read_text())
+    solver = plan["solver"]
+    assert (solver["status"], solver["objective"], solver["lower_bound"], solver["gap"]) == ("optimal", 7.0, 7.0, 0.0)
+    assert (solver["unit"], solver["seed"]) == ("ms", 0)
+    first, second = plan["placement"]["1"], plan["placement"]["4"]
+    assert plan["placement"] == {"1": first, "2": first, "3": second, "4": second}
+    assert first.startswith("/job:localhost/replica:0/task:0/device:GPU:") and first != second
+    assert plan["predicted"]["step_seconds"] == pytest.approx(7e-3)
+    assert plan["predicted"]["peak_bytes"] == {first: 20, second: 20}
+    assert plan["model"]["source"] == "work.json"
+    assert (tmp_path / "work_partitioned" / "placement.dot").is_file()
+    assert run("work_partitioned/plan.json", "-q") == (0, out.split("\nfiles\n")[0], "")
+    code, out, _ = run("work_partitioned/plan.json", "--check")
+    assert code == 0
+    assert out.startswith("the plan is allowed, and its largest load is 7 ms as it says\n")
+
+
+def test_devices_of_ones_own_take_the_place_of_the_files(run: Run, file) -> None:
+    code, out, err = run(file(), "--devices", "GPU:0-3", "--json", "--time-limit", "20", "-q", "--dry-run")
+    assert (code, err) == (0, "")
+    plan = json.loads(out)
+    assert [device["name"][-5:] for device in plan["devices"]] == ["GPU:0", "GPU:1", "GPU:2", "GPU:3"]
+    assert plan["solver"]["objective"] == 5.0  # one each: 3 of work, a value in, a value out
+
+
+def test_a_changed_plan_fails_its_check(run: Run, file, tmp_path: Path) -> None:
+    run(file(), "--time-limit", "20", "-q")
+    path = tmp_path / "work_partitioned" / "plan.json"
+    plan = json.loads(path.read_text())
+    plan["solver"]["objective"] = 6.5
+    path.write_text(json.dumps(plan))
+    code, out, err = run(str(path), "--check", "--workload", "work.json")
+    assert (code, out) == (6, "")
+    assert "the plan says its largest load is 6.5, it is 7" in err
+    (tmp_path / "work.json").unlink()
+    code, _, err = run(str(path), "--check")
+    assert code == 2
+    assert "say where it is: --workload FILE" in err
+
+
+@pytest.mark.parametrize(
+    ("changed", "arguments", "code", "said"),
+    [
+        ({"maxFPGAs": 0, "maxCPUs": 0}, [], 2, "which devices? The cost graph is for 0 devices"),
+        ({}, ["--devices", ""], 2, "error: "),
+        ({}, ["--batch-size", "64"], 2, "is a cost graph, not a model; --batch-size would do nothing"),
+        ({"edges": []}, ["--check"], 2, "is a cost graph, not a model; --check would do nothing"),
+        ({"nodes": []}, [], 3, "is not a sound cost graph"),
+        ({"maxCPUs": 0, "maxSizePerFPGA": 15.0}, [], 4, "needs 40 bytes\n   |  have  30 bytes on 2 devices"),
+        ({"maxCPUs": 0, "maxSizePerFPGA": 9.0, "maxFPGAs": 9}, [], 4, "node 1 must be on one device, and none has"),
+        ({"maxCPUs": 0, "maxSizePerFPGA": 19.0, "maxFPGAs": 3}, [], 4, "no placement keeps within the memory"),
+    ],
+)
+def test_what_cannot_be_planned_is_told(
+    run: Run, file, tmp_path: Path, changed: dict[str, Any], arguments: list[str], code: int, said: str
+) -> None:
+    found, out, err = run(file(**changed), *arguments, "--time-limit", "20", "-q")
+    assert (found, out) == (code, "")
+    assert said in err
+    assert [path.name for path in tmp_path.iterdir()] == ["work.json"]
+
+
+def test_nothing_heavy_is_imported(file, tmp_path: Path) -> None:
+    script = (
+        "import sys; from partitioner.cli import main; code = main(sys.argv[1:]); "
+        "print(code, sorted({'tensorflow', 'keras', 'ortools'} & set(sys.modules)), file=sys.stderr)"
+    )
+    command = (sys.executable, "-c", script, file(), "-q", "--time-limit", "20")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stderr == "0 []\n"

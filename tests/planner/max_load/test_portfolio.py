@@ -1,0 +1,145 @@
+"""The portfolio against brute force and optima computed by hand."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable
+from textwrap import dedent
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from instances import best_by_trying, cost_graphs, cpu, device_lists, gpu, graph, is_allowed, max_load
+
+from partitioner.ir.cost_graph import CostGraph
+from partitioner.ir.json import to_json
+from partitioner.ir.max_load import LoadDevice, MaxLoadAnswer, MaxLoadProblem
+from partitioner.planner.max_load.bounds import quick_bound
+from partitioner.planner.max_load.build import build_problem
+from partitioner.planner.max_load.chain import cut_order
+from partitioner.planner.max_load.loads import loads, violations
+from partitioner.planner.max_load.start import first_fit
+
+Solve = Callable[[MaxLoadProblem], list[MaxLoadAnswer]]
+CLOSE = 1e-8
+
+
+@given(of=cost_graphs(), devices=device_lists(), contiguous=st.booleans())
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_brute_force_agrees(solve: Solve, of: CostGraph, devices: tuple[LoadDevice, ...], contiguous: bool) -> None:
+    built = build_problem(of, devices, contiguous=contiguous, time_limit_seconds=60)
+    best = best_by_trying(of, devices, contiguous)
+    told = solve(built.problem)
+    answer = told[-1]
+    if best is None:
+        assert answer.status == "infeasible"
+        return
+    assert answer.status == "optimal" and answer.assignment is not None and answer.max_load is not None
+    by_name = {device.name: device for device in devices}
+    placement = {node: by_name[name] for node, name in built.placement(answer.assignment).items()}
+    assert is_allowed(of, placement, contiguous)
+    assert max_load(of, placement) == pytest.approx(best, abs=CLOSE)
+    assert answer.max_load * built.unit == pytest.approx(best, abs=CLOSE)
+    assert all(one.lower_bound * built.unit <= best + CLOSE for one in told)
+    assert quick_bound(built.problem) * built.unit <= best + CLOSE
+    assert [one.lower_bound for one in told] == sorted(one.lower_bound for one in told)
+
+
+def test_a_value_is_paid_once_per_device_it_touches(solve: Solve) -> None:
+    """Node 0 feeds three others: whoever reads it pays once, its maker pays once."""
+    of = graph([6.0, 3.0, 3.0, 6.0], [(0, 1), (0, 2), (0, 3)], [2.0, 0.0, 0.0, 0.0])
+    answer = solve(build_problem(of, (gpu(0), gpu(1)), time_limit_seconds=20).problem)[-1]
+    assert answer.status == "optimal"
+    built = build_problem(of, (gpu(0), gpu(1)))
+    # Two of the four on each side, 9 + 2; with 0, 1 and 2 together it is 12 + 2.
+    assert answer.max_load is not None and answer.max_load * built.unit == pytest.approx(11.0)
+
+
+def test_contiguous_pieces_may_not_interleave(solve: Solve) -> None:
+    """A chain of costs 5, 1, 2, 6 whose values cost nothing to move."""
+    of = graph([5.0, 1.0, 2.0, 6.0], [(0, 1), (1, 2), (2, 3)], [0.0, 0.0, 0.0, 0.0])
+    best = {}
+    for contiguous in (False, True):
+        built = build_problem(of, (gpu(0), gpu(1)), contiguous=contiguous, time_limit_seconds=20)
+        load = solve(built.problem)[-1].max_load
+        assert load is not None
+        best[contiguous] = load * built.unit
+    assert best[False] == pytest.approx(7.0)  # {0, 2} and {1, 3}
+    assert best[True] == pytest.approx(8.0)  # {0, 1, 2} and {3}, or {0, 1} and {2, 3}
+
+
+def test_the_seed_and_the_work_settle_the_answer(solve: Solve) -> None:
+    costs = [float(3 + 7 * index % 11) for index in range(24)]
+    edges = [(index, index + step) for index in range(24) for step in (1, 5) if index + step < 24]
+    of = graph(costs, edges, [0.25 + (index % 4) / 4 for index in range(24)])
+    problem = build_problem(of, (gpu(0), gpu(1), gpu(2), cpu()), time_limit_seconds=2).problem
+    first, second = solve(problem)[-1], solve(problem)[-1]
+    assert (first.assignment, first.lower_bound) == (second.assignment, second.lower_bound)
+
+
+@given(of=cost_graphs(), devices=device_lists())
+@settings(max_examples=60, deadline=None)
+def test_intervals_of_a_row_are_cut_at_best(of: CostGraph, devices: tuple[LoadDevice, ...]) -> None:
+    """All ways to cut the row of items into intervals, one per device in any order, tried one by one."""
+    problem = build_problem(of, devices).problem
+    row = tuple(range(len(problem.items)))
+    found = cut_order(problem, row)
+    best = best_of_cuts(problem)
+    assert (found[0] if found else None) == best
+
+
+def best_of_cuts(problem: MaxLoadProblem) -> int | None:
+    size, places = len(problem.items), len(problem.devices)
+    results = []
+    for cuts in itertools.combinations_with_replacement(range(size + 1), places - 1):
+        edges = (0, *cuts, size)
+        for order in itertools.permutations(range(places)):
+            assignment = [d for d, a, b in zip(order, edges, edges[1:], strict=False) for _ in range(b - a)]
+            if not any(violations(problem, assignment)):
+                results.append(max(loads(problem, assignment)))
+    return min(results, default=None)
+
+
+WARM_STARTS = """
+import sys
+from ortools.sat.python import cp_model
+from partitioner.ir.json import from_json
+from partitioner.ir.max_load import MaxLoadProblem
+from partitioner.planner.max_load.free import FreeModel, in_order
+from partitioner.planner.max_load.loads import loads
+from partitioner.planner.max_load.stages import StageModel
+from partitioner.planner.max_load.start import first_fit
+
+for line in sys.stdin:
+    problem = from_json(line, MaxLoadProblem)
+    start = first_fit(problem)
+    load = max(loads(problem, start))
+    for model in (StageModel(problem, 0, load), FreeModel(problem, 0, load)):
+        if isinstance(model, FreeModel):
+            model.open_devices_in_order()
+            model.minimise_largest()
+            start = in_order(problem, start)
+        model.hint(start)
+        solver = cp_model.CpSolver()
+        solver.parameters.fix_variables_to_their_hinted_value = True
+        status = solver.solve(model.cp)
+        print(solver.status_name(status), round(solver.objective_value) == load)
+"""
+
+
+def test_cp_sat_accepts_warm_starts() -> None:
+    """With every hinted variable fixed to its hint, the model has a solution, and it is the warm start's."""
+    problems = []
+    for seed in range(6):
+        costs = [float(1 + (seed + 3 * index) % 7) for index in range(12)]
+        edges = [(index, index + 1 + (seed * index) % 3) for index in range(9)]
+        devices = (gpu(0, 40), gpu(1, 40), *([cpu()] if seed % 2 else []))
+        of = graph(costs, edges, memory_bytes=[float(index % 5) for index in range(12)])
+        problems.append(build_problem(of, devices, contiguous=True).problem)
+    assert all(first_fit(problem) is not None for problem in problems)
+    lines = "\n".join(map(to_json, problems))
+    command = (sys.executable, "-c", dedent(WARM_STARTS))
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["OPTIMAL True"] * 12
