@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-NAMES = ("mlp_784", "cnn_28x28", "cnn_32x32", "two_models", "data_parallel", "mixed_parallel")
+NAMES = ("mlp_784", "cnn_28x28", "cnn_32x32", "two_models", "data_parallel", "mixed_parallel", "sync_vs_async")
 
 PLAN_ALL = """
 import sys
@@ -120,3 +120,18 @@ def test_the_sweep_prints_a_line_per_setting(tmp_path: Path) -> None:
     expected += [("1", "64", precision) for precision in ("mixed_bfloat16", "mixed_float16")]
     assert [tuple(row[:3]) for row in rows] == expected
     assert all(float(row[4]) > 0 and row[6].endswith("%") for row in rows)
+
+
+def test_updates_of_both_kinds_are_compared(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    command = (sys.executable, EXAMPLES / "sync_vs_async.py", "--seeds", "2", "--epochs", "2", "--svg", "losses.svg")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if re.match(r" *a?sync ", line)]
+    # Of 1437 rows in batches of 64 the last has 29: all replicas have some of each of the 23.
+    expected = [("sync", "2", "46"), ("async", "2", "92"), ("sync", "4", "46"), ("async", "4", "184")]
+    assert [(kind, replicas, updates) for kind, replicas, _, updates, *_ in rows] == expected
+    most = [int(row[5]) for row in rows]
+    assert most[0] == most[2] == 0
+    assert most[1] <= 8 and most[3] <= 16
+    assert (tmp_path / "losses.svg").read_text().count("<polygon") == 4

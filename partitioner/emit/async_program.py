@@ -108,9 +108,9 @@ class AsyncProgram:
         Raises:
             Exception: As `submit` does.
         """
-        found = self._replicas.finished(at_least=int(self._is_fresh))
-        self._is_fresh = self._is_fresh and not found
-        return [(batch.given, computed) for batch, (computed, _) in found]
+        found = self._finished(at_least=int(self._is_fresh))
+        self._is_fresh = False
+        return found
 
     def join(self) -> Iterable[tuple[Any, dict[str, Any]]]:
         """Wait until every batch is applied; those not yet returned by `finished`.
@@ -119,15 +119,16 @@ class AsyncProgram:
             Exception: As `submit` does.
         """
         self._replicas.join()
-        self._is_fresh = False
-        found = self.finished()
         self._is_fresh = True
-        return found
+        return self._finished()
 
     def stop(self) -> None:
         """Drop batches that are not yet applied."""
         self._replicas.stop()
         self._is_fresh = True
+
+    def _finished(self, *, at_least: int = 0) -> Iterable[tuple[Any, dict[str, Any]]]:
+        return [(batch.given, computed) for batch, (computed, _) in self._replicas.finished(at_least=at_least)]
 
     def _functions_for(self, specs: Specs) -> _Functions:
         key = repr(specs)

@@ -79,12 +79,12 @@ class AsyncReplicas:
             self._changed.notify_all()
 
     def finished(self, *, at_least: int = 0) -> list[tuple[Any, Any]]:
-        """Batches pushed since the last call and what was computed for them; waits until there are that many.
+        """Batches pushed since the last call and what was computed for them; waits for that many, or else all.
 
         Raises:
             Exception: As `submit` does.
         """
-        self._wait(lambda: len(self._finished) >= at_least)
+        self._wait(lambda: len(self._finished) >= at_least or not (self._waiting or self._pulled))
         with self._changed:
             found, self._finished = self._finished, []
         return found
@@ -96,7 +96,7 @@ class AsyncReplicas:
             Exception: As `submit` does.
         """
         if self._threads:
-            self._wait(lambda: not self._waiting and not self._pulled)
+            self._wait(lambda: not (self._waiting or self._pulled))
             self._end()
 
     def stop(self) -> None:
@@ -158,9 +158,7 @@ class AsyncReplicas:
         """One batch; whether there may be another."""
         worker = self._workers[number]
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._stopping or (self._may_pull() if self._waiting else self._ending),
-            )
+            self._changed.wait_for(lambda: self._stopping or (self._may_pull() if self._waiting else self._ending))
             if self._stopping or not self._waiting:
                 return False
             batch = self._waiting.popleft()
