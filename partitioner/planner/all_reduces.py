@@ -10,10 +10,10 @@ from partitioner.errors import InfeasibleError
 from partitioner.ir.devices import share_memory, short_name
 from partitioner.ir.op_graph import OpGraph
 from partitioner.ir.plan import PlannedAction
-from partitioner.ir.schedule import MemoryUse, Send
+from partitioner.ir.schedule import MemoryUse
 from partitioner.ir.stage_programs import Gather
 from partitioner.planner.exchange_seconds import exchange_seconds, shared_sum_seconds
-from partitioner.planner.found import Found
+from partitioner.planner.found import Exchange, Found
 
 _UPDATE = "U"
 Curve = tuple[tuple[float, int], ...]
@@ -99,7 +99,15 @@ def with_all_reduce(found: Found, graph: OpGraph, machines: Topology, groups: Se
         schedule=staged.schedule,
         solver=replace(found.solver, objective=step, gap=(step - bound) / step if step else 0.0),
         considered=tuple(replace(way, step_seconds=way.step_seconds + delay) for way in found.considered),
-        exchanges=tuple(send for reduce in reduces for send in _sends(reduce, machines)),
+        exchanges=tuple(
+            Exchange(
+                devices=tuple(machines.devices[index].name for index in reduce.twins),
+                bytes_per_pair=reduce.bytes_per_pair,
+                start_seconds=reduce.ready_seconds,
+                end_seconds=reduce.end_seconds,
+            )
+            for reduce in reduces
+        ),
     )
 
 
@@ -185,20 +193,3 @@ def _refuse_too_much(peak: Mapping[str, MemoryUse], machines: Topology, buffers:
             ],
             help="fewer replicas of more devices each, or more microbatches",
         )
-
-
-def _sends(reduce: AllReduce, machines: Topology) -> list[Send]:
-    names = [machines.devices[index].name for index in reduce.twins]
-    return [
-        Send(
-            tensor="",
-            source=source,
-            target=target,
-            size_bytes=reduce.bytes_per_pair,
-            start_seconds=reduce.ready_seconds,
-            end_seconds=reduce.end_seconds,
-        )
-        for source in names
-        for target in names
-        if source != target
-    ]

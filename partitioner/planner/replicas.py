@@ -152,9 +152,7 @@ def _strategy(groups: Groups) -> Strategy:
 
 def _with_exchange(stages: Sequence[Stage], found: Found) -> list[Stage]:
     """The stages of the first replica; what a device sends to its twins counts for its first stage."""
-    sent: dict[str, int] = {}
-    for send in found.exchanges:
-        sent[send.source] = sent.get(send.source, 0) + send.size_bytes
+    sent = {one.devices[0]: (len(one.devices) - 1) * one.bytes_per_pair for one in found.exchanges}
     return [replace(stage, send_bytes=stage.send_bytes + sent.pop(stage.device, 0)) for stage in stages]
 
 
@@ -163,4 +161,4 @@ def sends_of_all(found: Found, infos: Sequence[DeviceInfo], groups: Groups) -> t
     names = [[infos[index].name for index in group] for group in groups]
     twin = [dict(zip(names[0], group, strict=True)) for group in names]
     own = [replace(s, source=of[s.source], target=of[s.target]) for of in twin for s in found.schedule.sends]
-    return (*own, *found.exchanges)
+    return (*own, *(send for exchange in found.exchanges for send in exchange.sends()))

@@ -15,9 +15,9 @@ from partitioner.ir.plan import Baseline, Considered, Objective, Strategy
 from partitioner.planner.replicas import Groups
 from partitioner.planner.shapes import Shape, ShapePlanner
 
-# Replicas of more devices are not looked at, nor, where there are many alike, splits over more, as long as some fit.
+# Replicas of more devices are not looked at, nor, of many devices that are alike, splits over more if some fit.
 _MOST_PER_REPLICA = 8
-_MOST_OF_ONE_REPLICA = 16
+_MANY = 16
 _SAME = 1 + 1e-9
 
 
@@ -86,7 +86,7 @@ def candidates(topology: Topology, *, most_replicas: int) -> Iterator[Groups]:
     """
     count = len(topology.devices)
     powers = {2**power for power in range(count.bit_length())}
-    numbers = powers | ({n for n in range(1, count + 1) if count % n == 0} if count <= _MOST_OF_ONE_REPLICA else set())
+    numbers = powers | ({n for n in range(1, count + 1) if count % n == 0} if count <= _MANY else set())
     for size in sorted(n for n in numbers if n <= min(_MOST_PER_REPLICA, count // 2)):
         runs = _runs(topology, size)
         for number in sorted({*numbers, len(runs)}, reverse=True):
@@ -120,7 +120,7 @@ def _one_replica(plan: ShapePlanner) -> Shape | PartitionError:
     topology = plan.machines
     count = size = len(topology.devices)
     if not _unlike(topology, tuple((device,) for device in range(count))):
-        size = min(size, _MOST_OF_ONE_REPLICA)
+        size = _MOST_PER_REPLICA if count > _MANY else count
     while True:
         try:
             group = _runs(topology, size)[0] if size < count else tuple(range(count))
@@ -184,7 +184,7 @@ def _told(
         gap=gap,
         seconds=(alone or chosen).found.solver.seconds,
     )
-    is_large = len(plan.machines.devices) > _MOST_OF_ONE_REPLICA
+    is_large = len(plan.machines.devices) > _MANY
     efficiency = [_efficiency(chosen, simple)] if len(chosen.groups) > 1 or is_large else []
     return replace(
         chosen,

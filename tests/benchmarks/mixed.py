@@ -1,0 +1,222 @@
+"""Replicas against TensorFlow's own, and what `auto` chooses against every strategy, by measured step time.
+
+`python -m tests.benchmarks.mixed` measures the ops of each model, plans it by each strategy with what was measured, and
+runs the plans in turns, each in a process of its own, on two logical CPU devices with one intra-op thread each. Beside
+them runs the unplaced model under `tf.distribute.MirroredStrategy` on the same devices, each replica with half of the
+batch, and each process with as many threads. It prints a table per model, and one of all: mirrored over
+MirroredStrategy, and `auto` over the fastest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from tests.benchmarks.pipeline_workloads import Workload, batch, keras_model
+from tests.benchmarks.turns import Contender, answer_turns, take_turns
+
+DEVICES = ["CPU:0", "CPU:1"]
+PEER = "MirroredStrategy"
+WAYS = ("single", "layer-split", "mirrored", "auto")
+
+
+def _perceptron(width: int, rows: int) -> tuple[Any, Any]:
+    import keras
+    from keras import layers
+
+    inputs = keras.Input((784,))
+    x = layers.Dense(width, activation="relu")(inputs)
+    return _compiled(keras.Model(inputs, layers.Dense(10)(x))), _labelled((rows, 784))
+
+
+def _convolutions(rows: int) -> tuple[Any, Any]:
+    import keras
+    from keras import layers
+
+    x = inputs = keras.Input((28, 28, 1))
+    for filters in (16, 32):
+        x = layers.MaxPooling2D()(layers.Conv2D(filters, 3, activation="relu", padding="same")(x))
+    return _compiled(keras.Model(inputs, layers.Dense(10)(layers.Flatten()(x)))), _labelled((rows, 28, 28, 1))
+
+
+def _recurrent(rows: int) -> tuple[Any, Any]:
+    import keras
+    from keras import layers
+
+    inputs = keras.Input((16, 32))
+    return _compiled(keras.Model(inputs, layers.Dense(10)(layers.LSTM(64)(inputs)))), _labelled((rows, 16, 32))
+
+
+def _towers(rows: int) -> tuple[Any, Any]:
+    import keras
+    from keras import layers
+
+    ends, inputs = [], keras.Input((512,))
+    for _ in range(2):
+        x = inputs
+        for _ in range(3):
+            x = layers.Dense(512, activation="relu")(x)
+        ends.append(x)
+    return _compiled(keras.Model(inputs, layers.Dense(10)(layers.Concatenate()(ends)))), _labelled((rows, 512))
+
+
+def _compiled(model: Any) -> Any:
+    import keras
+
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    return model
+
+
+def _labelled(shape: tuple[int, ...]) -> tuple[Any, Any]:
+    generator = np.random.default_rng(0)
+    return generator.standard_normal(shape, np.float32), generator.integers(0, 10, shape[:1])
+
+
+def _stack(workload: Workload) -> tuple[Any, Any]:
+    return keras_model(workload), batch(workload)
+
+
+MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "perceptron, few rows": partial(_perceptron, 128, 64),
+    "perceptron, wide": partial(_perceptron, 2048, 512),
+    "dense stack, many rows": partial(_stack, Workload(kind="dense", depth=8, width=256, batch_size=4096)),
+    "dense stack, few rows": partial(_stack, Workload(kind="dense", depth=8, width=1024, batch_size=64)),
+    "convolutions": partial(_convolutions, 512),
+    "recurrent": partial(_recurrent, 512),
+    "two towers": partial(_towers, 1024),
+    "decoder": partial(_stack, Workload(kind="decoder", depth=2, width=128, batch_size=32, length=64, vocabulary=512)),
+}
+
+
+def _start() -> None:
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    import tensorflow as tf
+
+    import partitioner
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(len(DEVICES))
+    partitioner.set_up_devices(DEVICES)
+
+
+def _plan(name: str, way: str, costs: str | Path) -> tuple[Any, Any, Any]:
+    import partitioner
+
+    model, data = MODELS[name]()
+    plan = partitioner.plan(
+        model, devices=DEVICES, batch_size=len(data[0]), strategy=way, costs=costs, time_limit=5, source=name
+    )
+    return model, data, plan
+
+
+def _measure(name: str, path: Path) -> None:
+    """Write what the model's ops take, on every size of microbatch that may be chosen."""
+    from partitioner import api
+
+    _start()
+    os.environ["XDG_CACHE_HOME"] = str(path.parent)
+    model, _, _ = _plan(name, "auto", "measured")
+    api.save_costs(model, path)
+    print("{}", flush=True)
+
+
+def _run(name: str, way: str, costs: Path) -> None:
+    """Say what was predicted, then answer each line on stdin with the seconds of a training step."""
+    import tensorflow as tf
+
+    import partitioner
+
+    _start()
+    if way == PEER:
+        model, steps = _peer(name)
+        said = {"text": "", "seconds": None}
+    else:
+        given, data, plan = _plan(name, way, costs)
+        model = partitioner.place(given, plan)
+        steps = iter(tf.data.Dataset.from_tensors(data).repeat())
+        text = f"{plan.strategy}, {plan.num_replicas} x {plan.num_stages}, {plan.num_microbatches} microbatches"
+        said = {"text": text, "seconds": plan.predicted.step_seconds}
+    model.make_train_function()
+    answer_turns(lambda: _loss(model.train_function(steps)), said)
+
+
+def _peer(name: str) -> tuple[Any, Any]:
+    """The model under MirroredStrategy, and batches of which each replica gets a half."""
+    import tensorflow as tf
+
+    strategy = tf.distribute.MirroredStrategy(DEVICES)
+    with strategy.scope():
+        model, (x, y) = MODELS[name]()
+    rows = len(x) // len(DEVICES)
+    halves = tf.data.Dataset.from_tensors((x[:rows], y[:rows])).repeat()
+    return model, iter(strategy.distribute_datasets_from_function(lambda _: halves))
+
+
+def _loss(logs: Mapping[str, Any]) -> float:
+    return float(logs["loss"])
+
+
+def _compare(name: str, rounds: int, folder: Path, console: Console) -> dict[str, Contender]:
+    costs = folder / f"{name}.json"
+    if not costs.exists():
+        take_turns({name: [__spec__.name, "--measure", name, costs]}, 0)
+    contenders: dict[str, Sequence[object]] = {way: [__spec__.name, "--run", name, way, costs] for way in (*WAYS, PEER)}
+    found = take_turns(contenders, rounds)
+    table = Table(title=name, title_justify="left")
+    for column in ("", "plan", "measured ms", "predicted ms"):
+        table.add_column(column, justify="right" if column.endswith("ms") else "left")
+    for way, one in sorted(found.items(), key=lambda item: item[1].median):
+        predicted = one.said["seconds"]
+        table.add_row(way, one.said["text"], f"{one.median * 1e3:.2f}", f"{predicted * 1e3:.2f}" if predicted else "")
+    console.print(table)
+    return found
+
+
+def _summary(found: Mapping[str, Mapping[str, Contender]]) -> Table:
+    table = Table(title="all models", title_justify="left")
+    for column in ("", "mirrored ms", f"{PEER} ms", "ratio", "auto chose", "auto over the fastest", "fastest"):
+        table.add_column(column, justify="left" if column in ("", "auto chose", "fastest") else "right")
+    for name, ways in found.items():
+        mirrored, peer, auto = ways["mirrored"].median, ways[PEER].median, ways["auto"]
+        best = min((way for way in WAYS if way != "auto"), key=lambda way: ways[way].median)
+        over = auto.median / min(ways[best].median, auto.median)
+        figures = (f"{mirrored * 1e3:.2f}", f"{peer * 1e3:.2f}", f"{mirrored / peer:.2f}")
+        table.add_row(name, *figures, auto.said["text"], f"{over - 1:+.1%}", best)
+    return table
+
+
+def main() -> None:
+    """Measure, plan, run, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--folder", type=Path, help="keep what was measured here, and use what is there already")
+    options = parser.parse_args()
+    if options.measure:
+        name, costs = options.measure
+        _measure(name, Path(costs))
+    elif options.run:
+        name, way, costs = options.run
+        _run(name, way, Path(costs))
+    else:
+        console = Console(width=140)
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = options.folder or Path(temporary)
+            folder.mkdir(parents=True, exist_ok=True)
+            found = {name: _compare(name, options.rounds, folder, console) for name in options.models}
+        console.print(_summary(found))
+
+
+if __name__ == "__main__":
+    main()

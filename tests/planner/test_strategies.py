@@ -1,0 +1,218 @@
+"""The automatic choice on made-up machines where each family wins, and never one that is worse than another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from graphs import Builder, device, link, microbatching, pipeline, random_steps, topology, with_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cost_models.topology import Topology, TopologyDevice, Uplink
+from partitioner.errors import InfeasibleError, UsageError
+from partitioner.ir.costed import CostedGraph
+from partitioner.ir.devices import DeviceName
+from partitioner.ir.plan import Objective, Strategy
+from partitioner.planner.exchange_seconds import exchange_seconds, shared_sum_seconds
+from partitioner.planner.microbatches import PREFERENCE
+from partitioner.planner.shapes import Shape, ShapePlanner
+from partitioner.planner.strategies import best_strategy, candidates
+from partitioner.stages.schedules import ScheduleKind
+
+ROWS = 64
+FREE = link(0.0, 2.0**60)
+# What dispatching the stage programs of these steps takes.
+DISPATCH = 0.05
+AS_FAST = 1.01
+
+
+def planner(made: Builder, machines: Topology, *counts: int, rows: int = ROWS, **options: Any) -> ShapePlanner:
+    base = made.costed(machines.subset([0]))
+    base = replace(base, graph=replace(base.graph, batch_size=rows))
+
+    def costed(rows: int, devices: Sequence[int]) -> CostedGraph:
+        sized = base if rows == base.graph.batch_size else with_rows(base, rows)
+        return replace(sized, topology=machines.subset(devices))
+
+    given: dict[str, Any] = {
+        "machines": machines,
+        "batch_size": rows,
+        "costed": costed,
+        "programs": microbatching(base, *counts).programs,
+        "counts": counts,
+        "schedules": PREFERENCE,
+        "recompute": "auto",
+        "objective": Objective.THROUGHPUT,
+        "pins": {},
+        "time_limit_seconds": 2.0,
+        "seed": 0,
+    }
+    return ShapePlanner(**given | options)
+
+
+def choose(plan: ShapePlanner, **options: Any) -> Shape:
+    return best_strategy(plan, **{"microbatches": "auto", "coupling": (), "is_cuttable": True} | options)
+
+
+def families(shape: Shape) -> dict[str, bool]:
+    """Whether each family that is told of fits, by its first word."""
+    return {baseline.name.split()[0]: baseline.fits for baseline in shape.found.baselines}
+
+
+def used(shape: Shape) -> int:
+    return len(set(shape.found.placement.values()))
+
+
+def two_hosts(between: Any) -> Topology:
+    placed = [
+        TopologyDevice(
+            name=DeviceName(job="worker", task=index // 2, type="GPU", index=index % 2).canonical,
+            device=device(),
+            memory_bytes=2**40,
+        )
+        for index in range(4)
+    ]
+    return Topology.of_hosts(placed, [0, 0, 1, 1], within=link(0.0, 2.0**30), between=between)
+
+
+def test_one_device_wins_where_links_are_slow() -> None:
+    found = choose(planner(pipeline(4, forward=8.0, backward=16.0), topology(2, wire=link(100.0)), 1, 2, 4))
+    assert (found.groups, used(found)) == (((0, 1),), 1)
+    assert found.step_seconds == 96.0
+    assert families(found) == {
+        "single-device": True,
+        "equal-layers": True,
+        "greedy-by-bytes": True,
+        "layer-split": True,
+        "mirrored": True,
+    }
+
+
+def test_mirrored_wins_where_gradients_are_small() -> None:
+    # A microbatch of what layers pass on takes longer than half of the step.
+    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=2**16, gradient_bytes=256, parameter_bytes=256)
+    found = choose(planner(made, topology(2, wire=link(0.25, 256.0)), 1, 2, 4))
+    assert found.groups == ((0,), (1,))
+    # Half of the rows; then each device sends half of each gradient, and half of each sum.
+    assert found.step_seconds == pytest.approx(48.0 + 2 * (0.25 + 4 * 256 / 2 / 256), abs=DISPATCH)
+    assert any("2 x 1 devices" in note and "1.8 times as fast" in note for note in found.found.notes)
+
+
+def test_a_split_wins_where_gradients_are_large() -> None:
+    made = pipeline(4, forward=8.0, backward=16.0, gradient_bytes=2**16, parameter_bytes=2**16)
+    found = choose(planner(made, topology(2, wire=link(0.0, 2.0**12)), 1, 2, 4, 8))
+    assert (found.groups, used(found), found.found.num_microbatches) == (((0, 1),), 2, 8)
+    assert found.step_seconds < 60.0
+    told = {baseline.name: baseline.step_seconds for baseline in found.found.baselines}
+    assert told["mirrored on 2 devices"] == pytest.approx(48.0 + 4 * 2**16 / 2**12, abs=DISPATCH)
+
+
+def test_mixed_wins_where_hosts_are_far_apart() -> None:
+    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=61_440, gradient_bytes=2304, parameter_bytes=2304)
+    schedules = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.SEQUENTIAL)
+    found = choose(planner(made, two_hosts(link(0.25, 1024.0)), 1, 2, 4, 8, schedules=schedules))
+    assert found.groups == ((0, 1), (2, 3))
+    assert (used(found), found.found.num_microbatches) == (2, 8)
+    # 9 slots of a microbatch for 8, and then the first stage's gradients: half of all, halves of it each way.
+    assert found.step_seconds == pytest.approx(96 / 4 * 9 / 8 + 2 * (0.25 + 2 * 2304 / 2 / 1024), abs=DISPATCH)
+    told = {baseline.name: baseline.step_seconds for baseline in found.found.baselines}
+    # Two of three twins are on the other host; each gets a quarter.
+    assert told["mirrored on 4 devices"] == pytest.approx(24 + 2 * (0.25 + 2 * 4 * 2304 / 4 / 1024), abs=DISPATCH)
+    assert set(families(found)) >= {"single-device", "layer-split", "mirrored", "mixed"}
+
+
+def test_memory_rules_mirrored_out() -> None:
+    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=256, gradient_bytes=2**20, parameter_bytes=2**20)
+    found = choose(planner(made, topology(2, wire=FREE, memory_bytes=6 * 2**20), 1, 2, 4))
+    assert (found.groups, used(found)) == (((0, 1),), 2)
+    told = {baseline.name: baseline for baseline in found.found.baselines}
+    assert not told["single-device GPU:0"].fits
+    assert not told["mirrored on 2 devices"].fits
+    assert told["mirrored on 2 devices"].step_seconds == pytest.approx(48.0, abs=DISPATCH)
+    with pytest.raises(InfeasibleError):
+        choose(planner(made, topology(2, wire=FREE, memory_bytes=2**20), 1, 2, 4))
+
+
+@given(random_steps(max_layers=4), st.sampled_from([2, 3, 4]), st.sampled_from([0.0, 0.25, 4.0]))
+@settings(max_examples=12)
+def test_the_choice_is_no_worse_than_any_family(made: Builder, count: int, latency: float) -> None:
+    plan = planner(made, topology(count, wire=link(latency, 1024.0)), 1, 2, 4)
+    found = choose(plan)
+    everything = (tuple(range(count)),)
+    others = [(Strategy.SINGLE, everything), (Strategy.LAYER_SPLIT, everything)]
+    others += [(Strategy.MIXED, groups) for groups in candidates(plan.machines, most_replicas=ROWS)]
+    for strategy, groups in others:
+        try:
+            other = plan(strategy, groups)
+        except UsageError:  # fewer parts than devices
+            continue
+        assert found.step_seconds <= other.step_seconds * (AS_FAST if len(groups) == 1 else 1)
+    again = choose(planner(made, plan.machines, 1, 2, 4))
+    assert (again.groups, again.found.placement) == (found.groups, found.found.placement)
+    assert again.found.baselines == found.found.baselines
+
+
+def test_layers_coupled_through_the_batch_are_not_replicated() -> None:
+    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=2**16, gradient_bytes=256, parameter_bytes=256)
+    found = choose(planner(made, topology(2, wire=link(0.25, 256.0)), 1), coupling=["norm would differ"])
+    assert len(found.groups) == 1
+    (note,) = [note for note in found.found.notes if "--strategy mirrored" in note]
+    assert "would be 1.83 times as fast" in note
+    assert note.endswith("norm would differ")
+    alone = choose(planner(made, topology(2, wire=FREE), 1), is_cuttable=False)
+    assert (len(alone.groups), "mirrored" in families(alone)) == (1, False)
+
+
+def test_twins_must_be_alike() -> None:
+    made = pipeline(2, forward=8.0, backward=16.0)
+    found = choose(planner(made, topology(2, wire=FREE, speeds=[1.0, 2.0]), 1))
+    assert len(found.groups) == 1
+    assert any("GPU:0 and GPU:1 are not alike" in note for note in found.found.notes)
+    alternating = topology(4, wire=FREE, speeds=[1.0, 2.0, 1.0, 2.0])
+    assert "mixed" in families(choose(planner(made, alternating, 1, 2)))
+
+
+def test_pins_keep_one_replica() -> None:
+    found = choose(planner(pipeline(2, forward=8.0), topology(2, wire=FREE), 1, pins={"layer0": "GPU:1"}))
+    assert len(found.groups) == 1
+    assert found.found.placement["f0"] == 1
+    assert any("pins" in note for note in found.found.notes)
+
+
+def test_candidates() -> None:
+    def shapes(count: int, rows: int = ROWS) -> list[tuple[int, int]]:
+        return [(len(groups), len(groups[0])) for groups in candidates(topology(count), most_replicas=rows)]
+
+    assert shapes(1) == []
+    assert shapes(2) == [(2, 1)]
+    assert shapes(4) == [(4, 1), (2, 1), (2, 2)]
+    assert shapes(6) == [(6, 1), (4, 1), (3, 1), (2, 1), (3, 2), (2, 2), (2, 3)]
+    assert shapes(4, rows=3) == [(2, 1), (2, 2)]
+
+
+def test_replicas_stay_within_hosts() -> None:
+    placed = [replace(one, name=one.name.replace("task:0", f"task:{n}")) for n, one in enumerate(topology(6).devices)]
+    machines = Topology.of_hosts(placed, [0, 0, 0, 1, 1, 1], within=FREE, between=link())
+    assert [groups for groups in candidates(machines, most_replicas=ROWS) if len(groups[0]) == 2] == [((0, 1), (3, 4))]
+
+
+def test_seconds_of_an_exchange() -> None:
+    wire = link(0.25, 256.0)
+    # 3 of 4 quarters leave each device, twice; over links of a kind one after the other.
+    assert exchange_seconds(1024, topology(4, wire=wire), (0, 1, 2, 3)) == 2 * (0.25 + 3 * 256 / 256)
+    assert exchange_seconds(1024, topology(4, wire=wire), (0, 3)) == 2 * (0.25 + 512 / 256)
+    hosts = two_hosts(wire)
+    uplinks = [Uplink(name=f"host {n}", devices=frozenset({2 * n, 2 * n + 1}), link=wire) for n in range(2)]
+    # 2 devices on each side send each of the 2 on the other a quarter through one uplink.
+    assert exchange_seconds(1024, replace(hosts, uplinks=tuple(uplinks)), (0, 1, 2, 3)) == 2 * (0.25 + 4 * 256 / 256)
+    assert exchange_seconds(1024, hosts, (0, 1, 2, 3)) == 2 * (0.25 + 2 * 256 / 256)
+
+
+def test_seconds_of_sums_in_shared_memory() -> None:
+    processor = replace(device(), memory_bandwidth_bytes_per_second=1024.0, launch_overhead_seconds=0.5)
+    placed = [replace(one, device=processor) for one in topology(2, kind="CPU").devices]
+    # Two gradients are read and one sum is written, of 2 tensors; each device has one of these.
+    assert shared_sum_seconds(2048, 2, Topology.uniform(placed, FREE), (0, 1)) == (3 * 2048 / 1024 + 2 * 0.5) / 2
