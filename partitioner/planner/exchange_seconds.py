@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from cost_models.communication import transfer_seconds
 from cost_models.hardware import Link
 from cost_models.topology import Topology
 
@@ -19,20 +20,20 @@ def exchange_seconds(size_bytes: float, topology: Topology, twins: Sequence[int]
     In each of two rounds every twin sends every other an n-th. Small tensors are summed whole, but twins take turns.
     """
     part = size_bytes / len(twins)
-    links: dict[int, Link] = {}
-    slowest = latency = 0.0
+    slowest = 0.0
     for source in twins:
         row = topology.links[source]
-        counts = Counter(id(row[target]) for target in twins if target != source)
-        links |= {id(row[target]): row[target] for target in twins if target != source}
-        for key, count in counts.items():
-            slowest = max(slowest, count * part / links[key].bandwidth_bytes_per_second)
-            latency = max(latency, links[key].latency_seconds)
+        links = {id(row[target]): row[target] for target in twins if target != source}
+        counts: Counter[Link] = Counter()
+        # By identity first: of hundreds of links few are different objects, and comparing those takes long.
+        for key, count in Counter(id(row[target]) for target in twins if target != source).items():
+            counts[links[key]] += count
+        slowest = max([slowest, *(count * transfer_seconds(part, link) for link, count in counts.items())])
     for uplink in topology.uplinks:
         inside = sum(twin in uplink.devices for twin in twins)
-        crossing = inside * (len(twins) - inside) * part
-        slowest = max(slowest, crossing / uplink.link.bandwidth_bytes_per_second)
-    return 2 * (latency + slowest)
+        if crossing := inside * (len(twins) - inside):
+            slowest = max(slowest, transfer_seconds(crossing * part, uplink.link))
+    return 2 * slowest
 
 
 def shared_sum_seconds(size_bytes: float, num_tensors: int, topology: Topology, twins: Sequence[int]) -> float:
