@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import accumulate
 
 from partitioner.ir.max_load import MaxLoadProblem
 
@@ -24,42 +26,38 @@ def _dearest_item(problem: MaxLoadProblem) -> int:
 
 def work_balance(problem: MaxLoadProblem) -> int:
     """The least load at which the devices could do all the work if items could be split and moved for nothing."""
+    relief = CpuRelief(problem, [item.accelerator_cost for item in problem.items])
+    num_accelerators = sum(not device.is_cpu for device in problem.devices)
+    total = sum(item.accelerator_cost for item in problem.items)
     low, high = 0, sum(max(item.accelerator_cost, item.cpu_cost) for item in problem.items)
     while low < high:
         middle = (low + high) // 2
-        if work_fits(problem, middle):
+        if total - relief.within(middle) <= num_accelerators * middle:
             high = middle
         else:
             low = middle + 1
     return low
 
 
-def work_fits(problem: MaxLoadProblem, load: int) -> bool:
-    """Whether split items fit: CPUs take first what is cheapest there for what it spares the accelerators."""
-    num_cpus = sum(device.is_cpu for device in problem.devices)
-    num_accelerators = len(problem.devices) - num_cpus
-    total = sum(item.accelerator_cost for item in problem.items)
-    return total - cpu_relief(problem, num_cpus * load) <= num_accelerators * load
+class CpuRelief:
+    """The most of the items' prices that all CPUs together can take over; items may be split."""
 
+    def __init__(self, problem: MaxLoadProblem, prices: Sequence[int]) -> None:
+        """`prices` are at least 0, one per item."""
+        self._num_cpus = sum(device.is_cpu for device in problem.devices)
+        priced = [(price, item.cpu_cost) for price, item in zip(prices, problem.items, strict=True) if price]
+        best = sorted((pair for pair in priced if pair[1]), key=lambda pair: Fraction(*pair), reverse=True)
+        self._costs = [0, *accumulate(cost for _, cost in best)]
+        self._worth = list(accumulate((price for price, _ in best), initial=sum(p for p, cost in priced if not cost)))
 
-def cpu_relief(problem: MaxLoadProblem, cpu_load: int, prices: Sequence[int] | None = None) -> int:
-    """The most of the items' prices that CPUs can take over with `cpu_load` in all, rounded up; items may be split.
-
-    `prices` are the items' costs on an accelerator, if not given.
-    """
-    if not any(device.is_cpu for device in problem.devices):
-        return 0
-    worth = prices if prices is not None else [item.accelerator_cost for item in problem.items]
-    free = sum(price for price, item in zip(worth, problem.items, strict=True) if item.cpu_cost == 0)
-    costly = [
-        (Fraction(price, item.cpu_cost), price, item.cpu_cost)
-        for price, item in zip(worth, problem.items, strict=True)
-        if item.cpu_cost and price
-    ]
-    taken = Fraction(free)
-    for ratio, price, cost in sorted(costly, reverse=True):
-        if cost > cpu_load:
-            return -int(-(taken + ratio * cpu_load) // 1)
-        taken += price
-        cpu_load -= cost
-    return -int(-taken // 1)
+    def within(self, load: int) -> int:
+        """What they can take over if none may have a larger load, rounded up."""
+        if not self._num_cpus:
+            return 0
+        room = self._num_cpus * load
+        whole = bisect_right(self._costs, room) - 1
+        if whole == len(self._costs) - 1:
+            return self._worth[-1]
+        price = self._worth[whole + 1] - self._worth[whole]
+        cost = self._costs[whole + 1] - self._costs[whole]
+        return self._worth[whole] - (-price * (room - self._costs[whole]) // cost)

@@ -12,6 +12,9 @@ from partitioner.planner.max_load.contract import merge
 from partitioner.planner.max_load.free import ELSEWHERE, FreeModel
 from partitioner.planner.max_load.loads import loads
 
+_LEAST_WORK = 0.005
+"""What a step counts at least, in CP-SAT's deterministic units: building its model takes time too."""
+
 
 class Neighbourhood:
     """One trajectory of improvements from a start. Its steps depend on the seed and on nothing else.
@@ -121,7 +124,7 @@ class Neighbourhood:
         solver.parameters.max_deterministic_time = work
         solver.parameters.max_time_in_seconds = seconds
         status = solver.solve(model.cp)
-        self.work += solver.response_proto.deterministic_time
+        self.work += max(solver.response_proto.deterministic_time, _LEAST_WORK)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return None
         lifted = merged.lift(model.assignment(solver))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -26,6 +26,12 @@ A quiet machine does 0.3 to 0.55 in a second, so where it is quiet it is mostly 
 """
 
 _COARSE = (40, 70, 110)
+"""Items of the coarser graphs that searches start from; few items are placed well soon, many may be placed better."""
+
+_COARSE_WORK = 3.0
+_HEAVIEST = 0.35
+"""How much of the best load known one coarse item may weigh."""
+
 _FIRST_ROUND = 1.0
 _STEP_WORK = 0.5
 
@@ -57,6 +63,7 @@ def _contiguous(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
     incumbent.offer(best_chain(problem), "intervals of a row")
     incumbent.raise_bound(quick_bound(problem))
     raise_by_items(problem, incumbent)
+    raise_by_counts(problem, incumbent, _upper_bound(problem, incumbent), budget)
     if incumbent.is_settled:
         return
     model = StageModel(problem, incumbent.lower_bound, _upper_bound(problem, incumbent))
@@ -70,48 +77,48 @@ def _free(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
     incumbent.raise_bound(quick_bound(problem))
     raise_by_items(problem, incumbent)
     search, proof = _budget(problem), _budget(problem)
-    with ThreadPoolExecutor(2) as pool:
-        begun = pool.submit(_prove_quickly, problem, incumbent, proof)
-        starts = _coarse_starts(problem, incumbent, search)
-        begun.result()
+    # Both threads start from what is known here, so that neither depends on how fast the other is.
+    known, upper_bound = incumbent.answer, _upper_bound(problem, incumbent)
+    with ThreadPoolExecutor(1) as pool:
+        proved = pool.submit(_prove_quickly, problem, incumbent, upper_bound, proof)
+        starts = _coarse_starts(problem, incumbent, known, upper_bound, search)
+        proved.result()
         trajectories = [Neighbourhood(problem, start, problem.seed + index) for index, start in enumerate(starts)]
         work = _FIRST_ROUND
         while not (incumbent.is_settled or search.is_spent or proof.is_spent):
+            known, upper_bound = incumbent.answer, _upper_bound(problem, incumbent)
+            if not trajectories and known.assignment is not None:
+                trajectories = [Neighbourhood(problem, known.assignment, problem.seed)]
             searched = pool.submit(_search, trajectories, incumbent, search, work)
-            _prove(problem, incumbent, proof, work)
+            _prove(problem, incumbent, known, upper_bound, proof, work)
             searched.result()
             work *= 2
 
 
-def _coarse_starts(problem: MaxLoadProblem, incumbent: Incumbent, budget: Budget) -> list[tuple[int, ...]]:
+def _coarse_starts(
+    problem: MaxLoadProblem, incumbent: Incumbent, known: MaxLoadAnswer, upper_bound: int, budget: Budget
+) -> list[tuple[int, ...]]:
     """The two best placements of coarser graphs and of the row, for searches to start from."""
-    found = Incumbent(problem, lambda _: None)
-    starts: dict[tuple[int, ...], int] = {}
-
-    def remember(assignment: tuple[int, ...] | None, load: int | None) -> None:
-        if assignment is not None and load is not None:
-            starts[assignment] = load
-
-    remember(incumbent.assignment, incumbent.max_load)
-    work = min(3.0, budget.work / 8)
+    starts = {known.assignment: upper_bound} if known.assignment is not None else {}
+    work = min(_COARSE_WORK, budget.work / 8)
     for size in (size for size in _COARSE if size < len(problem.items)):
         if incumbent.is_settled:
             break
-        upper_bound = _upper_bound(problem, incumbent)
-        coarse = coarsen(problem, size, int(0.35 * upper_bound))
+        coarse = coarsen(problem, size, int(_HEAVIEST * upper_bound))
         found = Incumbent(coarse.problem, lambda _: None)
-        model = FreeModel(coarse.problem, incumbent.lower_bound, 2 * upper_bound)
+        model = FreeModel(coarse.problem, known.lower_bound, 2 * upper_bound)
         model.open_devices_in_order()
         model.minimise_largest()
         run_model(model, found, budget, work=work, seed=problem.seed, method="")
-        lifted = coarse.lift(found.assignment) if found.assignment else None
-        incumbent.offer(lifted, f"CP-SAT on {len(coarse.problem.items)} items")
-        remember(lifted, found.max_load)
+        if found.assignment is not None and found.max_load is not None:
+            lifted = coarse.lift(found.assignment)
+            incumbent.offer(lifted, f"CP-SAT on {len(coarse.problem.items)} items")
+            starts[lifted] = found.max_load
     return sorted(starts, key=lambda start: starts[start])[:2]
 
 
-def _search(trajectories: list[Neighbourhood], incumbent: Incumbent, budget: Budget, work: float) -> None:
-    """Let each trajectory work on its own; the worst goes on from the best."""
+def _search(trajectories: Sequence[Neighbourhood], incumbent: Incumbent, budget: Budget, work: float) -> None:
+    """Let each trajectory work on its own; then the worse go on from the best."""
     for trajectory in trajectories:
         end = trajectory.work + work / len(trajectories)
         while trajectory.work < end and not (incumbent.is_settled or budget.is_spent):
@@ -119,24 +126,31 @@ def _search(trajectories: list[Neighbourhood], incumbent: Incumbent, budget: Bud
             if trajectory.step(min(_STEP_WORK, end - before), budget.seconds):
                 incumbent.offer(trajectory.assignment, "large neighbourhoods")
             budget.work -= trajectory.work - before
-    best = min(trajectories, key=lambda trajectory: trajectory.load)
+    best = min(trajectories, key=lambda trajectory: trajectory.load, default=None)
     for trajectory in trajectories:
-        if trajectory is not best:
+        if best is not None and trajectory is not best:
             trajectory.restart(best.assignment)
 
 
-def _prove_quickly(problem: MaxLoadProblem, incumbent: Incumbent, budget: Budget) -> None:
-    raise_by_counts(problem, incumbent, budget)
-    raise_by_shares(problem, incumbent, budget)
+def _prove_quickly(problem: MaxLoadProblem, incumbent: Incumbent, upper_bound: int, budget: Budget) -> None:
+    raise_by_counts(problem, incumbent, upper_bound, budget)
+    raise_by_shares(problem, incumbent, upper_bound, budget)
 
 
-def _prove(problem: MaxLoadProblem, incumbent: Incumbent, budget: Budget, work: float) -> None:
+def _prove(
+    problem: MaxLoadProblem,
+    incumbent: Incumbent,
+    known: MaxLoadAnswer,
+    upper_bound: int,
+    budget: Budget,
+    work: float,
+) -> None:
     """CP-SAT on the whole problem, which may also find something better."""
-    model = FreeModel(problem, incumbent.lower_bound, _upper_bound(problem, incumbent))
+    model = FreeModel(problem, known.lower_bound, upper_bound)
     model.open_devices_in_order()
     model.minimise_largest()
-    if incumbent.assignment is not None:
-        model.hint(in_order(problem, incumbent.assignment))
+    if known.assignment is not None:
+        model.hint(in_order(problem, known.assignment))
     run_model(model, incumbent, budget, work=work, seed=problem.seed, method="CP-SAT on all items")
 
 

@@ -9,7 +9,7 @@ from ortools.graph.python import max_flow
 from ortools.sat.python import cp_model
 
 from partitioner.ir.max_load import MaxLoadProblem
-from partitioner.planner.max_load.bounds import cpu_relief
+from partitioner.planner.max_load.bounds import CpuRelief
 from partitioner.planner.max_load.incumbent import Budget, Incumbent
 
 _MAX_FLOWS = 64
@@ -63,33 +63,41 @@ def _cheapest_surroundings(problem: MaxLoadProblem, arcs: tuple[list[int], list[
     return flow.optimal_flow() if status == flow.OPTIMAL else 0
 
 
-def raise_by_counts(problem: MaxLoadProblem, incumbent: Incumbent, budget: Budget) -> None:
+def raise_by_counts(problem: MaxLoadProblem, incumbent: Incumbent, upper_bound: int, budget: Budget) -> None:
     """Pigeonhole: of so many heavy items, some accelerator has two, three, four; what is the least that can cost it?"""
     num_accelerators = sum(not device.is_cpu for device in problem.devices)
     heavy = sorted(range(len(problem.items)), key=lambda item: -problem.items[item].accelerator_cost)
     for together in range(2, _MAX_TOGETHER + 1):
-        if incumbent.is_settled or incumbent.max_load is None or not num_accelerators or budget.is_spent:
+        if incumbent.is_settled or not num_accelerators or budget.is_spent:
             return
         count = num_accelerators * (together - 1) + 1
-        while count <= len(heavy) and _share(problem, _ones(problem, heavy[:count]), incumbent.max_load) < together:
+        while count <= len(heavy) and _share(problem, _ones(problem, heavy[:count]), upper_bound) < together:
             count += 1
         if count > len(heavy):
             return
-        prices = _ones(problem, heavy[:count])
-        incumbent.raise_bound(_least_load(problem, prices, together, incumbent.max_load, _COUNT_WORK, budget))
+        model = _OneAccelerator(problem)
+        model.cp.add(model.worth(_ones(problem, heavy[:count])) >= together)
+        model.cp.add(model.load <= upper_bound)
+        model.cp.minimize(model.load)
+        status, bound = model.solve(_COUNT_WORK, budget)
+        incumbent.raise_bound(upper_bound if status == cp_model.INFEASIBLE else bound)
 
 
-def raise_by_shares(problem: MaxLoadProblem, incumbent: Incumbent, budget: Budget) -> None:
+def raise_by_shares(problem: MaxLoadProblem, incumbent: Incumbent, upper_bound: int, budget: Budget) -> None:
     """Bisect for the least load at which accelerators can hold all the work, if each holds the most that any can."""
     work = [item.accelerator_cost for item in problem.items]
-    low, high = incumbent.lower_bound, incumbent.max_load
-    if high is None or not any(work):
+    low, high = incumbent.lower_bound, upper_bound
+    if not any(work) or all(device.is_cpu for device in problem.devices):
         return
     for _ in range(_BISECTIONS):
         if incumbent.is_settled or budget.is_spent or high - low <= 1:
             return
         middle = (low + high) // 2
-        if _most_within(problem, work, middle, _SHARE_WORK, budget) < _share(problem, work, middle):
+        model = _OneAccelerator(problem)
+        model.cp.add(model.load <= middle)
+        model.cp.maximize(model.worth(work))
+        status, most = model.solve(_SHARE_WORK, budget)
+        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) and most < _share(problem, work, middle):
             low = middle
             incumbent.raise_bound(low + 1)
         else:
@@ -103,9 +111,9 @@ def _ones(problem: MaxLoadProblem, items: Sequence[int]) -> list[int]:
 
 def _share(problem: MaxLoadProblem, prices: Sequence[int], load: int) -> int:
     """What some accelerator has of the items' prices if CPUs take the most they can within a load."""
-    num_cpus = sum(device.is_cpu for device in problem.devices)
-    left = sum(prices) - cpu_relief(problem, num_cpus * load, prices)
-    return -(-left // (len(problem.devices) - num_cpus))
+    num_accelerators = sum(not device.is_cpu for device in problem.devices)
+    left = sum(prices) - CpuRelief(problem, prices).within(load)
+    return -(-left // num_accelerators)
 
 
 class _OneAccelerator:
@@ -139,24 +147,3 @@ class _OneAccelerator:
         status = solver.solve(self.cp)
         budget.work -= solver.response_proto.deterministic_time
         return status, round(solver.best_objective_bound)
-
-
-def _least_load(
-    problem: MaxLoadProblem, prices: Sequence[int], share: int, upper_bound: int, work: float, budget: Budget
-) -> int:
-    """A bound on the load of an accelerator that has a share of the prices; `upper_bound` if none can have it."""
-    model = _OneAccelerator(problem)
-    model.cp.add(model.worth(prices) >= share)
-    model.cp.add(model.load <= upper_bound)
-    model.cp.minimize(model.load)
-    status, bound = model.solve(work, budget)
-    return upper_bound if status == cp_model.INFEASIBLE else max(0, bound)
-
-
-def _most_within(problem: MaxLoadProblem, prices: Sequence[int], load: int, work: float, budget: Budget) -> int:
-    """A bound on the prices that one accelerator can have within a load."""
-    model = _OneAccelerator(problem)
-    model.cp.add(model.load <= load)
-    model.cp.maximize(model.worth(prices))
-    status, bound = model.solve(work, budget)
-    return bound if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else sum(prices)

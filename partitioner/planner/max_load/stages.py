@@ -8,7 +8,7 @@ from graphlib import TopologicalSorter
 from ortools.sat.python import cp_model
 
 from partitioner.ir.max_load import MaxLoadProblem
-from partitioner.planner.max_load.bounds import cpu_relief
+from partitioner.planner.max_load.bounds import CpuRelief
 from partitioner.planner.max_load.loads import assign_pieces, device_groups, device_order
 
 
@@ -65,7 +65,8 @@ class StageModel:
 
     def _work_takes_stages(self, upper_bound: int) -> None:
         """Redundant: what precedes an item, with it, takes some stages even if nothing had to be moved."""
-        most = max(upper_bound, cpu_relief(self._problem, upper_bound))
+        relief = CpuRelief(self._problem, [item.accelerator_cost for item in self._problem.items])
+        most = max(upper_bound, relief.within(upper_bound))
         if not most:
             return
         pairs = self._problem.precedes

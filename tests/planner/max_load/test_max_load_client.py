@@ -15,7 +15,7 @@ import pytest
 from instances import gpu, graph
 
 from partitioner.ir.json import to_json
-from partitioner.ir.max_load import MaxLoadProblem
+from partitioner.ir.max_load import MaxLoadAnswer, MaxLoadProblem
 from partitioner.planner.max_load.build import build_problem
 from partitioner.planner.max_load.client import solve
 
@@ -57,10 +57,8 @@ def test_the_solver_answers_and_tells_on_the_way() -> None:
     assert [seconds for _, seconds in told] == sorted(seconds for _, seconds in told)
 
 
-ONE_ANSWER = (
-    'print(\'{"status": "feasible", "lower_bound": 5, "assignment": [0, 1, 1, 1], "max_load": %d}\', flush=True)'
-    % (31 * BEST // 21)
-)
+SPLIT_ONCE = MaxLoadAnswer(status="feasible", lower_bound=5, assignment=(0, 1, 1, 1), max_load=31 * BEST // 21)
+ONE_ANSWER = f"print({to_json(SPLIT_ONCE)!r}, flush=True)"
 FAILURES = {
     "import os; os.kill(os.getpid(), 9)": "signal 9",
     "raise SystemExit('no licence')": "exit code 1): no licence",
@@ -153,10 +151,8 @@ def test_the_real_solver_may_be_killed_at_any_time() -> None:
     def kill(_answer, _seconds) -> None:
         if not killed.is_set():
             killed.set()
-            children = subprocess.run(
-                ("ps", "-A", "-o", "pid=,ppid=,args="), capture_output=True, text=True, check=True
-            )
-            for line in children.stdout.splitlines():
+            command = ("ps", "-A", "-o", "pid=,ppid=,args=")
+            for line in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():
                 pid, parent, arguments = line.split(maxsplit=2)
                 if int(parent) == os.getpid() and "partitioner.planner.max_load" in arguments:
                     os.kill(int(pid), signal.SIGKILL)
