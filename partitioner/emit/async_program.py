@@ -14,6 +14,8 @@ from partitioner.emit.async_step import GradientStep, OwnVariables, SharedUpdate
 from partitioner.emit.program import Arrange, PlacedProgram, Specs
 from partitioner.ir.step import StepKind
 
+_ANY_SHAPE: Any = None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateCounts:
@@ -144,7 +146,7 @@ class AsyncProgram:
             ]  # fmt: skip
             outputs = gradients[0].structured_outputs
             open_specs = tf.nest.map_structure(
-                lambda value: tf.TensorSpec(tf.TensorShape(None), value.dtype), (outputs["needed"], outputs["states"])
+                lambda value: tf.TensorSpec(_ANY_SHAPE, value.dtype), (outputs["needed"], outputs["states"])
             )
             function = tf.function(update, autograph=False).get_concrete_function(*open_specs)
             self._functions[key] = _Functions(gradients, function)
