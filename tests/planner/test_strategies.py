@@ -126,10 +126,12 @@ def test_mixed_wins_where_hosts_are_far_apart() -> None:
 
 def test_memory_rules_mirrored_out() -> None:
     made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=256, gradient_bytes=2**20, parameter_bytes=2**20)
-    found = choose(planner(made, topology(2, wire=FREE, memory_bytes=6 * 2**20), 1, 2, 4))
+    # A replica holds the variables, its gradients and their sums; one device updates each variable when it can.
+    assert choose(planner(made, topology(2, wire=FREE, memory_bytes=13 * 2**20), 1, 2, 4)).groups == ((0,), (1,))
+    found = choose(planner(made, topology(2, wire=FREE, memory_bytes=11 * 2**20), 1, 2, 4))
     assert (found.groups, used(found)) == (((0, 1),), 2)
     told = {baseline.name: baseline for baseline in found.found.baselines}
-    assert not told["single-device GPU:0"].fits
+    assert told["single-device GPU:0"].fits
     assert not told["mirrored on 2 devices"].fits
     assert told["mirrored on 2 devices"].step_seconds == pytest.approx(48.0, abs=DISPATCH)
     with pytest.raises(InfeasibleError):
@@ -137,9 +139,9 @@ def test_memory_rules_mirrored_out() -> None:
 
 
 @given(random_steps(max_layers=4), st.sampled_from([2, 3, 4]), st.sampled_from([0.0, 0.25, 4.0]))
-@settings(max_examples=12)
+@settings(max_examples=5)
 def test_the_choice_is_no_worse_than_any_family(made: Builder, count: int, latency: float) -> None:
-    plan = planner(made, topology(count, wire=link(latency, 1024.0)), 1, 2, 4)
+    plan = planner(made, topology(count, wire=link(latency, 1024.0)), 1, 2)
     found = choose(plan)
     everything = (tuple(range(count)),)
     others = [(Strategy.SINGLE, everything), (Strategy.LAYER_SPLIT, everything)]
@@ -150,9 +152,14 @@ def test_the_choice_is_no_worse_than_any_family(made: Builder, count: int, laten
         except UsageError:  # fewer parts than devices
             continue
         assert found.step_seconds <= other.step_seconds * (AS_FAST if len(groups) == 1 else 1)
-    again = choose(planner(made, plan.machines, 1, 2, 4))
+
+
+def test_the_same_is_chosen_again() -> None:
+    made, machines = pipeline(3, forward=8.0, backward=16.0), topology(4, wire=link(0.25, 1024.0))
+    found, again = (choose(planner(made, machines, 1, 2)) for _ in range(2))
     assert (again.groups, again.found.placement) == (found.groups, found.found.placement)
     assert again.found.baselines == found.found.baselines
+    assert again.found.notes == found.found.notes
 
 
 def test_layers_coupled_through_the_batch_are_not_replicated() -> None:
