@@ -70,6 +70,8 @@ class MaxLoadProblem:
         precedes: Pairs of items (a, b): a must not come after b. Only looked at if `contiguous`; it has no cycle.
         contiguous: Whether pieces must be contiguous.
         time_limit_seconds: Wall seconds for the search.
+        work_limit: What each of the search's threads may do, in CP-SAT's deterministic units; None takes what a quiet
+            machine does within the time limit.
         seed: Same seed, same answer, if the work rather than the clock ends the search.
 
     Raises:
@@ -82,6 +84,7 @@ class MaxLoadProblem:
     precedes: tuple[tuple[int, int], ...] = ()
     contiguous: bool = False
     time_limit_seconds: float = 60.0
+    work_limit: float | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -36,7 +36,7 @@ GRAPH = CostGraph(
 
 
 def plan_of(contiguous: bool) -> PlanDocument:
-    fields = plan_cost_graph(GRAPH, [], name="six", source="six.json", contiguous=contiguous, time_limit=20)
+    fields = plan_cost_graph(GRAPH, [], name="six", source="six.json", contiguous=contiguous, time_limit=300)
     return PlanDocument(**fields)
 
 

@@ -162,4 +162,5 @@ def _upper_bound(problem: MaxLoadProblem, incumbent: Incumbent) -> int:
 
 
 def _budget(problem: MaxLoadProblem) -> Budget:
-    return Budget(problem.time_limit_seconds, problem.time_limit_seconds * _WORK_PER_SECOND)
+    work = problem.work_limit
+    return Budget(problem.time_limit_seconds, problem.time_limit_seconds * _WORK_PER_SECOND if work is None else work)

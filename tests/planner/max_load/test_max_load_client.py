@@ -22,7 +22,7 @@ from partitioner.planner.max_load.client import solve
 FOUR = graph([10.0] * 4, [(0, 1), (1, 2), (2, 3)], [1.0] * 4)
 
 
-def problem(time_limit_seconds: float = 20.0, capacity_bytes: int | None = None) -> MaxLoadProblem:
+def problem(time_limit_seconds: float = 120.0, capacity_bytes: int | None = None) -> MaxLoadProblem:
     """A chain of four on two accelerators: 21 for each is best."""
     devices = (gpu(0, capacity_bytes), gpu(1, capacity_bytes))
     return build_problem(FOUR, devices, time_limit_seconds=time_limit_seconds).problem
@@ -130,10 +130,10 @@ def test_ctrl_c_keeps_the_best_so_far(tmp_path: Path) -> None:
     child.chmod(0o755)
     done = subprocess.run(
         (sys.executable, "-c", INTERRUPTED, str(child)),
-        input=to_json(problem(60)),
+        input=to_json(problem(200)),
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=150,
         check=True,
     )
     assert done.stdout == "(0, 1, 1, 1) interrupted: this is the best so far\n"
@@ -145,7 +145,7 @@ def test_the_real_solver_may_be_killed_at_any_time() -> None:
     costs = [1.0 + (7 * index % 13) / 3 for index in range(size)]
     edges = [(index, index + step) for index in range(size) for step in (1, 4, 9) if index + step < size]
     hard = graph(costs, edges, [0.3 + (5 * index % 7) / 4 for index in range(size)])
-    asked = build_problem(hard, tuple(gpu(index) for index in range(5)), time_limit_seconds=60).problem
+    asked = build_problem(hard, tuple(gpu(index) for index in range(5)), time_limit_seconds=300).problem
     killed = threading.Event()
 
     def kill(_answer, _seconds) -> None:
