@@ -65,12 +65,12 @@ def _workload(text: str) -> CostGraph:
         raise ValueError(f"the JSON cannot be read ({error})") from error
     _check_keys("the workload", work, _TOP, {"nodes", "edges"})
     for number, node in enumerate(work["nodes"]):
-        _check_keys(f"node {node.get('id', f'number {number}')}", node, _NODE, _MUST_NODE)
+        _check_keys(f"node {node['id'] if _has(node, 'id') else f'number {number}'}", node, _NODE, _MUST_NODE)
     costs: dict[str, tuple[float, float]] = {}
     targets: dict[str, dict[str, None]] = {}
-    for edge in work["edges"]:
-        name = f"the edge {edge.get('sourceId')} -> {edge.get('destId')}"
-        _check_keys(name, edge, _EDGE, _MUST_EDGE)
+    for number, edge in enumerate(work["edges"]):
+        _check_keys(f"edge number {number}", edge, _EDGE, _MUST_EDGE)
+        name = f"the edge {edge['sourceId']} -> {edge['destId']}"
         source, cost = str(edge["sourceId"]), _number(name, edge, "cost")
         targets.setdefault(source, {})[str(edge["destId"])] = None
         if costs.setdefault(source, (cost, edge.get("size") or 0.0))[0] != cost:
@@ -84,9 +84,9 @@ def _workload(text: str) -> CostGraph:
             CostValue(source=source, targets=tuple(to), cost=costs[source][0], size_bytes=costs[source][1])
             for source, to in targets.items()
         ),
-        accelerators=work.get("maxFPGAs"),
-        cpus=work.get("maxCPUs"),
-        memory_bytes=work.get("maxSizePerFPGA"),
+        accelerators=_count(work, "maxFPGAs"),
+        cpus=_count(work, "maxCPUs"),
+        memory_bytes=_number("the workload", work, "maxSizePerFPGA") if _has(work, "maxSizePerFPGA") else None,
     )
 
 
@@ -98,9 +98,9 @@ def _workload_node(node: dict[str, Any]) -> CostNode:
         accelerator_cost=_number(name, node, "fpgaLatency"),
         cpu_cost=_number(name, node, "cpuLatency"),
         needs_cpu=not node.get("supportedOnFpga", True),
-        memory_bytes=_number(name, node, "size") if node.get("size") is not None else 0.0,
+        memory_bytes=_number(name, node, "size") if _has(node, "size") else 0.0,
         is_backward=bool(node.get("isBackwardNode", False)),
-        group=None if node.get("colorClass") is None else str(node["colorClass"]),
+        group=str(node["colorClass"]) if _has(node, "colorClass") else None,
     )
 
 
@@ -109,6 +109,17 @@ def _number(where: str, table: dict[str, Any], key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{where} has {key} {value!r}; expected a number")
     return value
+
+
+def _count(work: dict[str, Any], key: str) -> int | None:
+    value = work.get(key)
+    if value is not None and (isinstance(value, bool) or value != int(value)):
+        raise ValueError(f"the workload has {key} {value!r}; expected a whole number")
+    return None if value is None else int(value)
+
+
+def _has(table: Any, key: str) -> bool:
+    return isinstance(table, dict) and table.get(key) is not None
 
 
 def _check_keys(where: str, table: Any, known: set[str], needed: Iterable[str]) -> None:

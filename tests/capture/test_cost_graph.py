@@ -90,6 +90,9 @@ WRONG: dict[str, dict[str, Any] | str] = {
     "the value of node 1 has the cost -0.5": workload(edges=[edge(1, 2, -0.5)]),
     "the edge 1 -> 3 costs 0.7, another edge from 1 costs 0.5": workload(edges=[edge(1, 2), edge(1, 3, 0.7)]),
     "3 nodes wait for each other in a cycle": workload(edges=[edge(1, 2), edge(2, 3), edge(3, 1)]),
+    "node number 0 is 7; expected an object": workload(nodes=[7]),
+    "edge number 0 has no cost": workload(edges=[{"sourceId": 1, "destId": 2}]),
+    "the workload has maxFPGAs 2.5; expected a whole number": workload(maxFPGAs=2.5),
     "an accelerator holds -1.0 bytes": workload(maxSizePerFPGA=-1.0),
     "the file is for -2 accelerators": workload(maxFPGAs=-2),
 }
