@@ -145,7 +145,13 @@ def _prove(
     budget: Budget,
     work: float,
 ) -> None:
-    """CP-SAT on the whole problem, which may also find something better."""
+    """What heavy items cost together (CPUs take fewer of them the smaller loads get), then CP-SAT on all items.
+
+    CP-SAT may also find something better.
+    """
+    raise_by_counts(problem, incumbent, upper_bound, budget)
+    if incumbent.is_settled:
+        return
     model = FreeModel(problem, known.lower_bound, upper_bound)
     model.open_devices_in_order()
     model.minimise_largest()
