@@ -119,8 +119,8 @@ def _one_replica(plan: ShapePlanner) -> Shape | PartitionError:
     """One device or a split, of the first of many devices that are alike; of more where these have no room."""
     topology = plan.machines
     count = size = len(topology.devices)
-    if not _unlike(topology, tuple((device,) for device in range(count))):
-        size = _MOST_PER_REPLICA if count > _MANY else count
+    if count > _MANY and not plan.pins and not _unlike(topology, tuple((device,) for device in range(count))):
+        size = _MOST_PER_REPLICA
     while True:
         try:
             group = _runs(topology, size)[0] if size < count else tuple(range(count))
