@@ -32,6 +32,7 @@ def build_problem(
     *,
     contiguous: bool = False,
     time_limit_seconds: float = 60.0,
+    work_limit: float | None = None,
     seed: int = 0,
 ) -> BuiltProblem:
     """Nodes of one group become one item; items precede each other as edges between their forward nodes say."""
@@ -65,6 +66,7 @@ def build_problem(
         precedes=tuple(sorted(_precedences(graph, item_of))),
         contiguous=contiguous,
         time_limit_seconds=time_limit_seconds,
+        work_limit=work_limit,
         seed=seed,
     )
     return BuiltProblem(problem=problem, item_of=item_of, unit=unit)

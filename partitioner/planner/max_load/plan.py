@@ -43,6 +43,7 @@ def plan_cost_graph(
     contiguous: bool = False,
     memory_limit: str | None = None,
     time_limit: float = 60.0,
+    work_limit: float | None = None,
     seed: int = 0,
     on_progress: Callable[[float, float, float], None] = lambda _objective, _bound, _seconds: None,
 ) -> dict[str, Any]:
@@ -56,6 +57,7 @@ def plan_cost_graph(
         contiguous: Whether pieces must be contiguous.
         memory_limit: As `--memory-limit`; else GPUs have what the file says, and CPUs no limit.
         time_limit: Seconds for the search.
+        work_limit: See `MaxLoadProblem`.
         seed: Same seed, same plan, if the work and not the clock ends the search.
         on_progress: Is told objective and bound in the graph's unit, and the seconds so far.
 
@@ -67,7 +69,9 @@ def plan_cost_graph(
     names = list(devices) or _devices_of_file(graph)
     places = _load_devices(graph, names, memory_limit)
     _refuse_overfull(graph, places)
-    built = build_problem(graph, places, contiguous=contiguous, time_limit_seconds=time_limit, seed=seed)
+    built = build_problem(
+        graph, places, contiguous=contiguous, time_limit_seconds=time_limit, work_limit=work_limit, seed=seed
+    )
 
     def progress(answer: MaxLoadAnswer, seconds: float) -> None:
         load = math.inf if answer.max_load is None else answer.max_load * built.unit
