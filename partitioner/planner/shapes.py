@@ -89,7 +89,8 @@ class ShapePlanner:
     ) -> None:
         self.machines, self.counts, self.objective, self.pins = machines, counts, objective, pins
         self.batch_size = batch_size
-        self._cost, self._programs, self._schedules, self._recompute = costed, programs, schedules, recompute
+        self._cost, self._programs, self._schedules = costed, programs, schedules
+        self._recompute: Literal["auto", "none", "all"] = recompute
         self._time_limit_seconds, self._seed = time_limit_seconds, seed
         self._costed: dict[tuple[int, tuple[int, ...]], CostedGraph] = {}
 

@@ -97,7 +97,7 @@ MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {
 }
 
 
-def _start() -> None:
+def _start(way: str) -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import tensorflow as tf
 
@@ -105,7 +105,11 @@ def _start() -> None:
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(len(DEVICES))
-    partitioner.set_up_devices(DEVICES)
+    if way == PEER:  # as its users set it up, with all of TensorFlow's graph rewrites
+        processor, *_ = tf.config.list_physical_devices("CPU")
+        tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * len(DEVICES))
+    else:
+        partitioner.set_up_devices(DEVICES)
 
 
 def _plan(name: str, way: str, costs: str | Path) -> tuple[Any, Any, Any]:
@@ -122,7 +126,7 @@ def _measure(name: str, path: Path) -> None:
     """Write what the model's ops take, on every size of microbatch that may be chosen."""
     from partitioner import api
 
-    _start()
+    _start("auto")
     os.environ["XDG_CACHE_HOME"] = str(path.parent)
     model, _, _ = _plan(name, "auto", "measured")
     api.save_costs(model, path)
@@ -135,7 +139,7 @@ def _run(name: str, way: str, costs: Path) -> None:
 
     import partitioner
 
-    _start()
+    _start(way)
     if way == PEER:
         model, steps = _peer(name)
         said = {"text": "", "seconds": None}
