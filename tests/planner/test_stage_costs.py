@@ -134,5 +134,6 @@ def gradients_that_wait() -> Builder:
 def test_on_a_cpu_what_nobody_waits_for_may_come_last_and_keep_alive_what_it_reads() -> None:
     costed = {kind: gradients_that_wait().costed(topology(1, kind=kind)) for kind in ("CPU", "GPU")}
     # w2 runs beside x2 and g2 while w1, still to come, keeps g1; on a GPU w1 has run, and g1 is gone.
-    assert costs_of(costed["CPU"])["forward0"].transient_bytes == 2 * 1024 + 2 * 256
+    scratch_bytes = 10 * 1024  # of the product that runs, by oneDNN
+    assert costs_of(costed["CPU"])["forward0"].transient_bytes == 2 * 1024 + 2 * 256 + scratch_bytes
     assert costs_of(costed["GPU"])["forward0"].transient_bytes == 1024 + 3 * 256
