@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ortools.sat.python import cp_model
 
@@ -52,7 +53,7 @@ class FreeModel:
         self.on: dict[int, dict[int, cp_model.IntVar]] = {}
         self._payments: list[_Payment] = []
         self._every_item_has_a_device()
-        self._loads = [self._load_on(device) for device in self._devices]
+        self._loads: list[Any] = [self._load_on(device) for device in self._devices]
         for load in self._loads:
             self.cp.add(load <= self.max_load)
         self._memory_fits()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from ortools.graph.python import max_flow
@@ -57,7 +58,7 @@ def _cut_arcs(problem: MaxLoadProblem) -> tuple[list[int], list[int], list[int]]
 
 
 def _cheapest_surroundings(problem: MaxLoadProblem, arcs: tuple[list[int], list[int], list[int]], item: int) -> int:
-    flow = max_flow.SimpleMaxFlow()
+    flow: Any = max_flow.SimpleMaxFlow()  # its stubs take no arrays
     flow.add_arcs_with_capacity(*map(np.array, arcs))
     status = flow.solve(item, len(problem.items) + 2 * len(problem.values))
     return flow.optimal_flow() if status == flow.OPTIMAL else 0
