@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from partitioner.errors import TimeLimitError, UsageError
+from partitioner.errors import InfeasibleError, TimeLimitError, UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import short_name
 from partitioner.ir.op_graph import Phase
@@ -48,6 +48,7 @@ def search(
     time_limit_seconds: float = 60.0,
     seed: int = 0,
     microbatching: Microbatching | None = None,
+    advises: bool = True,
 ) -> Found:
     """Choose a device for every op, and how the batch passes through them.
 
@@ -60,13 +61,15 @@ def search(
         time_limit_seconds: For the solver.
         seed: For the solver.
         microbatching: What may be chosen of microbatches, schedule and recompute; the step runs as one graph without.
+        advises: Whether to look for what would help where nothing fits, which can take as long as the search.
 
     Raises:
         InfeasibleError: No placement fits, with the bytes needed and available and what would help.
         TimeLimitError: The time ran out before a placement that fits was found.
         UsageError: The pins contradict the strategy, or a layer split has fewer parts than devices.
     """
-    return _Search(costed, strategy, objective, dict(pinned or {}), time_limit_seconds, seed, microbatching).run()
+    given = dict(pinned or {})
+    return _Search(costed, strategy, objective, given, time_limit_seconds, seed, microbatching, advises).run()
 
 
 class _Search:
@@ -79,7 +82,9 @@ class _Search:
         time_limit_seconds: float,
         seed: int,
         microbatching: Microbatching | None,
+        advises: bool,
     ) -> None:
+        self.advises = advises
         self.costed, self.strategy, self.objective, self.pinned = costed, strategy, objective, pinned
         self.time_limit_seconds, self.seed = time_limit_seconds, seed
         self.devices = costed.topology.devices
@@ -352,6 +357,8 @@ class _Search:
     def _nothing_fits(self, status: str) -> Exception:
         if (refusal := self.ways.refusal()) is not None:
             return refusal
+        if not self.advises:
+            return InfeasibleError("no placement fits")
         if status == "time-limit":
             return TimeLimitError(
                 f"no placement that fits was found within {self.time_limit_seconds:g} s",

@@ -94,8 +94,8 @@ class ShapePlanner:
         self._time_limit_seconds, self._seed = time_limit_seconds, seed
         self._costed: dict[tuple[int, tuple[int, ...]], CostedGraph] = {}
 
-    def __call__(self, strategy: Strategy, groups: Groups) -> Shape:
-        """The best found for these replicas.
+    def __call__(self, strategy: Strategy, groups: Groups, *, advises: bool = True) -> Shape:
+        """The best found for these replicas; `advises` as for `search`.
 
         Raises:
             InfeasibleError: Nothing fits.
@@ -113,7 +113,7 @@ class ShapePlanner:
             programs=self._programs,
             plain=count == 1,
         )
-        found = self._search(within_replica(strategy, groups), costed, choices)
+        found = self._search(within_replica(strategy, groups), costed, choices, advises)
         if count > 1:
             graph = self._costed_for(math.ceil(costed.graph.batch_size / found.num_microbatches), first).graph
             found = replace(found, baselines=single_device_baselines(self._costed_for(self.batch_size, first)))
@@ -135,13 +135,13 @@ class ShapePlanner:
         """The step of one replica on the first devices."""
         return self._costed_for(math.ceil(self.batch_size / len(groups)), groups[0])
 
-    def _search(self, strategy: Strategy, costed: CostedGraph, choices: Microbatching) -> Found:
+    def _search(self, strategy: Strategy, costed: CostedGraph, choices: Microbatching, advises: bool) -> Found:
         """Search; on one device, where microbatches save memory and nothing else, they are first left out."""
         first = costed.topology
         names = [DeviceName.parse(placed.name) for placed in first.devices]
         pinned = pinned_ops(costed.graph, self.pins, names)
 
-        def found(choices: Microbatching) -> Found:
+        def found(choices: Microbatching, advises: bool) -> Found:
             return search(
                 costed,
                 strategy=strategy,
@@ -150,15 +150,16 @@ class ShapePlanner:
                 time_limit_seconds=self._time_limit_seconds,
                 seed=self._seed,
                 microbatching=choices,
+                advises=advises,
             )
 
         is_simple = len(names) == 1 and self.objective is not Objective.MEMORY and choices.recompute != "all"
         if not choices.plain and is_simple and len(choices.counts) > 1:
             try:
-                return found(replace(choices, counts=choices.counts[:1], recompute="none"))
+                return found(replace(choices, counts=choices.counts[:1], recompute="none"), False)
             except InfeasibleError:
                 pass
-        return found(choices)
+        return found(choices, advises)
 
     def _costed_for(self, rows: int, first: Sequence[int]) -> CostedGraph:
         key = rows, tuple(first)

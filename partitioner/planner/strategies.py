@@ -139,7 +139,7 @@ def _best(plan: ShapePlanner, strategy: Strategy, shapes: Iterable[Groups]) -> _
         if best is not None and plan.objective is not Objective.MEMORY and bound >= best.step_seconds:
             break
         try:
-            shape = plan(strategy, groups)
+            shape = plan(strategy, groups, advises=False)
         except UsageError:  # more devices than parts, say
             continue
         except InfeasibleError:
@@ -151,7 +151,10 @@ def _best(plan: ShapePlanner, strategy: Strategy, shapes: Iterable[Groups]) -> _
         return _Family(strategy=strategy, shape=best, fits=True)
     if short is None:
         return None
-    return _Family(strategy=strategy, shape=plan.unlimited()(strategy, short), fits=False)
+    try:
+        return _Family(strategy=strategy, shape=plan.unlimited()(strategy, short, advises=False), fits=False)
+    except InfeasibleError:  # not for want of room: some part of the step needs that others are with it
+        return None
 
 
 def _worth(shape: Shape, objective: Objective) -> tuple[float, ...]:

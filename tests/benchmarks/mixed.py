@@ -160,6 +160,7 @@ def _peer(name: str) -> tuple[Any, Any]:
     strategy = tf.distribute.MirroredStrategy(DEVICES)
     with strategy.scope():
         model, (x, y) = MODELS[name]()
+    model.fit(x, y, batch_size=len(x), verbose=0)  # makes the optimizer's variables, which a step by itself fails to
     rows = len(x) // len(DEVICES)
     halves = tf.data.Dataset.from_tensors((x[:rows], y[:rows])).repeat()
     return model, iter(strategy.distribute_datasets_from_function(lambda _: halves))
