@@ -232,10 +232,14 @@ def _efficiency(shape: Shape, baselines: Sequence[Baseline]) -> str:
     best = min(single, key=lambda baseline: (not baseline.fits, baseline.step_seconds))
     speed_up, count = best.step_seconds / shape.step_seconds, shape.num_devices
     had = "" if best.fits else " that had the memory"
-    return (
+    told = (
         f"{len(shape.groups)} x {count // len(shape.groups)} devices (replicas x devices of each) are {speed_up:.1f} "
-        f"times as fast as one device{had}, an efficiency of {100 * speed_up / count:.0f} %, if every twin sends every "
-        "other its part of a stage's gradients when the stage's last backward pass has ended"
+        f"times as fast as one device{had}, an efficiency of {100 * speed_up / count:.0f} %"
+    )
+    if len(shape.groups) == 1:
+        return told
+    return (
+        f"{told}, if each twin sends each other its part of a stage's gradients when all its backward passes have ended"
     )
 
 
