@@ -101,7 +101,7 @@ def test_every_other_device_of_a_node_is_noticed(plans: dict[bool, PlanDocument]
 
 
 def test_a_bound_that_a_move_refutes_is_noticed(plans: dict[bool, PlanDocument]) -> None:
-    """Everything on one accelerator with room takes 16; the first node elsewhere leaves 12 and one value to move."""
+    """Everything on one accelerator with room takes 16; without its first node, 12 and a value."""
     roomy = replace(
         all_on(plans[False], GPU0),
         devices=tuple(replace(device, memory_bytes=0) for device in plans[False].devices),
