@@ -300,7 +300,7 @@ def test_what_is_shared_is_saved_evaluated_and_kept_once(in_turns: tuple[Any, An
 
 
 def test_replicas_ahead_of_each_other_learn_and_lose_nothing(tmp_path: Path) -> None:
-    _, placed = twins(with_state, 3)
+    model, placed = twins(with_state, 3)
     assert placed.plan.max_staleness == 12
     x, _ = models.vectors(480)
     y = np.argmax(x[:, : models.CLASSES], axis=1)
@@ -315,7 +315,10 @@ def test_replicas_ahead_of_each_other_learn_and_lose_nothing(tmp_path: Path) -> 
     assert max(counts.staleness) <= 12
     assert int(placed.model.get_layer("counts").calls.value) == 4 * 30 * 3
     assert int(placed.optimizer.iterations.value) == 4 * 30 * 3
-    assert history["val_loss"][-1] < 0.7 * history["val_loss"][0]
+    model.fit(x, y, batch_size=ROWS // 3, epochs=4, verbose=0)
+    alone = model.evaluate(x, y, return_dict=True, verbose=0)["loss"]
+    assert history["val_loss"][-1] < history["val_loss"][0]
+    assert history["val_loss"][-1] == pytest.approx(alone, rel=0.25)
     assert len(seen) == 120 and all(np.isfinite(seen))
     assert history["val_loss"][-1] == pytest.approx(placed.evaluate(x, y, return_dict=True, verbose=0)["loss"])
 
@@ -406,21 +409,21 @@ def test_the_first_replica_holds_what_is_shared_and_the_others_no_slots() -> Non
 
     def fields(headroom: int) -> dict[str, Any]:
         return {
-            "stages": (stage("a", 0), stage("b", 1)),
-            "memory": (memory("a", headroom), memory("b", headroom)),
+            "stages": (stage("CPU:0", 0), stage("CPU:1", 1)),
+            "memory": (memory("CPU:0", headroom), memory("CPU:1", headroom)),
             "predicted": Predicted(
                 step_seconds=1.0,
                 latency_seconds=1.0,
                 bottleneck_stage=0,
                 bubble_fraction=0.0,
-                peak_bytes={"a": 450, "b": 450},
+                peak_bytes={"CPU:0": 450, "CPU:1": 450},
             ),
             "notes": ("before",),
         }
 
     found = with_async_updates(fields(210), 5)
     # Parameters and state once more, and the gradients of another replica.
-    assert found["predicted"].peak_bytes == {"a": 450 + 100 + 10 + 100, "b": 250}
+    assert found["predicted"].peak_bytes == {"CPU:0": 450 + 100 + 10 + 100, "CPU:1": 250}
     assert [one.peak_bytes for one in found["stages"]] == [660, 250]
     assert [one.headroom_bytes for one in found["memory"]] == [0, 410]
     assert (found["updates"], found["max_staleness"]) == ("async", 5)
