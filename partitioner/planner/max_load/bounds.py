@@ -40,7 +40,7 @@ def work_balance(problem: MaxLoadProblem) -> int:
 
 
 class CpuRelief:
-    """The most of the items' prices that all CPUs together can take over; items may be split."""
+    """A bound on what CPUs can take over of the items' prices, which are integers: split items, rounded down."""
 
     def __init__(self, problem: MaxLoadProblem, prices: Sequence[int]) -> None:
         """`prices` are at least 0, one per item."""
@@ -51,13 +51,13 @@ class CpuRelief:
         self._worth = list(accumulate((price for price, _ in best), initial=sum(p for p, cost in priced if not cost)))
 
     def within(self, load: int) -> int:
-        """What they can take over if none may have a larger load, rounded up."""
-        if not self._num_cpus:
-            return 0
-        room = self._num_cpus * load
+        """What they can take over if none may have a larger load: all together, or so many times what one can."""
+        return min(self._in_room(self._num_cpus * load), self._num_cpus * self._in_room(load))
+
+    def _in_room(self, room: int) -> int:
         whole = bisect_right(self._costs, room) - 1
         if whole == len(self._costs) - 1:
             return self._worth[-1]
         price = self._worth[whole + 1] - self._worth[whole]
         cost = self._costs[whole + 1] - self._costs[whole]
-        return self._worth[whole] - (-price * (room - self._costs[whole]) // cost)
+        return self._worth[whole] + price * (room - self._costs[whole]) // cost

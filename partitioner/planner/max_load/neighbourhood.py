@@ -9,6 +9,7 @@ from ortools.sat.python import cp_model
 
 from partitioner.ir.max_load import MaxLoadProblem
 from partitioner.planner.max_load.contract import merge
+from partitioner.planner.max_load.cp import make_solver
 from partitioner.planner.max_load.free import ELSEWHERE, FreeModel
 from partitioner.planner.max_load.loads import loads
 
@@ -118,11 +119,7 @@ class Neighbourhood:
         model.minimise_all()
         before = dict(zip(merged.label, self.assignment, strict=True))
         model.hint([before[label] for label in range(len(merged.problem.items))])
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.random_seed = self._random.randrange(2**31)
-        solver.parameters.max_deterministic_time = work
-        solver.parameters.max_time_in_seconds = seconds
+        solver = make_solver(work=work, seconds=seconds, seed=self._random.randrange(2**31))
         status = solver.solve(model.cp)
         self.work += max(solver.response_proto.deterministic_time, _LEAST_WORK)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):

@@ -69,7 +69,7 @@ def _contiguous(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
     model = StageModel(problem, incumbent.lower_bound, _upper_bound(problem, incumbent))
     if incumbent.assignment is not None:
         model.hint(incumbent.assignment)
-    run_model(model, incumbent, budget, work=budget.work, seed=problem.seed, method="CP-SAT over stages", workers=2)
+    run_model(model, incumbent, budget, work=budget.work, seed=problem.seed, method="CP-SAT over stages")
 
 
 def _free(problem: MaxLoadProblem, incumbent: Incumbent) -> None:

@@ -11,6 +11,7 @@ from ortools.sat.python import cp_model
 
 from partitioner.ir.max_load import MaxLoadProblem
 from partitioner.planner.max_load.bounds import CpuRelief
+from partitioner.planner.max_load.cp import make_solver
 from partitioner.planner.max_load.incumbent import Budget, Incumbent
 
 _MAX_FLOWS = 64
@@ -140,11 +141,8 @@ class _OneAccelerator:
 
     def solve(self, work: float, budget: Budget) -> tuple[cp_model.CpSolverStatus, int]:
         """How the search ended, and the bound of the objective."""
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
+        solver = make_solver(work=min(work, budget.work), seconds=budget.seconds)
         solver.parameters.linearization_level = 2
-        solver.parameters.max_deterministic_time = max(0.0, min(work, budget.work))
-        solver.parameters.max_time_in_seconds = budget.seconds
         status = solver.solve(self.cp)
         budget.work -= solver.response_proto.deterministic_time
         return status, round(solver.best_objective_bound)

@@ -48,6 +48,21 @@ def test_brute_force_agrees(solve: Solve, of: CostGraph, devices: tuple[LoadDevi
     assert [one.lower_bound for one in told] == sorted(one.lower_bound for one in told)
 
 
+def test_a_presolve_that_lost_the_optimum_is_off(solve: Solve) -> None:
+    """CP-SAT 9.15 called 4.5 optimal here: 4 on the accelerator, 1 and 3 on the CPU, and nothing to move, is 4."""
+    of = graph(
+        [0.0, 0.0, 0.0, 4.0, 1.0, 0.0, 3.0],
+        [(5, 6)],
+        [0.5] * 7,
+        cpu_cost=[0.0, 0.0, 0.0, 4.0, 1.0, 0.0, 3.0],
+        needs_cpu=[True, True, True, False, False, True, False],
+    )
+    built = build_problem(of, (gpu(0, 5), cpu()), contiguous=True, time_limit_seconds=600)
+    answer = solve(built.problem)[-1]
+    assert answer.status == "optimal" and answer.max_load is not None
+    assert answer.max_load * built.unit == pytest.approx(4.0)
+
+
 def test_a_value_is_paid_once_per_device_it_touches(solve: Solve) -> None:
     """Node 0 feeds three others: whoever reads it pays once, its maker pays once."""
     of = graph([6.0, 3.0, 3.0, 6.0], [(0, 1), (0, 2), (0, 3)], [2.0, 0.0, 0.0, 0.0])
