@@ -43,19 +43,6 @@ def chain(num_items: int, capacity_bytes: int, time_limit_seconds: float = 20.0,
     )
 
 
-@pytest.fixture
-def child_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Put another program in the solver's place: real processes, a child that misbehaves."""
-
-    def install(source: str) -> None:
-        script = tmp_path / "child"
-        script.write_text(f"#!{sys.executable}\n{textwrap.dedent(source)}")
-        script.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(script))
-
-    return install
-
-
 def test_the_solver_answers() -> None:
     result = solve(chain(4, 20))
     assert result.note == ""

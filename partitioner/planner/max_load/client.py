@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import queue
-import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import msgspec
 
 from partitioner.ir.json import from_json, to_json
 from partitioner.ir.max_load import MaxLoadAnswer, MaxLoadProblem
+from partitioner.planner.child import child_command, child_environment, ending
 from partitioner.planner.max_load.bounds import quick_bound
 from partitioner.planner.max_load.loads import loads, violations
 from partitioner.planner.max_load.start import first_fit
@@ -50,13 +47,13 @@ def solve(
     best = MaxLoadAnswer(status="time-limit", lower_bound=quick_bound(problem))
     note = ""
     try:
-        # -P: the directory the user works in must not shadow a module of ours. Its own process group: Ctrl-C is ours.
+        # Its own process group: Ctrl-C is ours.
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "partitioner.planner.max_load"],
+            child_command("partitioner.planner.max_load"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)},
+            env=child_environment(),
             process_group=0,
         )
     except OSError as error:
@@ -76,7 +73,7 @@ def solve(
             line = lines.get(timeout=max(left, 0))
             if not line:
                 threads[2].join(1)
-                note = f"the solver {_ending(child.wait(), b''.join(stderr))}"
+                note = f"the solver {ending(child.wait(), b''.join(stderr))}"
                 break
             answer = from_json(line, MaxLoadAnswer)
             if answer.status == END:
@@ -123,13 +120,6 @@ def _refuse_wrong(problem: MaxLoadProblem, answer: MaxLoadAnswer) -> None:
         raise ValueError(violation)
     if max(loads(problem, answer.assignment)) != answer.max_load:
         raise ValueError(f"its largest load is {max(loads(problem, answer.assignment))}, not {answer.max_load}")
-
-
-def _ending(code: int, stderr: bytes) -> str:
-    if code < 0:
-        return f"died of signal {-code} ({signal.strsignal(-code)})"
-    lines = stderr.decode(errors="replace").strip().splitlines()
-    return f"failed (exit code {code}): {lines[-1] if lines else 'it said nothing'}"
 
 
 def _result(problem: MaxLoadProblem, best: MaxLoadAnswer, began: float, note: str) -> MaxLoadResult:

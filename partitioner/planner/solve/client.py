@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import msgspec
 
 from partitioner.ir.json import from_json, to_json
 from partitioner.ir.problem import PlacementProblem, Solution
+from partitioner.planner.child import child_command, child_environment, ending
 from partitioner.planner.solve.bounds import bounds
 from partitioner.planner.solve.evaluate import violations
 from partitioner.planner.solve.start import best_start, proved_at_once
@@ -50,7 +47,7 @@ def solve(problem: PlacementProblem, grace_seconds: float = GRACE_SECONDS) -> So
     except OSError as error:
         return _without_solver(problem, began, f"the solver did not start: {error}")
     if child.returncode != 0:
-        return _without_solver(problem, began, f"the solver {_ending(child.returncode, child.stderr)}")
+        return _without_solver(problem, began, f"the solver {ending(child.returncode, child.stderr)}")
     try:
         solution = from_json(child.stdout, Solution)
     except msgspec.DecodeError as error:
@@ -62,13 +59,9 @@ def solve(problem: PlacementProblem, grace_seconds: float = GRACE_SECONDS) -> So
 
 def _run_child(request: bytes, timeout_seconds: float) -> subprocess.CompletedProcess[bytes]:
     """Run the solver to its end; whatever comes between, kill it and wait until it is gone."""
-    # -P: the directory the user works in must not shadow a module of ours.
-    command = [sys.executable, "-P", "-m", "partitioner.planner.solve"]
-    search_path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+    command = child_command("partitioner.planner.solve")
     pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command, stdin=pipe, stdout=pipe, stderr=pipe, env=os.environ | {"PYTHONPATH": search_path}
-    ) as child:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=child_environment()) as child:
         try:
             stdout, stderr = child.communicate(request, timeout_seconds)
         except BaseException:
@@ -76,13 +69,6 @@ def _run_child(request: bytes, timeout_seconds: float) -> subprocess.CompletedPr
             child.wait()
             raise
         return subprocess.CompletedProcess(command, child.returncode, stdout, stderr)
-
-
-def _ending(code: int, stderr: bytes) -> str:
-    if code < 0:
-        return f"died of signal {-code} ({signal.strsignal(-code)})"
-    lines = stderr.decode(errors="replace").strip().splitlines()
-    return f"failed (exit code {code}): {lines[-1] if lines else 'it said nothing'}"
 
 
 def _without_solver(problem: PlacementProblem, began: float, note: str) -> SolveResult:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from pathlib import Path
@@ -29,19 +28,6 @@ def problem(time_limit_seconds: float = 120.0, capacity_bytes: int | None = None
 
 
 BEST = round(21 / build_problem(FOUR, (gpu(0), gpu(1))).unit)
-
-
-@pytest.fixture
-def child_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Put another program in the solver's place: real processes, a child that misbehaves."""
-
-    def install(source: str) -> None:
-        script = tmp_path / "child"
-        script.write_text(f"#!{sys.executable}\n{textwrap.dedent(source)}")
-        script.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(script))
-
-    return install
 
 
 def test_the_solver_answers_and_tells_on_the_way() -> None:
