@@ -15,7 +15,6 @@ from tensorflow.python.eager.polymorphic_function import atomic_function
 
 from partitioner.emit.graph_def import add_waits, place_graph_def, register_functions
 from partitioner.emit.microbatches import HOST
-from partitioner.emit.options import unoptimized
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.execution import Execution, replica_prefix
 from partitioner.ir.graph_def import producer, reference, tensor_name
@@ -225,6 +224,7 @@ def _with_arguments(graph_def: Any, given: Mapping[str, Any], handles: Mapping[s
 def _isolated(function: Any) -> Any:
     """A function on one device that calls `function`, which may have ops on others."""
     called = function.cached_definition.signature
+    runtime: Any = context.context()
     definition = type(function.cached_definition)()
     definition.signature.name = f"{called.name}_isolated"
     definition.signature.input_arg.extend(called.input_arg)
@@ -238,11 +238,10 @@ def _isolated(function: Any) -> Any:
     call.attr["Tin"].list.type.extend(argument.type for argument in called.input_arg)
     call.attr["Tout"].list.type.extend(output.type for output in called.output_arg)
     call.attr["f"].func.name = called.name
-    call.attr["config_proto"].s = unoptimized().SerializeToString()
+    call.attr["config_proto"].s = runtime.function_call_options.config_proto_serialized
     for index, output in enumerate(called.output_arg):
         definition.ret[output.name] = f"call:output:{index}"
     definition.control_ret["call"] = "call"
-    runtime: Any = context.context()
     runtime.add_function_def(definition)
     return atomic_function.AtomicFunction(
         called.name + "_isolated", runtime, function.function_type, children=[function, *function.children]

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum, auto
 
 from partitioner.errors import UsageError
+from partitioner.ir.devices import DeviceName
 from partitioner.ir.op_graph import Op, OpGraph, Phase
 from partitioner.ir.stage_programs import CarriedState, Gather, ProgramKind, StageProgram, StagePrograms
 from partitioner.stages.pieces import pieces
@@ -24,6 +25,9 @@ _SUM = "AddN"
 # Beyond this many elements a computed constant is computed once a step and handed on, rather than in every program.
 _MAX_COPIED_ELEMENTS = 1024
 _INDEX_DTYPES = ("int32", "int64")
+# On CPUs TensorFlow takes oneDNN's kernels for the gradients of these only where it finds the op itself in the same
+# graph: in a program of its own the gradient of a pooling took 17 times as long, and running the op again costs less.
+_RERUN_ON_CPUS = ("LRN", "MaxPool", "MaxPool3D")
 
 
 class Role(Enum):
@@ -322,8 +326,7 @@ class _Cut:
         )
 
     def _body(self, kind: ProgramKind, stage: int, ops: Sequence[str]) -> list[str]:
-        """The ops of a program with copied constants and, where asked for, the forward ops it reruns."""
-        rerun = kind is ProgramKind.BACKWARD and stage in self.recomputed
+        """The ops of a program with copied constants and the forward ops it reruns."""
         body = set(ops)
         stack = list(ops)
         carried = {state.read for state in self.states}
@@ -332,12 +335,19 @@ class _Cut:
                 source = self.producer(name)
                 if source in body or name == self.seed or name in carried:
                     continue
-                op = self.graph.op[source]
-                again = rerun and self.role[source] is Role.FORWARD and self.stage[source] == stage and not op.stateful
-                if again or self.role[source] is Role.COPIED:
+                reruns = kind is ProgramKind.BACKWARD and self._is_rerun(self.graph.op[source], stage)
+                if reruns or self.role[source] is Role.COPIED:
                     body.add(source)
                     stack.append(source)
         return [op.name for op in self.ops if op.name in body]
+
+    def _is_rerun(self, op: Op, stage: int) -> bool:
+        """Whether the backward program of a stage runs an op again rather than being given what it made."""
+        if self.role[op.name] is not Role.FORWARD or self.stage[op.name] != stage or op.stateful:
+            return False
+        if op.type in _RERUN_ON_CPUS and DeviceName.parse(self.stages[stage]).type == "CPU":
+            return True
+        return stage in self.recomputed
 
     def _needed(self, ops: Sequence[str]) -> list[str]:
         body = set(ops)

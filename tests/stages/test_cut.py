@@ -171,6 +171,18 @@ def test_what_draws_numbers_is_not_drawn_again_by_recompute() -> None:
     assert "noise:0" in programs.forward[0].outputs
 
 
+@pytest.mark.parametrize("kind", ["CPU", "GPU"])
+def test_pooling_runs_again_for_its_gradient_on_cpus_alone(kind: str) -> None:
+    ops = [one if one.name != "b" else op("b", "a", type="MaxPool") for one in FORWARD]
+    gradients = [one if one.name != "da" else gradient("da", "a", "b", "db", of="b") for one in BACKWARD]
+    placed = {f"/job:localhost/replica:0/task:0/device:{kind}:{i}": names for i, names in enumerate(TWO.values())}
+    backward = cut_up(graph(*ops, *gradients, *UPDATE), placed).backward[0]
+    if kind == "CPU":
+        assert (backward.ops, backward.inputs) == (("b", "da", "dw1"), ("a:0", "db:0", "x:0"))
+    else:
+        assert (backward.ops, backward.inputs) == (("da", "dw1"), ("a:0", "b:0", "db:0", "x:0"))
+
+
 def test_constants_are_copied_to_whoever_reads_them() -> None:
     ops = (
         op("two", type="Const"),
