@@ -3,8 +3,9 @@
 `python -m tests.benchmarks.fidelity` first measures the ops of every model on one core, each in a process of its own.
 Then it plans every model with what was measured on all the *others* (leave one out), and once more with its own ops
 measured there and then (what `--costs measured` does), and runs that plan: training and inference, on one device, and
-training in 8 microbatches on two, in turns. Each logical CPU device has one intra-op thread; one device is held to a
-core. A step is a call of the emitted function: what Keras adds to each (1 to 2 ms, placed or not) is not in the plan.
+training in 8 microbatches on two, in turns. Logical CPU devices run one op at a time, each on one thread; one device is
+held to a core. A step is a call of the emitted function: what Keras adds to each (1 to 2 ms, placed or not) is not in
+the plan.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rich.table import Table
 from cost_models.measured import MeasuredCosts, MeasuredDevice
 from partitioner.ir.step import StepKind
 from tests.benchmarks.fidelity_models import MODELS
+from tests.benchmarks.logical_devices import start
 from tests.benchmarks.turns import Contender, answer_turns, take_turns
 
 WAYS = ("train", "infer", "train on 2")
@@ -32,18 +34,10 @@ WAYS = ("train", "infer", "train on 2")
 
 def _start(way: str) -> list[str]:
     """Set TensorFlow up for a way to run; the devices."""
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    import tensorflow as tf
-
-    import partitioner
-
-    devices = ["CPU:0", "CPU:1"] if way == "train on 2" else ["CPU:0"]
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(len(devices))
-    if len(devices) == 1:
+    num_devices = 2 if way == "train on 2" else 1
+    if num_devices == 1:
         os.sched_setaffinity(0, {0})
-    partitioner.set_up_devices(devices)
-    return devices
+    return start(num_devices, serial=True)
 
 
 def _plan(model: Any, way: str, devices: Sequence[str], rows: int, costs: Any) -> Any:

@@ -24,6 +24,7 @@ from rich.table import Table
 
 from tests.benchmarks.allocations import ENVIRONMENT
 from tests.benchmarks.fidelity_models import MODELS
+from tests.benchmarks.logical_devices import start
 
 WAYS = ("train", "infer", "train on 2", "infer on 2")
 _STEPS = 3
@@ -68,20 +69,16 @@ def prepare(model: str, way: str) -> tuple[Any, Any, Callable[[], Any], Any]:
     import partitioner
     from partitioner.ir.step import StepKind
 
-    num_devices = 2 if way.endswith("on 2") else 1
-    tf.config.threading.set_inter_op_parallelism_threads(num_devices)
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    devices = [f"CPU:{index}" for index in range(num_devices)]
-    partitioner.set_up_devices(devices)
+    devices = start(2 if way.endswith("on 2") else 1)
     keras_model, (x, y) = MODELS[model]()
     training = way.startswith("train")
-    fixed: dict[str, Any] = {"microbatches": 8, "schedule": "1f1b"} if num_devices > 1 else {"microbatches": 1}
+    fixed: dict[str, Any] = {"microbatches": 8, "schedule": "1f1b"} if len(devices) > 1 else {"microbatches": 1}
     plan = partitioner.plan(
         keras_model,
         devices=devices,
         batch_size=len(x),
         training=training,
-        strategy="layer-split" if num_devices > 1 else "single",
+        strategy="layer-split" if len(devices) > 1 else "single",
         time_limit=15,
         **fixed,
     )

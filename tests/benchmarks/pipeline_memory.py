@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.benchmarks.allocations import ENVIRONMENT
+from tests.benchmarks.logical_devices import start
 
 SCHEDULES = ("gpipe", "1f1b")
 RECOMPUTE = ("none", "all")
@@ -130,17 +131,12 @@ _BUILD: dict[str, Callable[[], tuple[Any, Any, Any]]] = {"dense": _dense, "cnn":
 
 def _contend(name: str, num_devices: int, num_microbatches: int) -> Iterator[Peak]:
     import keras
-    import tensorflow as tf
 
     import partitioner
     from tests.benchmarks.allocations import profile
     from tests.benchmarks.device_memory import measured_peak_bytes
 
-    # A device runs one op at a time, as a GPU does: as many threads as devices, each op on one of them.
-    tf.config.threading.set_inter_op_parallelism_threads(num_devices)
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    devices = [f"CPU:{index + 1}" for index in range(num_devices)]
-    partitioner.set_up_devices(devices)
+    devices = start(num_devices, first=1)
     for schedule in SCHEDULES:
         for recompute in RECOMPUTE:
             model, x, y = _BUILD[name]()

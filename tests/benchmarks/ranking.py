@@ -2,13 +2,9 @@
 
 `python -m tests.benchmarks.ranking` measures the ops of a model, then plans it in many ways with what was measured: on
 one device, cut in two after each of its blocks in 8 microbatches, cut where the planner wants in 1 to 32 microbatches,
-and as the planner chooses. It runs each plan, in turns, in a process of its own, on two logical CPU devices with one
-intra-op thread each, and prints Kendall's tau between predicted and measured times, and how far what the planner chose
-is from the best.
-
-With `--inference` it plans the forward pass alone. A logical CPU device is not serial: in a backward pass the gradients
-of weights and of activations run at the same time where a thread is free, so one device and uneven cuts do better than
-predicted there.
+and as the planner chooses. It runs each plan, in turns, in a process of its own, on two logical CPU devices that run
+one op at a time, and prints Kendall's tau between predicted and measured times, and how far what the planner chose is
+from the best. With `--inference` it plans the forward pass alone.
 """
 
 from __future__ import annotations
@@ -26,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import kendalltau
 
+from tests.benchmarks.logical_devices import start
 from tests.benchmarks.pipeline_workloads import WORKLOADS, batch, keras_model
 from tests.benchmarks.turns import Contender, answer_turns, take_turns
 
@@ -77,22 +74,11 @@ def ways(model: str) -> dict[str, Mapping[str, Any]]:
     return found | {AUTO: {}}
 
 
-def _start(num_threads: int) -> None:
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    import tensorflow as tf
-
-    import partitioner
-
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(num_threads)
-    partitioner.set_up_devices(DEVICES)
-
-
 def _measure(name: str, training: bool, path: Path) -> None:
     """Write what the model's ops take, one at a time."""
     from partitioner import api
 
-    _start(1)
+    start(len(DEVICES), num_threads=1, serial=True)
     os.environ["XDG_CACHE_HOME"] = str(path.parent)
     model, (x, _) = MODELS[name]()
     api.plan(model, devices=DEVICES, batch_size=len(x), costs="measured", training=training, time_limit=5)
@@ -106,7 +92,7 @@ def _run(name: str, way: str, training: bool, costs: Path) -> None:
 
     import partitioner
 
-    _start(len(DEVICES))
+    start(len(DEVICES), serial=True)
     model, data = MODELS[name]()
     arguments = dict(ways(name)[way])
     if not training and arguments.get("schedule") == "1f1b":
