@@ -23,9 +23,7 @@ ROWS = 16
 EXACT = ["mlp", "cnn", "lstm", "tied", "dict_of_outputs", "two_towers", "siamese", "nested"]
 
 
-def placed_over(
-    build: Callable[[], keras.Model], data: Any, num_devices: int, **options: Any
-) -> tuple[Any, Any]:
+def placed_over(build: Callable[[], keras.Model], data: Any, num_devices: int, **options: Any) -> tuple[Any, Any]:
     """The unplaced model and its twin, placed in stages."""
     built = []
     for _ in range(2):

@@ -9,13 +9,11 @@ from pathlib import Path
 from cost_models.catalogue import catalogue
 from cost_models.topology import Topology
 from partitioner.errors import UsageError
-from partitioner.ir.devices import DeviceName
+from partitioner.ir.devices import DeviceName, short_ranges
 from partitioner.ir.plan import DeviceInfo, Origin
 from partitioner.planner.topology import build_topology, memory_limits, parse_devices
 from partitioner.planner.topology_file import read_topology
 from partitioner.planner.topology_preset import preset_topology
-
-_MAX_LISTED = 8
 
 
 def chosen_topology(
@@ -30,9 +28,10 @@ def chosen_topology(
     """The devices of a plan, their topology, and where its numbers come from.
 
     Args:
-        devices: The devices to use; of a topology, all of them if none are named.
+        devices: The devices to use; of a topology, all of them if none are named. Where all are on workers, `GPU:9` is
+            the tenth of them.
         topology: A host of the catalogue (`dgx-h100`, `64x dgx-h100`), a TOML file, or a value made in Python.
-        hardware: See `build_topology`.
+        hardware: See `build_topology`. Of a topology, what it says itself.
         link: See `build_topology`.
         memory_limit: See `build_topology`.
         present: See `build_topology`.
@@ -46,12 +45,12 @@ def chosen_topology(
         names = parse_devices(devices)
         found, infos = build_topology(names, hardware=hardware, link=link, memory_limit=memory_limit, present=present)
         return names, found, infos
-    idle = [flag for flag, value in (("--hardware", hardware), ("--link", link)) if value]
-    if idle:
-        raise UsageError(f"the topology says what the devices are and what joins them; {idle[0]} would do nothing")
     whole = _whole(topology)
+    if link:
+        raise UsageError("the topology says what joins the devices; --link would do nothing")
+    _refuse_other_hardware(hardware, whole)
     position = {DeviceName.parse(placed.name): index for index, placed in enumerate(whole.devices)}
-    names = parse_devices(devices) if devices else list(position)
+    names = _counted_through(parse_devices(devices), list(position)) if devices else list(position)
     _refuse_strangers(names, position)
     found = whole.subset([position[name] for name in names])
     limits = memory_limits(names, memory_limit)
@@ -72,13 +71,33 @@ def _whole(topology: str | Path | Topology) -> Topology:
     return read_topology(Path(topology)) if is_file else preset_topology(str(topology))
 
 
-def _refuse_strangers(names: Sequence[DeviceName], known: Mapping[DeviceName, int]) -> None:
-    strangers = [name.short for name in names if name not in known]
-    if strangers:
-        listed = ", ".join(name.short for name in list(known)[:_MAX_LISTED])
-        more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
+def _refuse_other_hardware(hardware: str | None, topology: Topology) -> None:
+    """A name that says what the topology says already does no harm."""
+    known = {placed.device.name for placed in topology.devices}
+    if hardware and known != {hardware.strip().lower()}:
         raise UsageError(
-            f"the topology has no {', '.join(strangers)}", notes=[f"devices of the topology: {listed}{more}"]
+            f"the topology says what the devices are; --hardware {hardware} would do nothing",
+            notes=[f"its devices: {', '.join(sorted(known))}"],
+        )
+
+
+def _counted_through(names: Sequence[DeviceName], known: Sequence[DeviceName]) -> list[DeviceName]:
+    """`GPU:9` is the tenth GPU of a topology whose hosts are all workers, whichever of them has it."""
+    if any(name.is_local for name in known):
+        return list(names)
+    of_type = {kind: [name for name in known if name.type == kind] for kind in ("CPU", "GPU")}
+    return [
+        of_type[name.type][name.index] if name.is_local and name.index < len(of_type[name.type]) else name
+        for name in names
+    ]
+
+
+def _refuse_strangers(names: Sequence[DeviceName], known: Mapping[DeviceName, int]) -> None:
+    strangers = [name.canonical for name in names if name not in known]
+    if strangers:
+        raise UsageError(
+            f"the topology has no {', '.join(short_ranges(strangers))}",
+            notes=[f"devices of the topology: {', '.join(short_ranges(name.canonical for name in known))}"],
         )
 
 

@@ -73,6 +73,16 @@ def test_one_host_by_name() -> None:
     assert {topology.link(a, b).name for a in range(8) for b in range(8)} == {"nvswitch3"}
 
 
+def test_gpus_of_several_hosts_may_be_counted_through() -> None:
+    names, topology, _ = chosen_topology("GPU:7-8,GPU:15", topology="2x dgx-h100", hardware="h100-sxm")
+    assert [name.short for name in names] == [
+        f"/job:worker/task:{task}/GPU:{i}" for task, i in ((0, 7), (1, 0), (1, 7))
+    ]
+    assert [placed.name for placed in topology.devices] == [name.canonical for name in names]
+    with pytest.raises(UsageError, match="the topology has no GPU:16-17\n"):
+        chosen_topology("GPU:15-17", topology="2x dgx-h100")
+
+
 @pytest.mark.parametrize("text", ["2x dgx-h100", "2xdgx-h100", " 2 x dgx-h100 "])
 def test_several_hosts_by_name(text: str) -> None:
     topology = preset_topology(text)
@@ -158,7 +168,7 @@ def test_some_devices_of_a_file_and_limits(lab: Path) -> None:
     assert topology.link(0, 1).name == "pcie4+pcie3"
     with pytest.raises(UsageError, match="the topology has no GPU:7") as caught:
         chosen_topology("GPU:0,GPU:7", topology=lab)
-    assert "GPU:0, GPU:1, GPU:2" in str(caught.value)
+    assert "devices of the topology: GPU:0-2, /job:worker/task:1/GPU:0" in str(caught.value)
 
 
 def test_a_later_entry_wins(tmp_path: Path) -> None:
@@ -284,7 +294,9 @@ def test_without_a_topology_the_names_are_looked_up_as_ever() -> None:
         chosen_topology(None)
 
 
-@pytest.mark.parametrize("option", ["hardware", "link"])
-def test_a_topology_leaves_nothing_else_to_say(option: str) -> None:
-    with pytest.raises(UsageError, match=f"--{option} would do nothing"):
-        chosen_topology(None, topology="dgx-h100", **{option: "t4"})
+def test_a_topology_leaves_nothing_else_to_say() -> None:
+    with pytest.raises(UsageError, match="--link would do nothing"):
+        chosen_topology(None, topology="dgx-h100", link="pcie4")
+    with pytest.raises(UsageError, match="--hardware t4 would do nothing") as caught:
+        chosen_topology(None, topology="dgx-h100", hardware="t4")
+    assert "its devices: h100-sxm" in str(caught.value)
