@@ -20,17 +20,15 @@ _OVERWRITING = frozenset((
     "SigmoidGrad", "Sign", "Sin", "Sinh", "Softmax", "Softplus", "SoftplusGrad", "Softsign", "SoftsignGrad", "Sqrt",
     "SqrtGrad", "Square", "SquaredDifference", "Sub", "Tan", "Tanh", "TanhGrad", "Xdivy", "Xlogy",
 ))  # fmt: skip
-_REDUCTIONS = frozenset(("Max", "Mean", "Min", "Prod", "Sum"))
 
 
 @dataclass(frozen=True)
 class Buffers:
     """Buffers of a costed graph.
 
-    An op without FLOPs and without traffic hands on its input's buffer (Reshape, Identity) or a variable's
-    (ReadVariableOp): its output takes no memory of its own. So does a reduction over nothing (gradients are full of
-    sums over the axes that were broadcast, often none) and a transposition that moves nothing (dense layers on more
-    than two axes have them).
+    An op without FLOPs and without traffic hands on its input's buffer (Reshape, Identity, sums over no axis) or a
+    variable's (ReadVariableOp): its output takes no memory of its own. So does a transposition that moves nothing
+    (dense layers on more than two axes have them).
     """
 
     costed: CostedGraph
@@ -41,7 +39,7 @@ class Buffers:
         graph = self.costed.graph
         found: dict[str, str | None] = {}
         for op, cost in zip(graph.ops, self.costed.costs, strict=True):
-            if (cost.flops or cost.moved_bytes) and not self._changes_nothing(op):
+            if (cost.flops or cost.moved_bytes) and not self._moves_nothing(op):
                 continue
             for name in op.outputs:
                 size = graph.tensor[name].size_bytes
@@ -52,15 +50,13 @@ class Buffers:
                     found[name] = None
         return found
 
-    def _changes_nothing(self, op: Op) -> bool:
-        if op.type not in _REDUCTIONS and op.type != "Transpose":
+    def _moves_nothing(self, op: Op) -> bool:
+        """TensorFlow copies nothing where longer axes keep their order; axes of one length could be exchanged."""
+        if op.type != "Transpose":
             return False
-        before, after = (self.costed.graph.tensor[name].spec for name in (op.inputs[0], op.outputs[0]))
-        if op.type in _REDUCTIONS:
-            return before.num_elements == after.num_elements
-        # TensorFlow copies nothing where axes longer than one keep their order; axes of one length could be exchanged.
-        long = [size for size in before.shape if size != 1]
-        return long == [size for size in after.shape if size != 1] and len(set(long)) == len(long)
+        before, after = (self.costed.graph.tensor[name].spec.shape for name in (op.inputs[0], op.outputs[0]))
+        long = [size for size in before if size != 1]
+        return long == [size for size in after if size != 1] and len(set(long)) == len(long)
 
     @cached_property
     def gradients(self) -> frozenset[str]:

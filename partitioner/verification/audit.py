@@ -7,7 +7,7 @@ graphs are what is left after all of that.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -61,10 +61,15 @@ def executed_ops(run: Callable[[], Any]) -> tuple[Any, dict[str, tuple[str, str]
     found: dict[str, tuple[str, str]] = {}
     for function in metadata.function_graphs:
         for partition in function.partition_graphs:
-            for node in partition.node:
-                if node.device:
-                    found[node.name] = (node.op, DeviceName.parse(node.device).canonical)
+            nodes = [node for node in partition.node if node.device and node.op not in ("_Arg", "_Retval")]
+            if not _is_called_alone(nodes):
+                found |= {node.name: (node.op, DeviceName.parse(node.device).canonical) for node in nodes}
     return result, found
+
+
+def _is_called_alone(nodes: Sequence[Any]) -> bool:
+    """Whether this is one op that Python called, of which TensorFlow makes a function and names the op by its type."""
+    return len(nodes) == 1 and nodes[0].name == nodes[0].op
 
 
 def misplaced_ops(executed: Mapping[str, tuple[str, str]], placement: Mapping[str, str]) -> tuple[int, tuple[str, ...]]:

@@ -62,10 +62,11 @@ def test_total_bytes_by_hand() -> None:
     }
 
 
-def test_a_sum_over_no_axes_hands_on_its_input() -> None:
+def test_what_costs_nothing_and_is_as_large_hands_on_its_input() -> None:
     made = Builder()
     made.add("a", 1.0, size_bytes=512)
-    made.add("same", 1.0, "a", size_bytes=512, type="Sum")
-    made.add("less", 1.0, "a", size_bytes=256, type="Sum")
+    made.add("same", 0.0, "a", size_bytes=512, type="Sum")
+    made.add("less", 0.0, "a", size_bytes=256, type="Sum")
+    made.add("works", 1.0, "a", size_bytes=512, type="Sum")
     buffers = Buffers(made.costed())
-    assert (buffers.root("same:0"), buffers.root("less:0")) == ("a:0", "less:0")
+    assert [buffers.root(f"{name}:0") for name in ("same", "less", "works")] == ["a:0", "less:0", "works:0"]

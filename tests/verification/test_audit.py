@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from partitioner.ir.devices import DeviceName
 from partitioner.verification.audit import executed_ops, hard_placement, misplaced_ops
 
 ZERO, ONE, TWO = (f"/job:localhost/replica:0/task:0/device:CPU:{index}" for index in range(3))
@@ -80,3 +81,22 @@ def test_soft_placed_op_is_named() -> None:
         tf.config.set_soft_device_placement(before)
     gpu = ZERO.replace("CPU", "GPU")
     assert misplaced_ops(found, {"moved": gpu})[1] == ("moved (Tanh): planned on GPU:0, ran on CPU:0",)
+
+
+def test_ops_that_python_calls_are_none_of_the_plan() -> None:
+    """Bug: a sum of two replicas that an audit called itself stood for an op of the step that had the same name."""
+    with tf.device("CPU:1"):
+        one = tf.constant([1.0])
+
+    @tf.function(autograph=False)
+    def placed() -> tf.Tensor:
+        with tf.device("CPU:1"):
+            return tf.raw_ops.AddV2(x=one, y=one) * 3.0
+
+    def run() -> None:
+        placed()
+        with tf.device("CPU:2"):
+            tf.raw_ops.AddV2(x=one, y=one)
+
+    _, executed = executed_ops(run)
+    assert executed["AddV2"] == ("AddV2", DeviceName.parse("CPU:1").canonical)
