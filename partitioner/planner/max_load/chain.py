@@ -29,7 +29,7 @@ def best_chain(problem: MaxLoadProblem) -> tuple[int, ...] | None:
 def cut_order(problem: MaxLoadProblem, order: Sequence[int]) -> tuple[int, tuple[int, ...]] | None:
     """The least max-load of this order cut into intervals, with its assignment; None if nothing is feasible."""
     groups = device_groups(problem)
-    costs = [_interval_costs(problem, order, group[0]) for group in groups]
+    costs = [interval_costs(problem, order, group[0]) for group in groups]
     start = (0,) * len(groups)
     table: dict[tuple[int, ...], NDArray[np.int64]] = {start: np.full(len(order) + 1, _NEVER)}
     table[start][0] = 0
@@ -63,7 +63,7 @@ def cut_order(problem: MaxLoadProblem, order: Sequence[int]) -> tuple[int, tuple
     return value, assign_pieces(problem, pieces[::-1])
 
 
-def _interval_costs(problem: MaxLoadProblem, order: Sequence[int], device: int) -> NDArray[np.int64]:
+def interval_costs(problem: MaxLoadProblem, order: Sequence[int], device: int) -> NDArray[np.int64]:
     """`costs[i, j]` is the load of a device that has the items i to j - 1 of the order; what is not allowed is dear."""
     size = len(order)
     place, items = problem.devices[device], [problem.items[index] for index in order]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from partitioner.ir.max_load import MaxLoadAnswer, MaxLoadProblem
 from partitioner.planner.max_load.bounds import quick_bound
 from partitioner.planner.max_load.chain import best_chain
-from partitioner.planner.max_load.coarsen import coarsen
 from partitioner.planner.max_load.contract import without_cycles, without_idle_items
 from partitioner.planner.max_load.cp import run_model
-from partitioner.planner.max_load.free import FreeModel, in_order
+from partitioner.planner.max_load.free_proof import FreeProof
+from partitioner.planner.max_load.free_search import FreeSearch
 from partitioner.planner.max_load.incumbent import Budget, Incumbent
-from partitioner.planner.max_load.neighbourhood import Neighbourhood
-from partitioner.planner.max_load.share import raise_by_counts, raise_by_items, raise_by_shares
+from partitioner.planner.max_load.share import raise_by_counts, raise_by_items
 from partitioner.planner.max_load.stages import StageModel
 from partitioner.planner.max_load.start import first_fit
 
@@ -25,15 +24,7 @@ _WORK_PER_SECOND = 0.4
 A quiet machine does 0.3 to 0.55 in a second, so where it is quiet it is mostly the work that ends a run.
 """
 
-_COARSE = (40, 70, 110)
-"""Items of the coarser graphs that searches start from; few items are placed well soon, many may be placed better."""
-
-_COARSE_WORK = 3.0
-_HEAVIEST = 0.35
-"""How much of the best load known one coarse item may weigh."""
-
 _FIRST_ROUND = 1.0
-_STEP_WORK = 0.5
 
 
 def solve_in_process(problem: MaxLoadProblem, report: Callable[[MaxLoadAnswer], None]) -> MaxLoadAnswer:
@@ -76,88 +67,18 @@ def _free(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
     incumbent.offer(first_fit(problem), "first fit")
     incumbent.raise_bound(quick_bound(problem))
     raise_by_items(problem, incumbent)
-    search, proof = _budget(problem), _budget(problem)
-    # Both threads start from what is known here, so that neither depends on how fast the other is.
-    known, upper_bound = incumbent.answer, _upper_bound(problem, incumbent)
-    with ThreadPoolExecutor(1) as pool:
-        proved = pool.submit(_prove_quickly, problem, incumbent, upper_bound, proof)
-        starts = _coarse_starts(problem, incumbent, known, upper_bound, search)
-        proved.result()
-        trajectories = [Neighbourhood(problem, start, problem.seed + index) for index, start in enumerate(starts)]
-        work = _FIRST_ROUND
-        while not (incumbent.is_settled or search.is_spent or proof.is_spent):
-            known, upper_bound = incumbent.answer, _upper_bound(problem, incumbent)
-            if not trajectories and known.assignment is not None:
-                trajectories = [Neighbourhood(problem, known.assignment, problem.seed)]
-            searched = pool.submit(_search, trajectories, incumbent, search, work)
-            _prove(problem, incumbent, known, upper_bound, proof, work)
-            searched.result()
-            work *= 2
-
-
-def _coarse_starts(
-    problem: MaxLoadProblem, incumbent: Incumbent, known: MaxLoadAnswer, upper_bound: int, budget: Budget
-) -> list[tuple[int, ...]]:
-    """The two best placements of coarser graphs and of the row, for searches to start from."""
-    starts = {known.assignment: upper_bound} if known.assignment is not None else {}
-    work = min(_COARSE_WORK, budget.work / 8)
-    for size in (size for size in _COARSE if size < len(problem.items)):
-        if incumbent.is_settled:
-            break
-        coarse = coarsen(problem, size, int(_HEAVIEST * upper_bound))
-        found = Incumbent(coarse.problem, lambda _: None)
-        model = FreeModel(coarse.problem, known.lower_bound, 2 * upper_bound)
-        model.open_devices_in_order()
-        model.minimise_largest()
-        run_model(model, found, budget, work=work, seed=problem.seed, method="")
-        if found.assignment is not None and found.max_load is not None:
-            lifted = coarse.lift(found.assignment)
-            incumbent.offer(lifted, f"CP-SAT on {len(coarse.problem.items)} items")
-            starts[lifted] = found.max_load
-    return sorted(starts, key=lambda start: starts[start])[:2]
-
-
-def _search(trajectories: Sequence[Neighbourhood], incumbent: Incumbent, budget: Budget, work: float) -> None:
-    """Let each trajectory work on its own; then the worse go on from the best."""
-    for trajectory in trajectories:
-        end = trajectory.work + work / len(trajectories)
-        while trajectory.work < end and not (incumbent.is_settled or budget.is_spent):
-            before = trajectory.work
-            if trajectory.step(min(_STEP_WORK, end - before), budget.seconds):
-                incumbent.offer(trajectory.assignment, "large neighbourhoods")
-            budget.work -= trajectory.work - before
-    best = min(trajectories, key=lambda trajectory: trajectory.load, default=None)
-    for trajectory in trajectories:
-        if best is not None and trajectory is not best:
-            trajectory.restart(best.assignment)
-
-
-def _prove_quickly(problem: MaxLoadProblem, incumbent: Incumbent, upper_bound: int, budget: Budget) -> None:
-    raise_by_counts(problem, incumbent, upper_bound, budget)
-    raise_by_shares(problem, incumbent, upper_bound, budget)
-
-
-def _prove(
-    problem: MaxLoadProblem,
-    incumbent: Incumbent,
-    known: MaxLoadAnswer,
-    upper_bound: int,
-    budget: Budget,
-    work: float,
-) -> None:
-    """What heavy items cost together (CPUs take fewer of them the smaller loads get), then CP-SAT on all items.
-
-    CP-SAT may also find something better.
-    """
-    raise_by_counts(problem, incumbent, upper_bound, budget)
     if incumbent.is_settled:
         return
-    model = FreeModel(problem, known.lower_bound, upper_bound)
-    model.open_devices_in_order()
-    model.minimise_largest()
-    if known.assignment is not None:
-        model.hint(in_order(problem, known.assignment))
-    run_model(model, incumbent, budget, work=work, seed=problem.seed, method="CP-SAT on all items")
+    search, proof = FreeSearch(problem, _budget(problem)), FreeProof(problem, _budget(problem))
+    work = _FIRST_ROUND
+    with ThreadPoolExecutor(1) as pool:
+        while not (incumbent.is_settled or search.budget.is_spent or proof.budget.is_spent):
+            # Both threads start from what is known here, so that neither depends on how fast the other is.
+            known, upper_bound = incumbent.answer, _upper_bound(problem, incumbent)
+            searched = pool.submit(search.run, incumbent, known, upper_bound, work)
+            proof.run(incumbent, known, upper_bound, work)
+            searched.result()
+            work *= 2
 
 
 def _upper_bound(problem: MaxLoadProblem, incumbent: Incumbent) -> int:

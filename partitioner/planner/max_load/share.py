@@ -14,7 +14,7 @@ from partitioner.planner.max_load.bounds import CpuRelief
 from partitioner.planner.max_load.cp import make_solver
 from partitioner.planner.max_load.incumbent import Budget, Incumbent
 
-_MAX_FLOWS = 64
+_MAX_FLOWS = 256
 _MAX_TOGETHER = 8
 _COUNT_WORK = 0.5
 _SHARE_WORK = 1.5
@@ -22,18 +22,26 @@ _BISECTIONS = 7
 
 
 def raise_by_items(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
-    """Whoever has an item has at least that item's cheapest surroundings: a minimum cut, for the dearest items."""
-    capacities = [device.capacity_bytes for device in problem.devices if not device.is_cpu]
-    if not capacities:
+    """Whoever has an item has at least that item's cheapest surroundings: a minimum cut, for the dearest items.
+
+    Below that load the item is on a CPU, as are all items with dearer surroundings; CPUs may not have room for them.
+    """
+    num_cpus = sum(device.is_cpu for device in problem.devices)
+    if num_cpus == len(problem.devices):
         return
     arcs = _cut_arcs(problem)
-    heavy = sorted(range(len(problem.items)), key=lambda item: -problem.items[item].accelerator_cost)
-    has_cpu = len(capacities) < len(problem.devices)
-    for item in (item for item in heavy[:_MAX_FLOWS] if not problem.items[item].needs_cpu):
-        if incumbent.is_settled:
-            return
-        bound = _cheapest_surroundings(problem, arcs, item)
-        incumbent.raise_bound(min(bound, problem.items[item].cpu_cost) if has_cpu else bound)
+    dear = [item.accelerator_cost for item in problem.items]
+    for value in problem.values:
+        for index in value.items:
+            dear[index] += value.cost
+    movable = [index for index, item in enumerate(problem.items) if not item.needs_cpu]
+    flows = sorted(movable, key=lambda index: -dear[index])[:_MAX_FLOWS]
+    on_cpus = sum(item.cpu_cost for item in problem.items if item.needs_cpu)
+    surroundings = [(_cheapest_surroundings(problem, arcs, index), index) for index in flows]
+    for bound, index in sorted(surroundings, reverse=True):
+        cost = problem.items[index].cpu_cost
+        on_cpus += cost
+        incumbent.raise_bound(min(bound, max(-(-on_cpus // num_cpus), cost)) if num_cpus else bound)
 
 
 def _cut_arcs(problem: MaxLoadProblem) -> tuple[list[int], list[int], list[int]]:

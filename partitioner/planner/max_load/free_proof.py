@@ -1,0 +1,46 @@
+"""Bounds of free placements: what heavy items cost together, prices, and CP-SAT on all items, in turns."""
+
+from __future__ import annotations
+
+from partitioner.ir.max_load import MaxLoadAnswer, MaxLoadProblem
+from partitioner.planner.max_load.cp import run_model
+from partitioner.planner.max_load.free import FreeModel, in_order
+from partitioner.planner.max_load.incumbent import Budget, Incumbent
+from partitioner.planner.max_load.prices import PriceBound
+from partitioner.planner.max_load.share import raise_by_counts, raise_by_shares
+
+_PRICES = 0.6
+"""The part of the work that goes into prices, as long as these may tell more."""
+
+
+class FreeProof:
+    """Works in rounds that differ by nothing but what is known when they begin.
+
+    Attributes:
+        budget: What is left of it.
+    """
+
+    def __init__(self, problem: MaxLoadProblem, budget: Budget) -> None:
+        """Nothing is done yet."""
+        self._problem = problem
+        self._prices: PriceBound | None = None
+        self.budget = budget
+
+    def run(self, incumbent: Incumbent, known: MaxLoadAnswer, upper_bound: int, work: float) -> None:
+        """Raise the bound for so much work; CP-SAT may also find something better."""
+        end = self.budget.work - work
+        raise_by_counts(self._problem, incumbent, upper_bound, self.budget)
+        if self._prices is None:
+            self._prices = PriceBound(self._problem, self.budget)
+            if self._prices.is_done:
+                raise_by_shares(self._problem, incumbent, upper_bound, self.budget)
+        self._prices.run(incumbent, upper_bound, self.budget, _PRICES * work)
+        if incumbent.is_settled:
+            return
+        model = FreeModel(self._problem, known.lower_bound, upper_bound)
+        model.open_devices_in_order()
+        model.minimise_largest()
+        if known.assignment is not None:
+            model.hint(in_order(self._problem, known.assignment))
+        left = max(self.budget.work - end, (1 - _PRICES) * work)
+        run_model(model, incumbent, self.budget, work=left, seed=self._problem.seed, method="CP-SAT on all items")

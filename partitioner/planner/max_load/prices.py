@@ -1,0 +1,191 @@
+"""A bound from prices: items may be priced so that no accelerator can take its share of all they are worth.
+
+This is the linear relaxation over all sets that an accelerator may have within a load (P. C. Gilmore and R. E. Gomory,
+"A linear programming approach to the cutting-stock problem", Operations Research 9, 1961), seen from its dual: prices
+come from a linear program over the sets known so far, and the set worth most at these prices is the next one known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from ortools.linear_solver import pywraplp
+
+from partitioner.ir.max_load import MaxLoadProblem
+from partitioner.planner.max_load.bounds import CpuRelief
+from partitioner.planner.max_load.chain import interval_costs
+from partitioner.planner.max_load.fullest import Fullest, fullest_sets
+from partitioner.planner.max_load.incumbent import Budget, Incumbent
+from partitioner.planner.max_load.row import Numbers, narrow_row
+
+_MOST_STATES = 60_000
+_MOST_POINTS = 8_000
+_ROW_WORK = 1e-3
+_PROGRAM_WORK = 5e-8
+"""What solving the linear program counts per item and set, in CP-SAT's deterministic units."""
+
+_GRAIN = 300
+"""A set worth 1 is worth this many integers; the fewer, the fewer sums have to be told apart."""
+
+_SETS_AT_ONCE = 12
+_TRUST = (0.9, 0.7, 0.4, 0.0)
+"""How near to the best prices known the next ones stay: less and less, if that tells nothing new."""
+
+_CLOSE = 1e-4
+
+
+class PriceBound:
+    """Bisects for the least load at which no prices refute that the accelerators hold everything.
+
+    Attributes:
+        is_done: Whether prices can do no more, or the items have no narrow row.
+    """
+
+    def __init__(self, problem: MaxLoadProblem, budget: Budget) -> None:
+        """Look for a row, at the cost of the budget."""
+        self._problem = problem
+        self._num_accelerators = sum(not device.is_cpu for device in problem.devices)
+        work = np.array([item.accelerator_cost for item in problem.items], dtype=float)
+        self._row = narrow_row(problem, _MOST_STATES) if self._num_accelerators and work.any() else None
+        budget.work -= _ROW_WORK * len(problem.items)
+        self._best_prices = work / max(work.sum(), 1.0) * self._num_accelerators
+        self._best_rate = 0.0
+        self._sets: dict[tuple[int, ...], int] = {}
+        self._possible: int | None = None
+        self._program: _Program | None = None
+        self.is_done = self._row is None
+
+    def run(self, incumbent: Incumbent, upper_bound: int, budget: Budget, work: float) -> None:
+        """Raise the bound for so much work; a load of `upper_bound` is known to be possible."""
+        end = budget.work - work
+        self._possible = min(self._possible or upper_bound, upper_bound)
+        while budget.work > end and not (self.is_done or budget.is_spent or incumbent.is_settled):
+            low = incumbent.lower_bound
+            if self._program is not None and self._program.limit >= low:
+                self._improve(self._program, incumbent, budget)
+                continue
+            is_close = self._possible - low <= _CLOSE * low
+            if is_close and self._possible < upper_bound:
+                self.is_done = True
+            else:
+                self._begin(self._possible - 1 if is_close else (low + self._possible) // 2, incumbent, budget)
+
+    def _begin(self, limit: int, incumbent: Incumbent, budget: Budget) -> None:
+        """Aim at refuting another load, first with the best prices known."""
+        assert self._row is not None
+        self._program = _Program(self._problem, limit)
+        self._program.add(_longest_intervals(self._problem, [step.item for step in self._row], limit))
+        self._program.add(items for items, load in self._sets.items() if load <= limit)
+        self._best_rate = 0.0
+        self._ask(self._best_prices, self._program, incumbent, budget)
+
+    def _improve(self, program: _Program, incumbent: Incumbent, budget: Budget) -> None:
+        """Prices for the sets known, and the sets that are worth most at prices between these and the best known."""
+        budget.work -= program.work
+        value, prices = program.solve()
+        if value > self._num_accelerators + 1e-7:
+            for trust in _TRUST:
+                found = self._ask(trust * self._best_prices + (1 - trust) * prices, program, incumbent, budget)
+                is_refuted = incumbent.lower_bound > program.limit
+                if is_refuted or budget.is_spent or any(prices[list(items)].sum() > 1 + 1e-6 for items in found):
+                    return
+        self._possible, self._program = program.limit, None
+
+    def _ask(
+        self, prices: NDArray[np.float64], program: _Program, incumbent: Incumbent, budget: Budget
+    ) -> list[tuple[int, ...]]:
+        """The sets worth most, made known to the program; they raise the bound if all were seen."""
+        assert self._row is not None
+        whole = np.round(_GRAIN * prices).astype(np.int64)
+        relief = CpuRelief(self._problem, [max(0, int(price)) for price in whole])
+        needed = int(whole.sum()) - relief.within(program.limit)
+        least = -(-needed // self._num_accelerators)
+        sets = fullest_sets(self._row, whole, program.limit, least, _MOST_POINTS)
+        budget.work -= sets.work
+        if sets.is_complete:
+            incumbent.raise_bound(self._refuted(whole, relief, sets, program.limit) + 1)
+            most = max(int(sets.worths.max(initial=0)), least, 1)
+            if needed > self._best_rate * most:
+                self._best_rate, self._best_prices = needed / most, whole / most
+        found = self._some_of(sets)
+        program.add(found)
+        return found
+
+    def _refuted(self, prices: Numbers, relief: CpuRelief, sets: Fullest, limit: int) -> int:
+        """The largest load at which all that CPUs leave is worth more than the fullest sets; -1 if there is none."""
+        low, high = -1, limit
+        while low < high:
+            middle = (low + high + 1) // 2
+            lighter = int(np.searchsorted(sets.loads, middle, side="right"))
+            most = int(sets.worths[lighter - 1]) if lighter else -1
+            if not lighter or int(prices.sum()) - relief.within(middle) > self._num_accelerators * most:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _some_of(self, sets: Fullest) -> list[tuple[int, ...]]:
+        """The set worth most, and some lighter ones."""
+        chosen = np.unique(np.linspace(0, len(sets.loads) - 1, _SETS_AT_ONCE).astype(int)) if len(sets.loads) else []
+        found = {tuple(sorted(sets.items(index))): int(sets.loads[index]) for index in chosen}
+        self._sets.update(found)
+        return list(found)
+
+
+class _Program:
+    """Prices at which no known set is worth more than 1, and all items are worth most beyond what CPUs can take."""
+
+    def __init__(self, problem: MaxLoadProblem, limit: int) -> None:
+        self.limit = limit
+        self._solver: Any = pywraplp.Solver.CreateSolver("GLOP")  # it has no types
+        self._known: set[tuple[int, ...]] = set()
+        self._size = len(problem.items)
+        endless = self._solver.infinity()
+        self._prices = [self._solver.NumVar(-1, 1, "") for _ in problem.items]
+        num_cpus = sum(device.is_cpu for device in problem.devices)
+        room = self._solver.NumVar(0, endless, "")
+        objective = self._solver.Objective()
+        objective.SetMaximization()
+        objective.SetCoefficient(room, -num_cpus)
+        for item, price in zip(problem.items, self._prices, strict=True):
+            objective.SetCoefficient(price, 1)
+            if num_cpus:
+                whole = self._solver.NumVar(0, endless, "")
+                objective.SetCoefficient(whole, -1)
+                row = self._solver.Constraint(-endless, 0)
+                row.SetCoefficient(price, 1)
+                row.SetCoefficient(room, -item.cpu_cost / max(limit, 1))
+                row.SetCoefficient(whole, -1)
+
+    @property
+    def work(self) -> float:
+        """What solving it counts."""
+        return _PROGRAM_WORK * self._size * (1 + len(self._known))
+
+    def add(self, sets: Iterable[tuple[int, ...]]) -> None:
+        """Make sets known."""
+        for items in dict.fromkeys(sets):
+            if items not in self._known:
+                self._known.add(items)
+                row = self._solver.Constraint(-self._solver.infinity(), 1)
+                for item in items:
+                    row.SetCoefficient(self._prices[item], 1)
+
+    def solve(self) -> tuple[float, NDArray[np.float64]]:
+        """How many accelerators the known sets need at least, split as one likes; and the prices that tell."""
+        if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
+            raise RuntimeError("GLOP does not solve the program of prices")
+        return self._solver.Objective().Value(), np.array([price.solution_value() for price in self._prices])
+
+
+def _longest_intervals(problem: MaxLoadProblem, order: list[int], limit: int) -> Iterator[tuple[int, ...]]:
+    """From each item of a row on, the items that an accelerator can carry."""
+    accelerator = next(index for index, device in enumerate(problem.devices) if not device.is_cpu)
+    costs = interval_costs(problem, order, accelerator)
+    for begin in range(len(order)):
+        ends = np.flatnonzero(costs[begin, begin + 1 :] <= limit)
+        if len(ends):
+            yield tuple(sorted(order[begin : begin + 2 + int(ends[-1])]))

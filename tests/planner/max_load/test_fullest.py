@@ -1,0 +1,67 @@
+"""The sets worth most to one accelerator, against all sets tried one by one."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from instances import cost_graphs, gpu, graph
+
+from partitioner.ir.max_load import MaxLoadProblem
+from partitioner.planner.max_load.build import build_problem
+from partitioner.planner.max_load.fullest import fullest_sets
+from partitioner.planner.max_load.row import narrow_row
+
+
+def load_of(problem: MaxLoadProblem, chosen: set[int]) -> int:
+    """Work of what is chosen, and each value that has items inside and outside."""
+    moved = (value.cost for value in problem.values if 0 < len(chosen & set(value.items)) < len(value.items))
+    return sum(problem.items[item].accelerator_cost for item in chosen) + sum(moved)
+
+
+@given(of=cost_graphs(), data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_all_sets_tried_are_no_better(of, data: st.DataObject) -> None:
+    problem = build_problem(of, (gpu(0), gpu(1))).problem
+    size = len(problem.items)
+    row = narrow_row(problem, 10**6)
+    assert row is not None and sorted(step.item for step in row) == list(range(size))
+    prices = np.array(data.draw(st.lists(st.integers(-3, 9), min_size=size, max_size=size)), dtype=np.int64)
+    without = data.draw(st.sets(st.integers(0, size - 1)))
+    limit = load_of(problem, set(range(size))) * data.draw(st.integers(0, 8)) // 8
+    least = data.draw(st.integers(-5, 20))
+    found = fullest_sets(row, prices, limit, least, 10**6, without)
+    assert found.is_complete
+    allowed = [item for item in range(size) if item not in without and not problem.items[item].needs_cpu]
+    sets = [set(some) for count in range(len(allowed) + 1) for some in itertools.combinations(allowed, count)]
+    tried = [(load_of(problem, some), int(prices[list(some)].sum()) if some else 0) for some in sets]
+    for most_load in {load for load, _ in tried if load <= limit}:
+        best = max(worth for load, worth in tried if load <= most_load)
+        if best >= least:
+            lighter = found.loads <= most_load
+            assert lighter.any() and found.worths[lighter].max() == best
+    for index, (load, worth) in enumerate(zip(found.loads, found.worths, strict=True)):
+        chosen = found.items(index)
+        assert (load_of(problem, set(chosen)), prices[chosen].sum()) == (load, worth)
+        assert load <= limit and not without & set(chosen)
+
+
+def test_wide_graphs_have_no_narrow_row() -> None:
+    """A grid of 16 by 16: whatever the order, some 16 values are open half-way, and 2 ** 16 states are too many."""
+    edges = [(16 * row + place, 16 * row + place + 16) for row in range(15) for place in range(16)]
+    edges += [(16 * row + place, 16 * row + place + 1) for row in range(16) for place in range(15)]
+    problem = build_problem(graph([1.0] * 256, edges), (gpu(0), gpu(1))).problem
+    assert narrow_row(problem, 2**15) is None
+
+
+def test_where_too_many_sets_differ_the_promising_are_kept() -> None:
+    costs = [1.0 + (7 * index % 13) / 13 for index in range(24)]
+    problem = build_problem(graph(costs, []), (gpu(0), gpu(1))).problem
+    row = narrow_row(problem, 1000)
+    assert row is not None
+    prices = np.array([item.accelerator_cost // 1000 for item in problem.items])
+    limit = sum(item.accelerator_cost for item in problem.items) // 2
+    few = fullest_sets(row, prices, limit, 0, 50)
+    assert not few.is_complete and 0.95 * limit < few.loads[-1] <= limit

@@ -1,0 +1,68 @@
+"""Bounds without a search, from OR-Tools in a process of its own: never above the optimum, and as high as promised."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+
+import pytest
+from instances import best_by_trying, cpu, gpu, graph
+
+from partitioner.ir.cost_graph import CostGraph
+from partitioner.ir.json import to_json
+from partitioner.ir.max_load import LoadDevice
+from partitioner.planner.max_load.build import build_problem
+
+SCRIPT = """
+import sys
+from partitioner.ir.json import from_json
+from partitioner.ir.max_load import MaxLoadProblem
+from partitioner.planner.max_load.incumbent import Budget, Incumbent
+from partitioner.planner.max_load.prices import PriceBound
+from partitioner.planner.max_load.share import raise_by_items
+
+for line in sys.stdin:
+    problem = from_json(line, MaxLoadProblem)
+    by_items, by_prices = (Incumbent(problem, lambda answer: None) for _ in range(2))
+    raise_by_items(problem, by_items)
+    budget = Budget(60.0, 24.0)
+    possible = sum(max(item.accelerator_cost, item.cpu_cost) for item in problem.items) + 1
+    PriceBound(problem, budget).run(by_prices, possible, budget, 24.0)
+    print(by_items.lower_bound, by_prices.lower_bound)
+"""
+
+
+def bounds(asked: list[tuple[CostGraph, tuple[LoadDevice, ...]]]) -> list[tuple[float, float]]:
+    """By single items and by prices, in the graphs' units."""
+    built = [build_problem(of, devices) for of, devices in asked]
+    lines = "\n".join(to_json(one.problem) for one in built)
+    done = subprocess.run((sys.executable, "-c", SCRIPT), input=lines, capture_output=True, text=True, check=True)
+    told = [[float(word) for word in line.split()] for line in done.stdout.splitlines()]
+    return [(one.unit * items, one.unit * prices) for one, (items, prices) in zip(built, told, strict=True)]
+
+
+def test_no_bound_is_above_the_optimum() -> None:
+    chance = random.Random(5)
+    asked = []
+    for _ in range(40):
+        size = chance.randint(2, 7)
+        of = graph(
+            [float(chance.randint(0, 9)) for _ in range(size)],
+            [(a, b) for b in range(size) for a in range(b) if chance.random() < 0.4],
+            [chance.choice([0.5, 1.0, 4.0]) for _ in range(size)],
+            needs_cpu=[chance.random() < 0.1 for _ in range(size)],
+        )
+        asked.append((of, (gpu(0), gpu(1), cpu())))
+    for (of, devices), found in zip(asked, bounds(asked), strict=True):
+        best = best_by_trying(of, devices, contiguous=False)
+        assert best is not None and max(found) <= best + 1e-8
+
+
+def test_what_prices_and_surroundings_prove() -> None:
+    three = graph([10.0, 10.0, 10.0], [])
+    # Two pairs of 4 and 30, 30 to part them: whoever has a 4 has 34. One of them a CPU could take, for 24, not both.
+    pairs = graph([4.0, 30.0, 4.0, 30.0], [(0, 1), (2, 3)], [30.0] * 4, cpu_cost=[24.0, 1e3, 24.0, 1e3])
+    (_, of_three), (of_pairs, _) = bounds([(three, (gpu(0), gpu(1))), (pairs, (gpu(0), gpu(1), cpu()))])
+    assert of_three == pytest.approx(20.0)  # two of three items on one of two devices; their work alone is 15 each
+    assert of_pairs == pytest.approx(34.0)
