@@ -16,18 +16,17 @@ from keras import layers
 
 import partitioner
 from partitioner.emit import all_reduce
-from partitioner.emit.function import emit_stepwise
 from partitioner.emit.mirrored_variable import each_copy
 from partitioner.emit.variables import held_variable
 from partitioner.errors import UsageError
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import PlanDocument
 from partitioner.ir.step import StepKind
-from partitioner.verification.audit import executed_ops, hard_placement, misplaced_ops
+from partitioner.verification.audit import misplaced_ops
 from tests import models
 from tests.test_failing_steps import marked, marked_model
 from tests.test_sparse_embeddings import embedded, tokens
-from tests.test_staged_grid import CASES, PARTS, Bench, as_one, relative
+from tests.test_staged_grid import CASES, PARTS, Bench, as_one, audited, relative
 
 ROWS = 16
 TOLERANCE = 1e-6
@@ -147,14 +146,7 @@ def test_ten_steps_equal_one_devices_on_the_whole_batch(name: str, shape: tuple[
     assert relative(as_one(found.weights), as_one(made.expected.weights)) < TOLERANCE
     assert_identical(placed)
 
-    ((kind, specs),) = [pair for pair in placed.program.signatures() if pair[0] is StepKind.TRAIN]
-    step = placed.program.step(kind, specs)
-    execution = placed.program.execution(step)
-    stepwise = emit_stepwise(step, execution, results=("loss", "y_pred"))
-    batch: Any = keras.tree.map_structure(keras.ops.convert_to_tensor, made.data(ROWS))
-    arguments = placed.program.standardize(kind, (*batch, None))
-    with hard_placement():
-        _, executed = executed_ops(lambda: stepwise(*arguments))
+    _, execution, executed = audited(placed, made.data)
     compared, misplaced = misplaced_ops(executed, execution.placement_everywhere)
     assert misplaced == ()
     assert compared > shape[0] * len(plan.placement) / 4

@@ -21,8 +21,9 @@ import partitioner
 from partitioner.emit.function import emit_stepwise
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName
+from partitioner.ir.execution import Execution
 from partitioner.ir.plan import PlanDocument
-from partitioner.ir.step import StepKind
+from partitioner.ir.step import CapturedStep, StepKind
 from partitioner.stages.programs import stage_programs
 from partitioner.verification.audit import executed_ops, hard_placement, misplaced_ops
 from tests import models
@@ -255,6 +256,19 @@ def distances(found: Run, expected: Run) -> list[float]:
     return [relative(a, b) for a, b in zip(found.variables, expected.variables, strict=True)]
 
 
+def audited(placed: Any, data: Callable[[int], Any]) -> tuple[CapturedStep, Execution, dict[str, tuple[str, str]]]:
+    """The one training step of a placed model, how it is executed, and the ops that ran, with hard placement."""
+    ((kind, specs),) = [pair for pair in placed.program.signatures() if pair[0] is StepKind.TRAIN]
+    step = placed.program.step(kind, specs)
+    execution = placed.program.execution(step)
+    stepwise = emit_stepwise(step, execution, results=("loss", "y_pred"))
+    batch: Any = keras.tree.map_structure(keras.ops.convert_to_tensor, data(ROWS))
+    arguments = placed.program.standardize(kind, (*batch, None))
+    with hard_placement():
+        _, executed = executed_ops(lambda: stepwise(*arguments))
+    return step, execution, executed
+
+
 SCHEDULES = ["sequential", "gpipe", "1f1b", "interleaved"]
 # The last one, because three devices interleave neither one, four nor eight microbatches.
 PASSES = [*product([2, 3, 4], [1, 4, 8], SCHEDULES), (3, 6, "interleaved")]
@@ -275,9 +289,7 @@ def test_ten_steps_equal_the_unplaced_models(
         return
     found = made.trained(placed)
 
-    ((kind, specs),) = [pair for pair in placed.program.signatures() if pair[0] is StepKind.TRAIN]
-    step = placed.program.step(kind, specs)
-    execution = placed.program.execution(step)
+    step, execution, executed = audited(placed, made.data)
     programs = stage_programs(step, execution, results=("loss", "y_pred"))
     devices = [DeviceName.parse(f"CPU:{index + 1}").canonical for index in range(num_devices)]
     assert programs.stages == (*devices,) * rounds
@@ -292,11 +304,6 @@ def test_ten_steps_equal_the_unplaced_models(
     for state, reference in zip(found.states, made.expected.states, strict=True):
         np.testing.assert_array_equal(state, reference)
 
-    stepwise = emit_stepwise(step, execution, results=("loss", "y_pred"))
-    batch: Any = keras.tree.map_structure(keras.ops.convert_to_tensor, made.data(ROWS))
-    arguments = placed.program.standardize(kind, (*batch, None))
-    with hard_placement():
-        _, executed = executed_ops(lambda: stepwise(*arguments))
     compared, misplaced = misplaced_ops(executed, execution.placement)
     assert misplaced == ()
     assert compared > len(placed.plan.placement) / 4
