@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
 from partitioner.ir.max_load import MaxLoadProblem
+from partitioner.planner.max_load.bounds import CpuRelief
 from partitioner.planner.max_load.coarsen import coarsen
 from partitioner.planner.max_load.contract import Contracted
 from partitioner.planner.max_load.fullest import Fullest, fullest_sets
@@ -22,6 +24,9 @@ _MOST_STATES = 60_000
 _MOST_POINTS = 12_000
 _ROW_WORK = 1e-3
 """What looking for a narrow row counts per item, in CP-SAT's deterministic units."""
+
+_LEAST_WORK = 0.005
+"""What a dive counts at least: one that is given up at once takes time too."""
 
 _GRAIN = 10_000
 """Worths are told apart to this part of an accelerator's share: coarse enough for few sums, fine enough to fill up."""
@@ -69,14 +74,15 @@ class Diver:
         while self._levels and budget.work > end and not (budget.is_spent or incumbent.is_settled):
             level = self._levels[self._count % len(self._levels)]
             self._count += 1
+            budget.work -= _LEAST_WORK
             aim = bound if level.missed < bound else (level.missed + known) // 2
             placed = self._dive(level, aim, budget)
-            if placed is None:
-                continue
-            load = max(loads(level.graph.problem, placed))
-            found[level.graph.lift(placed)] = f"fullest sets of {len(level.graph.problem.items)} items"
-            known = min(known, load)
-            if load > aim:
+            load = None
+            if placed is not None:
+                load = max(loads(level.graph.problem, placed))
+                found[level.graph.lift(placed)] = f"fullest sets of {len(level.graph.problem.items)} items"
+                known = min(known, load)
+            if load is None or load > aim:
                 level.missed = aim
             if known - level.missed <= _CLOSE * known:
                 level.missed, level.noise = -1, _NOISE
@@ -89,6 +95,8 @@ class Diver:
         load = [0] * len(problem.devices)
         accelerators = [index for index, device in enumerate(problem.devices) if not device.is_cpu]
         for rank, device in enumerate(accelerators):
+            if not _may_fit(problem, taken, limit, len(accelerators) - rank):
+                return None
             left = sum(int(price) for item, price in enumerate(prices) if item not in taken)
             for least in (int(share * left / (len(accelerators) - rank)) for share in _LEAST_SHARES):
                 sets = fullest_sets(level.row, prices, limit, least, _MOST_POINTS, taken)
@@ -107,6 +115,12 @@ class Diver:
         num_accelerators = sum(not device.is_cpu for device in problem.devices)
         work *= [max(0.0, 1 + noise * self._random.gauss(0, 1)) for _ in problem.items]
         return np.maximum(1, (_GRAIN * num_accelerators * work / max(work.sum(), 1.0)).round().astype(np.int64))
+
+
+def _may_fit(problem: MaxLoadProblem, taken: Collection[int], limit: int, num_accelerators: int) -> bool:
+    """Whether the work that is left can be done within a load, even if moving values were free."""
+    left = [0 if index in taken else item.accelerator_cost for index, item in enumerate(problem.items)]
+    return sum(left) - CpuRelief(problem, left).within(limit) <= num_accelerators * limit
 
 
 def _that_fits(problem: MaxLoadProblem, sets: Fullest, capacity_bytes: int | None) -> int | None:
