@@ -6,6 +6,7 @@ import json
 import os
 import queue
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -78,6 +79,20 @@ LOSE = """
         except tf.errors.UnavailableError as error:
             print(json.dumps(error.message), flush=True)
         input()
+"""
+
+HANG = """
+    from partitioner.emit import silent_worker
+    silent_worker.CHECK_SECONDS = silent_worker.ANSWER_SECONDS = 3.0
+    placed = placed_on(REMOTE, microbatches=4, schedule="1f1b")
+    placed.train_on_batch(*data)
+    print("trained", flush=True)
+    input()
+    try:
+        placed.train_on_batch(*data)
+    except tf.errors.UnavailableError as error:
+        print(json.dumps(error.message), flush=True)
+    input()
 """
 
 SETTING = f"""
@@ -256,13 +271,30 @@ def test_a_lost_worker_is_named_and_a_new_one_is_no_substitute(tmp_path: Path) -
                 with pytest.raises(subprocess.TimeoutExpired):
                     process.wait(1.0)  # it trains
                 worker.kill()
-                expected = f"lost {REMOTE}: the worker at localhost:{worker.port} has ended\n"
+                expected = f"lost {REMOTE}: the worker at localhost:{worker.port} has ended or hangs\n"
                 assert json.loads(lines.next()).startswith(expected)
                 _go_on(process.stdin)
                 assert [lines.next(), json.loads(lines.next())[: len(expected)]] == ["training\n", expected]
                 with worker_in(tmp_path, int(worker.port)):
                     _go_on(process.stdin)
                     assert [lines.next(), json.loads(lines.next())[: len(expected)]] == ["training\n", expected]
+            finally:
+                process.kill()
+
+
+def test_a_worker_that_hangs_is_named_and_waited_for_no_longer(tmp_path: Path) -> None:
+    with worker_in(tmp_path) as worker:
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with subprocess.Popen(script(HANG, worker.port), env=environment(), **pipes) as process:
+            try:
+                lines = Lines(process)
+                assert lines.next() == "trained\n"
+                worker.process.send_signal(signal.SIGSTOP)
+                _go_on(process.stdin)
+                assert json.loads(lines.next()).startswith(f"lost {REMOTE}: the worker at localhost:{worker.port} has")
+                worker.kill()
+                _go_on(process.stdin)
+                assert process.wait(SECONDS) == 0
             finally:
                 process.kill()
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import tensorflow as tf
 
 from partitioner.emit.cluster import Task, connected_workers, silent_workers
+from partitioner.emit.silent_worker import cutting_off_silent
 from partitioner.errors import PartitionError
 from partitioner.ir.devices import DeviceName
 
@@ -18,7 +19,7 @@ _PROBE_SECONDS = 1.0
 def naming_lost_workers(devices: Iterable[str]) -> Iterator[None]:
     """Raise an error that names the devices that were lost, if a TensorFlow error within comes from a lost worker.
 
-    A worker that is stopped rather than ended is not noticed: TensorFlow waits for it.
+    A worker that hangs rather than ended is noticed after a while (`silent_worker`).
 
     Args:
         devices: Canonical names of the devices in use.
@@ -26,15 +27,19 @@ def naming_lost_workers(devices: Iterable[str]) -> Iterator[None]:
     Raises:
         tf.errors.UnavailableError: A worker that holds some of `devices` does not answer any more.
     """
+    used = [DeviceName.parse(device) for device in devices]
+    tasks = {(device.job, device.task) for device in used}
+    workers = {task: address for task, address in connected_workers().items() if task in tasks}
     try:
-        yield
+        with cutting_off_silent(workers):
+            yield
     except tf.errors.OpError as error:
-        gone = _lost(connected_workers())
-        lost = [device.short for device in map(DeviceName.parse, devices) if (device.job, device.task) in gone]
+        gone = _lost(workers)
+        lost = [device.short for device in used if (device.job, device.task) in gone]
         if not lost:
             raise
         told = PartitionError(
-            f"lost {', '.join(lost)}: the worker at {', '.join(gone.values())} has ended",
+            f"lost {', '.join(lost)}: the worker at {', '.join(gone.values())} has ended or hangs",
             notes=["variables there are gone, and a process cannot go back to a worker that it lost"],
             help="start the worker again, and a new process from the last weights that were saved",
         )
