@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from partitioner.emit.cluster import Task, silent_workers
 
@@ -46,8 +47,8 @@ def _watch(workers: Mapping[Task, str], ended: threading.Event) -> None:
 def _cut_off(addresses: Iterable[str]) -> None:
     """Shut the sockets down that this process has to these addresses: gRPC has no other way in from Python."""
     known = {end for address in addresses for end in _ends(address)}
-    for descriptor in os.listdir("/dev/fd"):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(descriptor))) as connection:
+    for descriptor in Path("/dev/fd").iterdir():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
             host, port, *_ = connection.getpeername()
             if (_plain(host), port) in known:
                 connection.shutdown(socket.SHUT_RDWR)
