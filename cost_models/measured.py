@@ -3,7 +3,7 @@
 An op that was measured takes what it took. Any other takes what ops without work take, and its roofline time, times how
 far from their roofline times the measured ops nearest to it were: the same type on the same dtype, near in FLOPs and
 bytes. (That ratio is the reciprocal of the achieved fraction of peak. Ops that took hardly longer than those without
-work have none.)
+work have none, nor have ops with so little work that noise decides what they took.)
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ MEASURED_LINK = "measured"
 # Work that no device notices, and how many times longer than without work an op must take to tell of its work.
 _IDLE_FLOPS = _IDLE_BYTES = 1024
 _TELLING = 3.0
+# A tenth of that time is the least roofline time that a ratio is taken of: to noise on less, no ratio is too large.
+_LEAST_WORK = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,13 +102,19 @@ class MeasuredDevice:
 
     def _ratio(self, op_type: str, cost: OpCost, dtype: str, device: Device) -> float:
         """Measured over roofline time: geometric mean of the nearest, each weighed by one over its distance."""
-        known = self._of_type.get((op_type, dtype)) or self._of_dtype.get(dtype) or self._of_dtype.get("")
+        alike = (self._of_type.get((op_type, dtype), ()), self._of_dtype.get(dtype, ()), self._of_dtype.get("", ()))
+        known = next((found for ops in alike if (found := [one for one in ops if self._tells(one, device)])), [])
         if not known:
             return 1.0
         nearest = sorted((_distance(one, cost), index) for index, one in enumerate(known))[:NUM_NEIGHBOURS]
         weights = [1 / (distance + 0.05) for distance, _ in nearest]
         logs = [math.log(_ratio_of(known[index], device, self._idle_seconds)) for _, index in nearest]
         return math.exp(sum(w * log for w, log in zip(weights, logs, strict=True)) / sum(weights))
+
+    def _tells(self, op: MeasuredOp, device: Device) -> bool:
+        """Whether the op's work is not lost in what an op takes anyway."""
+        cost = OpCost(flops=op.flops, read_bytes=op.moved_bytes)
+        return _roofline_seconds(cost, device, op.dtype) >= _LEAST_WORK * self._idle_seconds
 
     @cached_property
     def _idle_seconds(self) -> float:

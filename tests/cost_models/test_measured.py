@@ -95,6 +95,12 @@ def test_ops_that_do_next_to_nothing_tell_nothing_of_large_ones() -> None:
     assert seconds(device({"scalar": ran(1, 1e-6)}), op(16), 2 * 10**9) == pytest.approx(2.0 + 1e-6)
 
 
+def test_noise_on_little_work_tells_nothing_of_large_ops() -> None:
+    """Bug: one concatenation of a few bytes that was held up made all others take seconds."""
+    known = device({"idle": ran(1, 1e-6), "held up": ran(10, 50e-6), "other": ran(10**9, 2.0, type="Relu")})
+    assert seconds(known, op(16), 2 * 10**9) == pytest.approx(4.0, rel=1e-4)
+
+
 @given(st.integers(1, 10**12), st.integers(1, 10**12))
 def test_more_work_of_one_kind_never_takes_less(flops: int, more: int) -> None:
     known = device({"a": ran(10**6, 2e-3)})
