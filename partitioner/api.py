@@ -66,6 +66,7 @@ from partitioner.planner.microbatch_options import (
     uncuttable,
 )
 from partitioner.planner.replicas import replica_groups, replicated, sends_of_all
+from partitioner.planner.rules import requirements_of
 from partitioner.planner.shapes import ShapePlanner
 from partitioner.planner.strategies import best_strategy, candidates
 from partitioner.planner.topology import parse_devices
@@ -132,6 +133,8 @@ def plan(
     link: str | None = None,
     topology: str | Path | Topology | None = None,
     pins: Mapping[str, str] | None = None,
+    forbid: Mapping[str, str | Sequence[str]] | None = None,
+    colocate: Sequence[str] = (),
     memory_limit: str | float | Mapping[str, str | float] | None = None,
     costs: str | Path | MeasuredCosts = ANALYTIC,
     loss: str | None = None,
@@ -167,7 +170,9 @@ def plan(
         hardware: Catalogue name of the devices, e.g. `a100-80gb`; found out or assumed otherwise.
         link: Catalogue name of the links between them, e.g. `nvlink3`.
         topology: In place of both: a host of the catalogue, `dgx-h100` or `64x dgx-h100`, or a TOML file.
-        pins: Device by regular expression over layer paths or op names.
+        pins: Device by regular expression over layer paths or op names; of several replicas, for the first.
+        forbid: Likewise the devices that what matches may not be on, in no replica.
+        colocate: Likewise patterns; all that one of them matches shares a device (in each replica).
         memory_limit: What may be used of each device: `8GiB`, or a size by device.
         costs: `analytic`: seconds from FLOPs, bytes and the hardware's figures; `measured`: run the step's ops on the
             devices that are here; or the path or contents of a file that was written after measuring.
@@ -183,10 +188,11 @@ def plan(
     Raises:
         UsageError: An argument is wrong.
         ModelError: The model cannot be traced.
-        InfeasibleError: No placement fits into memory.
+        InfeasibleError: No placement fits into memory, or requirements contradict each other.
         TimeLimitError: None was found in time.
     """
     chosen = _choice(Strategy, strategy, "strategy")
+    requirements = requirements_of(pins, forbid, colocate)
     goal = _choice(Objective, objective, "objective")
     how = _choice(Updates, updates, "updates")
     if batch_size < 1:
@@ -243,7 +249,7 @@ def plan(
         schedules=allowed_schedules(schedule),
         recompute=allowed_recompute(recompute),
         objective=goal,
-        pins=pins or {},
+        requirements=requirements,
         time_limit_seconds=time_limit,
         seed=seed,
     )
@@ -279,6 +285,7 @@ def plan(
     fields["costs"] = CostsInfo(
         source=source_of_costs, measured_share=costed.measured_share, inferred_ops=inferred_ops(costed)
     )
+    fields["requirements"] = requirements
     fields["links"] = link_infos(
         machines, sends_of_all(found, infos, groups), is_described=topology is not None, named=link
     )

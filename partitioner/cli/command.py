@@ -161,6 +161,8 @@ def _plan(api: Any, options: argparse.Namespace, devices: list[str], loaded: Any
         link=options.link,
         topology=options.topology,
         pins=options.pin,
+        forbid=options.forbid,
+        colocate=options.colocate,
         memory_limit=options.memory_limit,
         costs=options.costs,
         loss=options.loss,

@@ -17,6 +17,7 @@ def partition_cost_graph(options: argparse.Namespace) -> tuple[Plan, list[Path]]
     """Read, plan, write; the plan and the files written."""
     from partitioner.capture.cost_graph import read_cost_graph
     from partitioner.planner.max_load.plan import plan_cost_graph
+    from partitioner.planner.rules import requirements_of
     from partitioner.planner.topology import parse_devices
 
     names = parse_devices(options.devices) if options.devices is not None else []
@@ -27,6 +28,7 @@ def partition_cost_graph(options: argparse.Namespace) -> tuple[Plan, list[Path]]
         names,
         name=path.stem,
         source=options.model,
+        requirements=requirements_of(options.pin, options.forbid, options.colocate),
         contiguous=options.contiguous,
         memory_limit=options.memory_limit,
         time_limit=options.time_limit,

@@ -40,7 +40,7 @@ _FOR_A_PLAN = {"model", "dot", "svg", "json", "quiet", "verbose"}
 # Likewise what checks it again, and what plans a cost graph.
 _FOR_A_CHECK = {"model", "check", "workload", "quiet", "verbose"}
 _FOR_A_COST_GRAPH = {
-    *("model", "devices", "contiguous", "memory_limit", "time_limit", "seed"),
+    *("model", "devices", "contiguous", "pin", "forbid", "colocate", "memory_limit", "time_limit", "seed"),
     *("output", "dot", "svg", "json", "dry_run", "quiet", "verbose"),
 }
 # Likewise what shows the catalogue, which needs no MODEL.
@@ -57,7 +57,7 @@ class _Parser(argparse.ArgumentParser):
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of a command line (`sys.argv` by default), each as the value it stands for.
 
-    `input_shape` and `pin` are dictionaries (`input_shape` is None where none is given); a plan.json as MODEL
+    `input_shape`, `pin` and `forbid` are dictionaries (`input_shape` is None where none is given); a plan.json as MODEL
     takes only the options that show it.
 
     Raises:
@@ -97,7 +97,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
             help="analytic, measured, or the costs.json that `partition MODEL --costs measured` wrote",
         )
     options.input_shape = _shapes(options.input_shape)
-    options.pin = _pins(options.pin)
+    options.pin, options.forbid = _by_pattern("pin", options.pin), _by_pattern("forbid", options.forbid)
     return options
 
 
@@ -241,7 +241,21 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="REGEX=DEVICE",
-        help="keep matching layers or ops on a device; repeatable",
+        help="keep matching layers or ops (of a cost graph, nodes) on a device; repeatable",
+    )
+    group.add_argument(
+        "--forbid",
+        action="append",
+        default=[],
+        metavar="REGEX=DEVICE[,DEVICE]",
+        help="keep matching layers or ops off these devices; repeatable",
+    )
+    group.add_argument(
+        "--colocate",
+        action="append",
+        default=[],
+        metavar="REGEX",
+        help="keep all layers or ops that match together, on one device; repeatable",
     )
     group.add_argument(
         "--contiguous", action="store_true", help="of cost graphs: give each device one piece of a chain"
@@ -358,12 +372,13 @@ def _shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
     return shapes or None
 
 
-def _pins(texts: Sequence[str]) -> dict[str, str]:
-    pins: dict[str, str] = {}
+def _by_pattern(option: str, texts: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
     for text in texts:
-        pattern, _, device = text.rpartition("=")
-        if not pattern or not device:
-            raise UsageError(f"--pin {text!r}: expected REGEX=DEVICE", help="e.g. --pin 'conv.*=GPU:0'")
-        if pins.setdefault(pattern, device) != device:
-            raise UsageError(f"--pin puts {pattern!r} on {pins[pattern]} and on {device}")
-    return pins
+        pattern, _, devices = text.rpartition("=")
+        if not pattern or not devices:
+            raise UsageError(f"--{option} {text!r}: expected REGEX=DEVICE", help=f"e.g. --{option} 'conv.*=GPU:0'")
+        if option == "pin" and found.get(pattern, devices) != devices:
+            raise UsageError(f"--pin puts {pattern!r} on {found[pattern]} and on {devices}")
+        found[pattern] = f"{found[pattern]},{devices}" if option == "forbid" and pattern in found else devices
+    return found

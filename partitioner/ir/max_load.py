@@ -34,12 +34,12 @@ class LoadDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadItem:
-    """Nodes that share a device: the unit of placement. `needs_cpu`: no accelerator can run it."""
+    """Nodes that share a device: the unit of placement. `barred` are the indices of devices that it may not be on."""
 
     accelerator_cost: int
     cpu_cost: int
     memory_bytes: int = 0
-    needs_cpu: bool = False
+    barred: frozenset[int] = frozenset()
 
     def cost_on(self, device: LoadDevice) -> int:
         """What it takes on a device."""
@@ -87,6 +87,11 @@ class MaxLoadProblem:
     work_limit: float | None = None
     seed: int = 0
 
+    @property
+    def accelerators(self) -> frozenset[int]:
+        """Indices of the devices that are no CPUs."""
+        return frozenset(index for index, device in enumerate(self.devices) if not device.is_cpu)
+
     def __post_init__(self) -> None:
         problems = list(_violations(self))
         if problems:
@@ -114,6 +119,8 @@ def _violations(problem: MaxLoadProblem) -> Iterator[str]:
     for index, item in enumerate(problem.items):
         if min(item.accelerator_cost, item.cpu_cost, item.memory_bytes) < 0:
             yield f"item {index} has a negative cost or size"
+        if item.barred and not item.barred <= set(range(len(problem.devices))):
+            yield f"item {index} is barred from unknown devices"
     for index, value in enumerate(problem.values):
         if len(value.items) < 2 or list(value.items) != sorted(set(value.items)):
             yield f"value {index} needs two or more items that rise, not {value.items}"

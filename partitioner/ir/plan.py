@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from partitioner.ir.json import from_json, to_json
+from partitioner.ir.requirements import Requirement
 
 SCHEMA = "partition-plan/1"
 
@@ -356,6 +357,7 @@ class PlanDocument:
     costs: CostsInfo = field(default_factory=CostsInfo)
     links: tuple[LinkInfo, ...] = ()
     max_staleness: int = 0
+    requirements: tuple[Requirement, ...] = ()
     cost_graph: CostGraphInfo | None = None
     schema: str = SCHEMA
 

@@ -28,7 +28,6 @@ def placement_problem(
     coarsening: Coarsening,
     *,
     capacities_bytes: Sequence[int],
-    pinned: Mapping[str, int] | None = None,
     use_every_device: bool = False,
     balance_permille: int = 0,
     hints: Sequence[Sequence[int]] = (),
@@ -41,29 +40,27 @@ def placement_problem(
         costed: The graph with its costs.
         coarsening: Its items.
         capacities_bytes: What the items of each device may take together.
-        pinned: Device index by op name, for pinned ops.
         use_every_device: Whether each device must get an item.
         balance_permille: See `PlacementProblem`.
         hints: Device index per item, known placements.
         time_limit_seconds: For the solver.
         seed: For the solver.
     """
-    pins = pinned or {}
     tasks, task_of = _tasks(costed, coarsening)
     memory = item_bytes(costed, coarsening)
-    items = []
-    for index, ops in enumerate(coarsening.items):
-        allowed = tuple(sorted({pins[name] for name in ops if name in pins}))
-        items.append(Item(name=coarsening.names[index], memory_bytes=memory[index], allowed_devices=allowed))
     topology = costed.topology
     count = len(topology.devices)
+    items = tuple(
+        Item(name=name, memory_bytes=size, allowed_devices=tuple(sorted(allowed)) if len(allowed) < count else ())
+        for name, size, allowed in zip(coarsening.names, memory, coarsening.allowed, strict=True)
+    )
     return PlacementProblem(
         devices=tuple(
             ProblemDevice(name=placed.name, capacity_bytes=capacity)
             for placed, capacity in zip(topology.devices, capacities_bytes, strict=True)
         ),
         links=tuple(tuple(_problem_link(costed, a, b) for b in range(count)) for a in range(count)),
-        items=tuple(items),
+        items=items,
         tasks=tasks,
         transfers=_transfers(costed, task_of),
         use_every_device=use_every_device,

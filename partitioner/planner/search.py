@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import contains
 from typing import Any
+
+import networkx as nx
 
 from partitioner.errors import InfeasibleError, TimeLimitError, UsageError
 from partitioner.ir.costed import CostedGraph
@@ -12,8 +15,10 @@ from partitioner.ir.devices import short_name
 from partitioner.ir.op_graph import Phase
 from partitioner.ir.plan import Baseline, Objective, SolverInfo, Strategy
 from partitioner.ir.problem import PlacementProblem
+from partitioner.ir.requirements import Rule
 from partitioner.planner import baselines
 from partitioner.planner.coarsen import coarsen
+from partitioner.planner.conflicts import refuse_contradictions, shown
 from partitioner.planner.found import Found
 from partitioner.planner.judge import Assignment, Judge, Judged
 from partitioner.planner.microbatches import Microbatching, Way
@@ -44,7 +49,7 @@ def search(
     *,
     strategy: Strategy,
     objective: Objective = Objective.THROUGHPUT,
-    pinned: Mapping[str, int] | None = None,
+    rules: Sequence[Rule] = (),
     time_limit_seconds: float = 60.0,
     seed: int = 0,
     microbatching: Microbatching | None = None,
@@ -57,19 +62,19 @@ def search(
         strategy: `single`; `layer-split`, which uses every device; or `auto`, which uses as many as pay.
         objective: `throughput` and `latency` minimise the step (they differ only once microbatches overlap);
             `memory` minimises the largest peak.
-        pinned: Device index by op name.
+        rules: What ops may be on and with.
         time_limit_seconds: For the solver.
         seed: For the solver.
         microbatching: What may be chosen of microbatches, schedule and recompute; the step runs as one graph without.
         advises: Whether to look for what would help where nothing fits, which can take as long as the search.
 
     Raises:
-        InfeasibleError: No placement fits, with the bytes needed and available and what would help.
+        InfeasibleError: No placement fits, with the bytes needed and available and what would help; or rules contradict
+            each other or the strategy.
         TimeLimitError: The time ran out before a placement that fits was found.
-        UsageError: The pins contradict the strategy, or a layer split has fewer parts than devices.
+        UsageError: A layer split has fewer parts than devices.
     """
-    given = dict(pinned or {})
-    return _Search(costed, strategy, objective, given, time_limit_seconds, seed, microbatching, advises).run()
+    return _Search(costed, strategy, objective, rules, time_limit_seconds, seed, microbatching, advises).run()
 
 
 class _Search:
@@ -78,18 +83,18 @@ class _Search:
         costed: CostedGraph,
         strategy: Strategy,
         objective: Objective,
-        pinned: dict[str, int],
+        rules: Sequence[Rule],
         time_limit_seconds: float,
         seed: int,
         microbatching: Microbatching | None,
         advises: bool,
     ) -> None:
         self.advises = advises
-        self.costed, self.strategy, self.objective, self.pinned = costed, strategy, objective, pinned
+        self.costed, self.strategy, self.objective = costed, strategy, objective
         self.time_limit_seconds, self.seed = time_limit_seconds, seed
         self.devices = costed.topology.devices
-        self.coarsening = coarsen(costed, keep_apart=pinned)
-        self.required = self._required_devices()
+        self.coarsening = coarsen(costed, rules=rules)
+        self._refuse_other_strategy(rules)
         self.judge = Judge(costed, self.coarsening)
         self.ways = Ways(
             costed=costed,
@@ -97,7 +102,6 @@ class _Search:
             microbatching=microbatching,
             strategy=strategy,
             objective=objective,
-            required=self.required,
             judge=StageJudge(costed, self.coarsening, microbatching) if microbatching else None,
         )
 
@@ -143,7 +147,7 @@ class _Search:
                 seconds=seconds,
                 seed=self.seed,
             ),
-            notes=tuple(filter(None, (note, self._coarsening_note()))),
+            notes=tuple(filter(None, (note, self._coarsening_note(), self._relocation_note(way)))),
             considered=self.ways.considered(self._plain(), way or plain),
         )
 
@@ -160,33 +164,47 @@ class _Search:
         count = len(self.coarsening.items)
         return f"light parts were joined to their neighbours, until {count} remained to be placed"
 
-    def _required_devices(self) -> dict[int, int]:
-        """Device by item, for items with a pinned op.
+    def _relocation_note(self, way: Way | None) -> str:
+        """What had to leave the devices that rules leave it, if anything."""
+        relocated = way.programs.relocated if way else {}
+        allowed, item_of = self.coarsening.allowed, self.coarsening.item_of
+        names = [placed.name for placed in self.devices]
+        moved = [op for op, device in relocated.items() if names.index(device) not in allowed[item_of[op]]]
+        if not moved:
+            return ""
+        return f"{shown(moved)} run elsewhere than required, lest stages wait for each other"
+
+    def _refuse_other_strategy(self, rules: Sequence[Rule]) -> None:
+        """Refuse rules under which the strategy cannot be: all on one device, or something on each.
 
         Raises:
-            UsageError: Listing every item whose ops are pinned to different devices.
+            InfeasibleError: Naming them.
         """
-        wanted: dict[int, set[int]] = {}
-        for name, device in self.pinned.items():
-            wanted.setdefault(self.coarsening.item_of[name], set()).add(device)
-        torn = {item: devices for item, devices in wanted.items() if len(devices) > 1}
-        if torn:
-            raise UsageError(
-                "pins send to different devices what must share one",
-                notes=[
-                    f"{self.coarsening.names[item]}: pinned to "
-                    + " and ".join(short_name(self.devices[d].name) for d in sorted(devices))
-                    for item, devices in torn.items()
-                ],
-                help="ops on one variable, and all ops of one layer, stay together: pin the whole layer",
+        names = [placed.name for placed in self.devices]
+        if self.strategy is Strategy.SINGLE:
+            whole = Rule(text="--strategy single", ops=tuple(self.coarsening.item_of), together=True)
+            graph = self.costed.graph
+            refuse_contradictions(
+                self.coarsening.item_of, [whole, *rules], names, title=lambda name: graph.op[name].layer or name
             )
-        required = {item: devices.pop() for item, devices in wanted.items()}
-        if self.strategy is Strategy.SINGLE and len(set(required.values())) > 1:
-            raise UsageError("the pins need more than one device, the strategy is single", help="--strategy auto")
-        return required
+        if self.strategy is Strategy.LAYER_SPLIT and (idle := self._must_be_idle()):
+            raise InfeasibleError(
+                f"--strategy layer-split uses every device, but these parts cannot use {', '.join(idle)}",
+                notes=[rule.text for rule in rules],
+                help="leave out one of them, name fewer devices, or --strategy auto",
+            )
+
+    def _must_be_idle(self) -> list[str]:
+        """Devices that get nothing when as many as can be get an item; none if items are too few for any rule."""
+        count = len(self.devices)
+        if len(self.coarsening.items) < count:
+            return []
+        offers = nx.Graph(((item, f"{d}") for item, places in enumerate(self.coarsening.allowed) for d in places))
+        used = nx.bipartite.maximum_matching(offers, top_nodes=[n for n in offers if isinstance(n, int)])
+        return [short_name(placed.name) for index, placed in enumerate(self.devices) if f"{index}" not in used]
 
     def _baselines(self) -> dict[str, Assignment]:
-        """What a plan is compared with, by name: made without regard to pins or memory."""
+        """What a plan is compared with, by name: made without regard to rules or memory."""
         count = len(self.devices)
         found = {
             f"single-device {short_name(self.devices[d].name)}": baselines.single_device(self.coarsening, d)
@@ -198,24 +216,24 @@ class _Search:
         return found
 
     def _distinct_devices(self) -> list[int]:
-        """One device of each kind: identical ones give identical baselines, unless a pin tells them apart."""
-        pinned = set(self.required.values())
+        """One device of each kind: identical ones give identical baselines, unless rules tell them apart."""
         kinds: dict[object, int] = {}
         for index, placed in enumerate(self.devices):
-            key = (placed.device.name, placed.memory_bytes, index if index in pinned else None)
-            kinds.setdefault(key, index)
+            barred = frozenset(item for item, places in enumerate(self.coarsening.allowed) if index not in places)
+            kinds.setdefault((placed.device.name, placed.memory_bytes, barred), index)
         return list(kinds.values())
 
     def _starts(self) -> list[Assignment]:
-        """Placements that keep to the pins, from which the solver and the polishing set out."""
+        """Placements that keep to the rules, from which the solver and the polishing set out."""
         consecutive = [
             baselines.balanced_compute(self.costed, self.coarsening, count) for count in range(2, len(self.devices) + 1)
         ]
-        made = [self._pinned(start) for start in [*self._baselines().values(), *consecutive]]
+        made = [self._obeying(start) for start in [*self._baselines().values(), *consecutive]]
         return list(dict.fromkeys(made))
 
-    def _pinned(self, assignment: Assignment) -> Assignment:
-        return tuple(self.required.get(item, device) for item, device in enumerate(assignment))
+    def _obeying(self, assignment: Assignment) -> Assignment:
+        places = self.coarsening.allowed
+        return tuple(device if device in places[item] else min(places[item]) for item, device in enumerate(assignment))
 
     def _is_allowed(self, assignment: Assignment) -> bool:
         num_used = len(set(assignment))
@@ -224,7 +242,7 @@ class _Search:
             Strategy.LAYER_SPLIT: num_used == len(self.devices),
             Strategy.AUTO: True,
         }[self.strategy]
-        return allowed and all(assignment[item] == device for item, device in self.required.items())
+        return allowed and all(map(contains, self.coarsening.allowed, assignment))
 
     def _plain(self) -> list[Judged]:
         """Placements known so far that may run as one graph, if they fit."""
@@ -311,7 +329,6 @@ class _Search:
             self.costed,
             self.coarsening,
             capacities_bytes=[placed.memory_bytes for placed in self.devices],
-            pinned=self.pinned,
             use_every_device=self.strategy is Strategy.LAYER_SPLIT,
             balance_permille=(_MEMORY_ONLY_PERMILLE if self.objective is Objective.MEMORY else _BALANCE_PERMILLE),
             hints=hints,

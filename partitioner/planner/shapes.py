@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -14,13 +14,14 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.execution import Execution
 from partitioner.ir.plan import Objective, Strategy
+from partitioner.ir.requirements import Requirement, RequirementKind, Rule
 from partitioner.ir.stage_programs import StagePrograms
 from partitioner.planner.all_reduces import with_all_reduce
 from partitioner.planner.bounds import lower_bound_seconds
 from partitioner.planner.found import Found
 from partitioner.planner.microbatches import Microbatching
-from partitioner.planner.pins import pinned_ops
 from partitioner.planner.replicas import Groups, single_device_baselines, within_replica
+from partitioner.planner.rules import rules_of_graph
 from partitioner.planner.search import search
 from partitioner.stages.schedules import ScheduleKind
 
@@ -67,7 +68,7 @@ class ShapePlanner:
         schedules: Schedules to choose from.
         recompute: As in `Microbatching`.
         objective: What is minimised.
-        pins: Device by regular expression; of several replicas, for the first.
+        requirements: What ops may be on and with; pins name devices of the first replica.
         time_limit_seconds: For the solver, which is asked for one replica on several devices.
         seed: For the solver.
     """
@@ -83,12 +84,12 @@ class ShapePlanner:
         schedules: tuple[ScheduleKind, ...],
         recompute: Literal["auto", "none", "all"],
         objective: Objective,
-        pins: Mapping[str, str],
+        requirements: Sequence[Requirement],
         time_limit_seconds: float,
         seed: int,
     ) -> None:
-        self.machines, self.counts, self.objective, self.pins = machines, counts, objective, pins
-        self.batch_size = batch_size
+        self.machines, self.counts, self.objective = machines, counts, objective
+        self.batch_size, self.requirements = batch_size, requirements
         self._cost, self._programs, self._schedules = costed, programs, schedules
         self._recompute: Literal["auto", "none", "all"] = recompute
         self._time_limit_seconds, self._seed = time_limit_seconds, seed
@@ -98,9 +99,9 @@ class ShapePlanner:
         """The best found for these replicas; `advises` as for `search`.
 
         Raises:
-            InfeasibleError: Nothing fits.
+            InfeasibleError: Nothing fits, or requirements contradict each other or the strategy.
             TimeLimitError: Nothing that fits was found in time.
-            UsageError: The step, the pins or the strategy do not go with the devices.
+            UsageError: The step, the requirements or the strategy do not go with the devices.
         """
         first, count = groups[0], len(groups)
         costed = self.costed(groups)
@@ -113,12 +114,18 @@ class ShapePlanner:
             programs=self._programs,
             plain=count == 1,
         )
-        found = self._search(within_replica(strategy, groups), costed, choices, advises)
+        rules = rules_of_graph(costed.graph, self.requirements, self._twins(groups))
+        found = self._search(within_replica(strategy, groups), costed, choices, rules, advises)
         if count > 1:
             graph = self._costed_for(math.ceil(costed.graph.batch_size / found.num_microbatches), first).graph
             found = replace(found, baselines=single_device_baselines(self._costed_for(self.batch_size, first)))
             found = with_all_reduce(found, graph, self.machines, groups)
         return Shape(groups=groups, costed=costed, found=found)
+
+    @property
+    def tells_devices_apart(self) -> bool:
+        """Whether requirements name devices."""
+        return any(one.kind is not RequirementKind.COLOCATE for one in self.requirements)
 
     def unlimited(self) -> ShapePlanner:
         """One for devices of the same kinds with room for everything."""
@@ -135,25 +142,37 @@ class ShapePlanner:
         """The step of one replica on the first devices."""
         return self._costed_for(math.ceil(self.batch_size / len(groups)), groups[0])
 
-    def _search(self, strategy: Strategy, costed: CostedGraph, choices: Microbatching, advises: bool) -> Found:
+    def _twins(self, groups: Groups) -> list[list[DeviceName]]:
+        return [
+            [DeviceName.parse(self.machines.devices[index].name) for index in twins]
+            for twins in zip(*groups, strict=True)
+        ]
+
+    def _search(
+        self,
+        strategy: Strategy,
+        costed: CostedGraph,
+        choices: Microbatching,
+        rules: Sequence[Rule],
+        advises: bool,
+    ) -> Found:
         """Search; on one device, where microbatches save memory and nothing else, they are first left out."""
-        first = costed.topology
-        names = [DeviceName.parse(placed.name) for placed in first.devices]
-        pinned = pinned_ops(costed.graph, self.pins, names)
 
         def found(choices: Microbatching, advises: bool) -> Found:
             return search(
                 costed,
                 strategy=strategy,
                 objective=self.objective,
-                pinned=pinned,
+                rules=rules,
                 time_limit_seconds=self._time_limit_seconds,
                 seed=self._seed,
                 microbatching=choices,
                 advises=advises,
             )
 
-        is_simple = len(names) == 1 and self.objective is not Objective.MEMORY and choices.recompute != "all"
+        is_simple = (
+            len(costed.topology.devices) == 1 and self.objective is not Objective.MEMORY and choices.recompute != "all"
+        )
         if not choices.plain and is_simple and len(choices.counts) > 1:
             try:
                 return found(replace(choices, counts=choices.counts[:1], recompute="none"), False)

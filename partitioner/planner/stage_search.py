@@ -7,9 +7,10 @@ at the boundaries of the best are moved while that improves the simulated step.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import contains
 
 from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.judge import Assignment
@@ -33,7 +34,6 @@ class StageSearch:
         judge: Simulates, and remembers.
         strategy: `single`, `layer-split` (every device gets a stage) or `auto`.
         objective: What is minimised.
-        required: Device by item, for pinned ones.
         plain_seconds: Step of the best that may run as one graph and fits; infinite if there is none.
         one_device: Whether microbatches on one device alone are worth a look.
     """
@@ -41,7 +41,6 @@ class StageSearch:
     judge: StageJudge
     strategy: Strategy
     objective: Objective
-    required: Mapping[int, int]
     plain_seconds: float
     one_device: bool
 
@@ -66,7 +65,7 @@ class StageSearch:
             self._improve()
 
     def eligible(self) -> list[Way]:
-        """Ways that fit and keep to pins and strategy."""
+        """Ways that fit and keep to rules and strategy."""
         return [way for way in self.judge.ways() if way.fits and self.is_allowed(way.assignment)]
 
     def counts(self) -> list[int]:
@@ -98,16 +97,18 @@ class StageSearch:
         return [kind for kind in allowed if kind is not ScheduleKind.INTERLEAVED or count % len(devices) == 0]
 
     def _device_sequences(self) -> list[tuple[int, ...]]:
-        """Devices in the order of stages: as given, the fastest first, the largest first, as pins come."""
+        """Devices in the order of stages: as given, the fastest first, the largest first, as rules have them."""
         placed = self.judge.costed.topology.devices
         everything = range(len(placed))
         seconds = [sum(row[device] for row in self.judge.costed.seconds) for device in everything]
-        pinned = dict.fromkeys(self.required[item] for item in self.judge.order if item in self.required)
+        allowed = self.judge.coarsening.allowed
+        asked = dict.fromkeys(min(allowed[item]) for item in self.judge.order if len(allowed[item]) < len(placed))
         orders = [
             list(everything),
             sorted(everything, key=lambda device: seconds[device]),
             sorted(everything, key=lambda device: -placed[device].memory_bytes),
-            [*pinned, *(device for device in everything if device not in pinned)],
+            [*asked, *(device for device in everything if device not in asked)],
+            sorted(everything, key=lambda device: -sum(device in places for places in allowed)),
         ]
         sizes = {
             Strategy.SINGLE: [1],
@@ -115,7 +116,7 @@ class StageSearch:
             Strategy.AUTO: range(1 if self.one_device else 2, len(placed) + 1),
         }[self.strategy]
         found = dict.fromkeys(tuple(order[:size]) for order in orders for size in sizes if size)
-        return [devices for devices in found if pinned.keys() <= set(devices)]
+        return [devices for devices in found if not any(places.isdisjoint(devices) for places in allowed)]
 
     def _try_split(self, devices: Sequence[int], count: int, schedule: ScheduleKind) -> None:
         rounds = 2 if schedule is ScheduleKind.INTERLEAVED else 1
@@ -142,7 +143,7 @@ class StageSearch:
             devices=devices,
             num_microbatches=count,
             num_live=live,
-            required=self.required,
+            allowed=self.judge.coarsening.allowed,
             recompute=recompute,
         ).best()
 
@@ -157,13 +158,13 @@ class StageSearch:
         return self.judge(assignment, count, schedule, recompute)
 
     def is_allowed(self, assignment: Assignment) -> bool:
-        """Whether a placement keeps to the strategy and the pins."""
+        """Whether a placement keeps to the strategy and the rules."""
         num_used = len(set(assignment))
         if self.strategy is Strategy.SINGLE and num_used > 1:
             return False
         if self.strategy is Strategy.LAYER_SPLIT and num_used < len(self.judge.names):
             return False
-        return all(assignment[item] == device for item, device in self.required.items())
+        return all(map(contains, self.judge.coarsening.allowed, assignment))
 
     # -- recompute -------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ backward, its share of what runs once a step, and the time to send what leaves i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from cost_models.communication import transfer_seconds
@@ -23,8 +23,8 @@ class StageSplit:
         costed: The graph at the same batch size; its topology has the limits.
         devices: Device of each stage, by index; a device may occur several times and shares its limit evenly.
         num_microbatches: Parts of the batch.
+        allowed: Devices that each item may take.
         num_live: For each stage, the microbatches whose activations it holds at a time.
-        required: Device of the items that must be on one.
         recompute: Whether stages keep only what enters them.
     """
 
@@ -32,12 +32,12 @@ class StageSplit:
     costed: CostedGraph
     devices: Sequence[int]
     num_microbatches: int
+    allowed: Sequence[Collection[int]]
     num_live: Sequence[int]
-    required: Mapping[int, int]
     recompute: bool = False
 
     def best(self) -> tuple[int, ...] | None:
-        """Device by item, or None where the pins allow no stages in this order.
+        """Device by item, or None where rules allow no stages in this order.
 
         Where no stages fit, those that pass the limits by the fewest bytes in all.
         """
@@ -78,12 +78,12 @@ class StageSplit:
         return tuple(assignment)
 
     def _wrong_counts(self) -> list[list[int]]:
-        """For each stage, how many of the first i items must be on another device."""
+        """For each stage, how many of the first i items may not be on its device."""
         rows = []
         for device in self.devices:
             row = [0]
             for item in self.items.order:
-                row.append(row[-1] + (self.required.get(item, device) != device))
+                row.append(row[-1] + (device not in self.allowed[item]))
             rows.append(row)
         return rows
 

@@ -47,12 +47,12 @@ def best_strategy(plan: ShapePlanner, *, microbatches: int | str, coupling: Sequ
     Raises:
         InfeasibleError: Nothing fits.
         TimeLimitError: Nothing that fits was found in time.
-        UsageError: The pins do not go with the devices.
+        UsageError: The requirements do not go with the devices.
     """
     alone = _one_replica(plan)
     families: list[_Family] = []
     notes: list[str] = []
-    if len(plan.machines.devices) > 1 and is_cuttable and not plan.pins:
+    if len(plan.machines.devices) > 1 and is_cuttable and not plan.tells_devices_apart:
         least = microbatches if isinstance(microbatches, int) else 1
         shapes = list(candidates(plan.machines, most_replicas=plan.batch_size // least))
         even = [groups for groups in shapes if not _unlike(plan.machines, groups)]
@@ -64,8 +64,8 @@ def best_strategy(plan: ShapePlanner, *, microbatches: int | str, coupling: Sequ
         found = [_best(plan, Strategy.MIRRORED, mirrored[:1] if coupling else mirrored)]
         found += [] if coupling else [_best(plan, Strategy.MIXED, mixed)]
         families = [family for family in found if family is not None]
-    elif plan.pins and len(plan.machines.devices) > 1:
-        notes.append("pins name devices, so that no replicas were considered")
+    elif plan.tells_devices_apart and len(plan.machines.devices) > 1:
+        notes.append("requirements name devices, so that no replicas were considered")
     eligible = [alone] if isinstance(alone, Shape) else []
     eligible += [family.shape for family in families if family.fits and not coupling]
     if not eligible:
@@ -119,7 +119,11 @@ def _one_replica(plan: ShapePlanner) -> Shape | PartitionError:
     """One device or a split, of the first of many devices that are alike; of more where these have no room."""
     topology = plan.machines
     count = size = len(topology.devices)
-    if count > _MANY and not plan.pins and not _unlike(topology, tuple((device,) for device in range(count))):
+    if (
+        count > _MANY
+        and not plan.tells_devices_apart
+        and not _unlike(topology, tuple((device,) for device in range(count)))
+    ):
         size = _MOST_PER_REPLICA
     while True:
         try:

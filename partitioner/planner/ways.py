@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from partitioner.errors import UsageError
@@ -29,7 +29,6 @@ class Ways:
         microbatching: What may be chosen; None for one graph only.
         strategy: How devices may be used.
         objective: What is minimised.
-        required: Device by item, for pinned ones.
         judge: What simulates stages; None where only one graph may be chosen.
     """
 
@@ -38,7 +37,6 @@ class Ways:
     microbatching: Microbatching | None
     strategy: Strategy
     objective: Objective
-    required: Mapping[int, int]
     judge: StageJudge | None = None
 
     @property
@@ -63,7 +61,7 @@ class Ways:
         bound = lower_bound_seconds(self.costed)
         if self.judge is None or not self.are_needed(plain):
             return bound
-        self.judge.programs((next(iter(self.required.values()), 0),) * len(self.coarsening.items))
+        self.judge.programs((min(self.coarsening.allowed[0]),) * len(self.coarsening.items))
         bounds = [self.judge.bound_seconds(count) for count in self._stage_search(plain).counts()]
         return min([bound, *bounds] if self.allows_plain or not bounds else bounds)
 
@@ -146,7 +144,6 @@ class Ways:
             judge=self.judge,
             strategy=self.strategy,
             objective=self.objective,
-            required=self.required,
             plain_seconds=min((judged.step_seconds for judged in plain), default=float("inf")),
             one_device=self._one_device_matters(plain),
         )

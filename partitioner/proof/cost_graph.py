@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -11,6 +12,7 @@ import networkx as nx
 from partitioner.ir.cost_graph import CostGraph
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.plan import PlanDocument
+from partitioner.ir.requirements import Requirement, RequirementKind
 
 _TOLERANCE = 1e-6
 
@@ -45,7 +47,8 @@ def check_cost_graph_plan(plan: PlanDocument, graph: CostGraph) -> CostGraphChec
     if problems or plan.cost_graph is None:
         return CostGraphCheck(problems=tuple(problems), objective=0.0, simple_bound=0.0, num_moves=0)
     contiguous = plan.cost_graph.contiguous
-    problems += _not_allowed(graph, plan.placement, devices, contiguous=contiguous)
+    asked = plan.requirements
+    problems += _not_allowed(graph, plan.placement, devices, asked, contiguous=contiguous)
     objective = max(_loads(graph, plan.placement, devices).values())
     solver = plan.solver
     if abs(solver.objective - objective) > _TOLERANCE * objective:
@@ -65,7 +68,7 @@ def check_cost_graph_plan(plan: PlanDocument, graph: CostGraph) -> CostGraphChec
         num_moves += 1
         load = max(_loads(graph, moved, devices).values())
         is_below = load < solver.lower_bound * (1 - _TOLERANCE)
-        if is_below and not _not_allowed(graph, moved, devices, contiguous=contiguous):
+        if is_below and not _not_allowed(graph, moved, devices, asked, contiguous=contiguous):
             problems.append(f"the lower bound {solver.lower_bound:.9g} is wrong: moving one group gives {load:.9g}")
             break
     return CostGraphCheck(problems=tuple(problems), objective=objective, simple_bound=simple, num_moves=num_moves)
@@ -91,9 +94,14 @@ def _loads(graph: CostGraph, placement: Mapping[str, str], devices: Mapping[str,
 
 
 def _not_allowed(
-    graph: CostGraph, placement: Mapping[str, str], devices: Mapping[str, int], *, contiguous: bool
+    graph: CostGraph,
+    placement: Mapping[str, str],
+    devices: Mapping[str, int],
+    asked: Sequence[Requirement],
+    *,
+    contiguous: bool,
 ) -> list[str]:
-    problems = []
+    problems = list(_not_met(graph, placement, asked))
     held: dict[str, float] = defaultdict(float)
     homes: dict[str, set[str]] = defaultdict(set)
     for node in graph.nodes:
@@ -119,6 +127,26 @@ def _not_allowed(
             cycle = " -> ".join(edge[0] for edge in nx.find_cycle(pieces))
             problems.append(f"the pieces are not contiguous: values go round {cycle}")
     return problems
+
+
+def _not_met(graph: CostGraph, placement: Mapping[str, str], asked: Sequence[Requirement]) -> Iterator[str]:
+    for one in asked:
+        matched = [node.id for node in graph.nodes for name in (node.id, node.description) if _matches(one, name)]
+        homes = {node: placement[node] for node in matched}
+        if not homes:
+            yield f"{one.text}: matches no node"
+        if one.kind is RequirementKind.COLOCATE and len(set(homes.values())) > 1:
+            yield f"{one.text}: the nodes are on {len(set(homes.values()))} devices"
+        for node, device in homes.items():
+            if (one.kind is RequirementKind.PIN and device not in one.devices) or (
+                one.kind is RequirementKind.FORBID and device in one.devices
+            ):
+                yield f"{one.text}: node {node} is on {device}"
+                break
+
+
+def _matches(requirement: Requirement, name: str) -> bool:
+    return bool(name) and re.fullmatch(requirement.pattern, name) is not None
 
 
 def _groups(graph: CostGraph) -> list[list[str]]:

@@ -53,6 +53,26 @@ def test_a_workload_is_planned_shown_and_checked(run: Run, file, tmp_path: Path)
     assert out.startswith("the plan is allowed, and its largest load is 7 ms as it says\n")
 
 
+def test_requirements_are_kept_recorded_and_checked(run: Run, file, tmp_path: Path) -> None:
+    asked = ("--pin", "op1=GPU:1", "--forbid", "3|4=GPU:1,CPU:0", "--colocate", "op[12]", "--time-limit", "300", "-q")
+    assert run(file(), *asked)[0] == 0
+    path = tmp_path / "work_partitioned" / "plan.json"
+    plan = json.loads(path.read_text())
+    assert {node: device[-5:] for node, device in plan["placement"].items()} == {
+        "1": "GPU:1",
+        "2": "GPU:1",
+        "3": "GPU:0",
+        "4": "GPU:0",
+    }
+    assert [one["kind"] for one in plan["requirements"]] == ["pin", "forbid", "colocate"]
+    assert run(str(path), "--check", "-q")[0] == 0
+    plan["requirements"][0]["devices"] = plan["requirements"][1]["devices"][1:]
+    path.write_text(json.dumps(plan))
+    code, _, err = run(str(path), "--check", "-q")
+    assert code == 6
+    assert "--pin op1=CPU:0: node 1 is on " in err
+
+
 def test_devices_of_ones_own_take_the_place_of_the_files(run: Run, file) -> None:
     code, out, err = run(file(), "--devices", "GPU:0-3", "--json", "--time-limit", "300", "-q", "--dry-run")
     assert (code, err) == (0, "")
@@ -81,6 +101,8 @@ def test_a_changed_plan_fails_its_check(run: Run, file, tmp_path: Path) -> None:
     [
         ({"maxFPGAs": 0, "maxCPUs": 0}, [], 2, "which devices? The cost graph is for 0 devices"),
         ({}, ["--devices", ""], 2, "error: "),
+        ({}, ["--pin", "op9=GPU:0"], 2, "--pin op9=GPU:0: matches no node; near: op4, op3"),
+        ({}, ["--colocate", "op[12]", "--pin", "1=GPU:0", "--pin", "2=GPU:1"], 4, "--colocate op[12]: 1, 2 share"),
         ({}, ["--batch-size", "64"], 2, "is a cost graph, not a model; --batch-size would do nothing"),
         ({"edges": []}, ["--check"], 2, "is a cost graph, not a model; --check would do nothing"),
         ({"nodes": []}, [], 3, "is not a sound cost graph"),

@@ -48,6 +48,7 @@ Run = Callable[..., tuple[int, str, str]]
             [SMALL, *TWO, "--pin", "a=CPU:0", "--pin", "a=CPU:1"],
             "error: --pin puts 'a' on CPU:0 and on CPU:1",
         ),
+        ([SMALL, *TWO, "--forbid", "first"], "--forbid 'first': expected REGEX=DEVICE"),
         ([SMALL, *TWO, "--hardware", "a100-80bg"], "unknown hardware 'a100-80bg'; did you mean a100-80gb"),
         ([SMALL, *TWO, "--link", "nvlnk3"], "unknown link 'nvlnk3'; did you mean nvlink3"),
         ([SMALL, *TWO, "--costs", "mesured"], "--costs: there is no file 'mesured'\n   help: analytic, measured, or"),
@@ -147,12 +148,22 @@ def test_a_model_that_cannot_be_traced_names_its_line(run: Run) -> None:
         (["--pin", "third=CPU:0"], "third=CPU:0: matches no layer and no op"),
         (["--pin", "first=CPU:7"], "CPU:7 is not among the devices (CPU:0, CPU:1)"),
         (["--pin", "(=CPU:0"], "not a regular expression"),
+        (["--forbid", "third=CPU:0"], "third=CPU:0: matches no layer and no op; near: first"),
+        (["--colocate", "third"], "--colocate third: matches no layer and no op"),
     ],
 )
 def test_options_that_the_model_refuses(run: Run, arguments: list[str], said: str) -> None:
     code, out, err = run(SMALL, *TWO, "--dry-run", "-q", *arguments)
     assert (code, out) == (2, "")
     assert said in err
+
+
+def test_requirements_that_contradict_each_other_exit_4(run: Run) -> None:
+    asked = ("--pin", "first=CPU:0", "--pin", "second=CPU:1", "--forbid", "first=CPU:0", "--forbid", "first=CPU:1")
+    code, out, err = run(SMALL, *TWO, "--dry-run", "-q", *asked)
+    assert (code, out) == (4, "")
+    assert "error: no placement of the model can meet 1 of the requirements together" in err
+    assert "--forbid first=CPU:0,CPU:1: first may be on no device only" in err
 
 
 def test_a_model_that_fits_nowhere_exits_4_with_the_numbers(run: Run) -> None:

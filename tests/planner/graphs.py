@@ -15,6 +15,7 @@ from cost_models.topology import Topology, TopologyDevice
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.execution import Execution
 from partitioner.ir.op_graph import Layer, Op, OpGraph, Phase, Tensor, Variable, VariableKind
+from partitioner.ir.requirements import Rule
 from partitioner.ir.stage_programs import StagePrograms
 from partitioner.planner.microbatches import PREFERENCE, Microbatching
 from partitioner.stages.cut import cut
@@ -225,6 +226,13 @@ def random_graphs(draw: st.DrawFn, max_ops: int = 8, training: bool = True) -> B
 def on(costed: CostedGraph, **places: int) -> Mapping[str, int]:
     """A placement: every op on device 0 but for those named."""
     return {op.name: places.get(op.name, 0) for op in costed.graph.ops}
+
+
+def pinned(**places: int) -> tuple[Rule, ...]:
+    """A rule for each op named: the device that it must be on."""
+    return tuple(
+        Rule(text=f"--pin {op}=GPU:{device}", ops=(op,), devices=frozenset([device])) for op, device in places.items()
+    )
 
 
 def pipeline(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import networkx as nx
-from graphs import Builder, chain, random_graphs, topology
+from graphs import Builder, chain, pinned, random_graphs, topology
 from hypothesis import given
 from hypothesis import strategies as st
 
 from partitioner.ir.op_graph import VariableKind
+from partitioner.ir.requirements import Rule
 from partitioner.planner.coarsen import Coarsening, coarsen
 
 
@@ -22,6 +23,7 @@ def test_a_chain_of_layers_is_an_item_per_layer() -> None:
         item_of={"op0": 0, "op1": 1, "op2": 2},
         names=("layer0", "layer1", "layer2"),
         is_lossless=True,
+        allowed=(frozenset({0, 1}),) * 3,
     )
 
 
@@ -72,12 +74,15 @@ def test_a_free_op_does_not_drag_its_busy_layer_into_the_next() -> None:
     assert not together(made, "work", "next")
 
 
-def test_a_pinned_free_op_joins_nobody() -> None:
+def test_a_free_op_joins_nobody_who_may_be_elsewhere() -> None:
     made = Builder()
     made.add("flatten", 0.0, layer="flatten")
     made.add("dense", 1.0, "flatten", layer="dense")
     assert together(made, "flatten", "dense")
-    assert not together(made, "flatten", "dense", keep_apart={"flatten": 0, "dense": 1})
+    assert not together(made, "flatten", "dense", rules=pinned(flatten=0))
+    assert together(made, "flatten", "dense", rules=pinned(dense=0))
+    assert together(made, "flatten", "dense", rules=pinned(flatten=0, dense=0))
+    assert not together(made, "flatten", "dense", rules=pinned(flatten=0, dense=1))
 
 
 def test_the_lightest_joins_the_neighbour_it_exchanges_most_with() -> None:
@@ -89,9 +94,16 @@ def test_the_lightest_joins_the_neighbour_it_exchanges_most_with() -> None:
 
 def test_items_pinned_to_different_devices_do_not_merge_for_size() -> None:
     costed = chain([1.0, 1.0, 1.0], [400, 8, 8]).costed()
-    found = coarsen(costed, max_items=2, keep_apart={"op0": 0, "op1": 1})
+    found = coarsen(costed, max_items=2, rules=pinned(op0=0, op1=1))
     assert found.item_of["op0"] != found.item_of["op1"]
     assert len(found.items) == 2
+
+
+def test_what_is_colocated_is_one_item() -> None:
+    whole = Rule(text="--colocate", ops=("op0", "op2"), together=True)
+    found = coarsen(chain([1.0] * 3, [8] * 3).costed(), rules=[whole, *pinned(op2=1)])
+    assert found.items == (("op0", "op2"), ("op1",))
+    assert found.allowed == ({1}, {0, 1})
 
 
 @given(random_graphs(max_ops=10))

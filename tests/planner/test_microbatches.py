@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations, pairwise, product
 
 import pytest
-from graphs import Builder, link, microbatching, pipeline, random_steps, topology, with_rows
+from graphs import Builder, link, microbatching, pinned, pipeline, random_steps, topology, with_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -109,7 +109,7 @@ def test_layer_split_uses_every_device_and_single_one() -> None:
 
 def test_pins_are_kept() -> None:
     costed = pipeline(4, forward=8.0, backward=16.0).costed(topology(2, wire=FREE))
-    found = find(costed, microbatching(costed, 4), pinned={"f0": 1, "f3": 0})
+    found = find(costed, microbatching(costed, 4), rules=pinned(f0=1, f3=0))
     assert (found.placement["f0"], found.placement["f3"]) == (1, 0)
     assert found.schedule.step_seconds < 4 * 24.0 * 0.8
 
@@ -137,7 +137,7 @@ def test_the_earliest_stages_of_full_devices_recompute_where_that_is_what_it_tak
     limit = peaks[1] - 2**18
     assert peaks[0] < limit
     tight = made.costed(topology(2, wire=FREE, memory_bytes=limit))
-    again = find(tight, microbatching(tight, 4, **choices), pinned={f"f{i}": i // 4 for i in range(8)})
+    again = find(tight, microbatching(tight, 4, **choices), rules=pinned(**{f"f{i}": i // 4 for i in range(8)}))
     assert again.recompute == {0}
     assert largest_peak(again) <= limit
 
@@ -247,7 +247,7 @@ def test_boundaries_are_the_best_there_are(seconds: list[float], num_stages: int
         devices=range(num_stages),
         num_microbatches=1,
         num_live=[0] * num_stages,
-        required={},
+        allowed=items.allowed,
     ).best()
     assert split is not None
     item_seconds = [sum(seconds[int(op[1:])] for op in items.items[item]) for item in order]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
-from graphs import Builder, chain, link, random_graphs, topology, training_chain
+from graphs import Builder, chain, link, pinned, random_graphs, topology, training_chain
 from hypothesis import given
 from hypothesis import strategies as st
 
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import Phase
 from partitioner.ir.problem import PlacementProblem, ProblemLink, Transfer
+from partitioner.ir.requirements import Rule
 from partitioner.planner.buffers import Buffers
 from partitioner.planner.coarsen import coarsen
 from partitioner.planner.problem import adjacent_items, item_bytes, placement_problem
@@ -18,15 +21,15 @@ S = 10**9
 """Nanoseconds of a second."""
 
 
-def problem_of(costed: CostedGraph, **options) -> PlacementProblem:
+def problem_of(costed: CostedGraph, rules: Sequence[Rule] = ()) -> PlacementProblem:
     limits = [placed.memory_bytes for placed in costed.topology.devices]
-    return placement_problem(costed, coarsen(costed), capacities_bytes=limits, **options)
+    return placement_problem(costed, coarsen(costed, rules=rules), capacities_bytes=limits)
 
 
 def test_a_chain_by_hand() -> None:
     wire = link(latency_seconds=1.2345678912e-3, bandwidth_bytes_per_second=3e9)
     costed = chain([1.0, 2.0], [400, 8], [1024, 0]).costed(topology(2, speeds=[1.0, 2.0], wire=wire))
-    problem = problem_of(costed, pinned={"op1": 1})
+    problem = problem_of(costed, pinned(op1=1))
     assert [task.duration_ns for task in problem.tasks] == [(S, S // 2), (2 * S, S)]
     assert [(item.name, item.memory_bytes, item.allowed_devices) for item in problem.items] == [
         ("layer0", 1024, ()),

@@ -150,6 +150,6 @@ def test_sums_need_room() -> None:
 
 
 def test_pins_are_to_devices_of_the_first_replica() -> None:
-    with pytest.raises(UsageError, match="pins") as raised:
+    with pytest.raises(UsageError, match="requirements") as raised:
         planned(devices="GPU:0-3", strategy="mixed", replicas=2, pins={"wide": "GPU:3"})
     assert "GPU:3 is not among the devices (GPU:0, GPU:1)" in raised.value.notes[0]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
+import networkx as nx
 import pytest
-from graphs import Builder, chain, link, random_graphs, topology, training_chain
+from graphs import Builder, chain, link, pinned, random_graphs, topology, training_chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partitioner.errors import InfeasibleError, UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Objective, Strategy
+from partitioner.ir.requirements import Rule
 from partitioner.ir.schedule import Schedule
 from partitioner.planner.bounds import lower_bound_seconds
 from partitioner.planner.coarsen import coarsen
@@ -125,24 +128,36 @@ def test_a_note_says_when_parts_were_joined() -> None:
 
 def test_pins_are_kept() -> None:
     costed = two_towers().costed(topology(2, wire=FAST))
-    found = find(costed, pinned={"a0": 1, "b1": 1, "join": 0})
+    found = find(costed, rules=pinned(a0=1, b1=1, join=0))
     assert [found.placement[name] for name in ("a0", "b1", "join")] == [1, 1, 0]
 
 
-def test_pins_that_tear_items_apart_are_all_reported() -> None:
-    made = Builder()
-    made.add("a1", 1.0, layer="A")
-    made.add("a2", 1.0, "a1", layer="A")
-    made.add("b1", 1.0, "a2", group="g")
-    made.add("b2", 1.0, "b1", group="g")
-    with pytest.raises(UsageError) as raised:
-        find(made.costed(), pinned={"a1": 0, "a2": 1, "b1": 1, "b2": 0})
-    assert raised.value.notes == ("A: pinned to GPU:0 and GPU:1", "b1: pinned to GPU:0 and GPU:1")
-
-
 def test_single_with_pins_to_two_devices() -> None:
-    with pytest.raises(UsageError, match="more than one device"):
-        find(two_towers().costed(), Strategy.SINGLE, pinned={"a0": 0, "b0": 1})
+    with pytest.raises(InfeasibleError) as raised:
+        find(two_towers().costed(), Strategy.SINGLE, rules=pinned(a0=0, b0=1, a1=0))
+    single, first, second, _ = raised.value.notes
+    assert single.startswith("--strategy single: ")
+    assert (first, second) == ("--pin b0=GPU:1: b0 may be on GPU:1 only", "--pin a1=GPU:0: a1 may be on GPU:0 only")
+
+
+def test_single_takes_the_only_device_that_is_left() -> None:
+    rules = [forbidden("a0", 0, 3), forbidden("b1", 1, 3)]
+    found = find(two_towers().costed(topology(3, wire=FAST)), Strategy.SINGLE, rules=rules)
+    assert set(found.placement.values()) == {2}
+
+
+def test_a_layer_split_cannot_use_a_device_where_nothing_may_be() -> None:
+    costed = two_towers().costed(topology(3, wire=FAST))
+    whole = Rule(text="--forbid .*=GPU:1", ops=tuple(costed.graph.op), devices=frozenset({0, 2}))
+    with pytest.raises(InfeasibleError, match="cannot use GPU:1") as raised:
+        find(costed, Strategy.LAYER_SPLIT, rules=[whole])
+    assert raised.value.notes == ("--forbid .*=GPU:1",)
+
+
+def forbidden(op: str, *devices_of_count: int) -> Rule:
+    """A device, and how many there are: the op may be on any other."""
+    device, count = devices_of_count
+    return Rule(text=f"--forbid {op}=GPU:{device}", ops=(op,), devices=frozenset(range(count)) - {device})
 
 
 def test_a_layer_split_of_too_few_parts() -> None:
@@ -202,3 +217,57 @@ def test_the_smallest_largest_peak(made: Builder) -> None:
 def test_one_seed_gives_one_placement(made: Builder) -> None:
     costed = made.costed(topology(2, wire=FAST))
     assert find(costed, seed=3).placement == find(costed, seed=3).placement
+
+
+@st.composite
+def rules_for(draw: st.DrawFn, ops: Sequence[str], count: int) -> tuple[Rule, ...]:
+    """Up to three rules of any kind over some of the ops."""
+    some = st.lists(st.sampled_from(ops), min_size=1, max_size=3, unique=True).map(tuple)
+    devices = st.one_of(st.none(), st.frozensets(st.integers(0, count - 1), min_size=1, max_size=count - 1))
+    made = []
+    for number in range(draw(st.integers(1, 3))):
+        places = draw(devices)
+        made.append(Rule(text=f"{number}", ops=draw(some), devices=places, together=places is None))
+    return tuple(made)
+
+
+def obeys(placement: Mapping[str, int], rules: Sequence[Rule]) -> bool:
+    return all(
+        (rule.devices is None or all(placement[op] in rule.devices for op in rule.ops))
+        and not (rule.together and len({placement[op] for op in rule.ops}) > 1)
+        for rule in rules
+    )
+
+
+def every_placement(costed: CostedGraph) -> Iterator[dict[str, int]]:
+    """All that keep layers and colocation groups together."""
+    together: nx.Graph = nx.Graph()
+    for op in costed.graph.ops:
+        together.add_node(op.name)
+        together.add_edges_from(
+            (op.name, f"{key} {value}") for key, value in (("layer", op.layer), ("group", op.colocation_group)) if value
+        )
+    parts = list(nx.connected_components(together))
+    for devices in product(range(len(costed.topology.devices)), repeat=len(parts)):
+        yield {op: device for part, device in zip(parts, devices, strict=True) for op in part if op in costed.graph.op}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data(), random_graphs(max_ops=6), st.sampled_from([2, 3]), st.sampled_from(list(Objective)))
+def test_brute_force_agrees_under_rules_and_limits(data, made: Builder, count: int, objective: Objective) -> None:
+    rules = data.draw(rules_for([op.name for op in made.ops], count))
+    limit = data.draw(st.sampled_from([2**40, 2**12, 2**11]))
+    costed = made.costed(topology(count, memory_bytes=limit, wire=FAST))
+    allowed = [simulate(costed, one) for one in every_placement(costed) if obeys(one, rules)]
+    fitting = [schedule for schedule in allowed if largest_peak(schedule) <= limit]
+    if not fitting:
+        with pytest.raises(InfeasibleError):
+            find(costed, objective=objective, rules=rules)
+        return
+    found = find(costed, objective=objective, rules=rules)
+    assert obeys(found.placement, rules)
+    assert largest_peak(found.schedule) <= limit
+    if objective is Objective.MEMORY:
+        assert largest_peak(found.schedule) <= min(map(largest_peak, fitting))
+    else:
+        assert found.schedule.step_seconds <= min(one.step_seconds for one in fitting) * TOLERANCE

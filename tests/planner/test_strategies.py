@@ -18,6 +18,7 @@ from partitioner.ir.devices import DeviceName
 from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.exchange_seconds import exchange_seconds, shared_sum_seconds
 from partitioner.planner.microbatches import PREFERENCE
+from partitioner.planner.rules import requirements_of
 from partitioner.planner.shapes import Shape, ShapePlanner
 from partitioner.planner.strategies import best_strategy, candidates
 from partitioner.stages.schedules import ScheduleKind
@@ -46,7 +47,7 @@ def planner(made: Builder, machines: Topology, *counts: int, rows: int = ROWS, *
         "schedules": PREFERENCE,
         "recompute": "auto",
         "objective": Objective.THROUGHPUT,
-        "pins": {},
+        "requirements": (),
         "time_limit_seconds": 2.0,
         "seed": 0,
     }
@@ -182,11 +183,27 @@ def test_twins_must_be_alike() -> None:
     assert "mixed" in families(choose(planner(made, alternating, 1, 2)))
 
 
-def test_pins_keep_one_replica() -> None:
-    found = choose(planner(pipeline(2, forward=8.0), topology(2, wire=FREE), 1, pins={"layer0": "GPU:1"}))
+def test_requirements_that_name_devices_keep_one_replica() -> None:
+    found = choose(
+        planner(pipeline(2, forward=8.0), topology(2, wire=FREE), 1, requirements=requirements_of({"layer0": "GPU:1"}))
+    )
     assert len(found.groups) == 1
     assert found.found.placement["f0"] == 1
-    assert any("pins" in note for note in found.found.notes)
+    assert any("requirements" in note for note in found.found.notes)
+
+
+def test_colocation_does_not() -> None:
+    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=2**16, gradient_bytes=256, parameter_bytes=256)
+    asked = requirements_of(colocate=["layer0|layer3"])
+    found = choose(planner(made, topology(2, wire=link(0.25, 256.0)), 1, 2, 4, requirements=asked))
+    assert found.groups == ((0,), (1,))
+
+
+def test_what_may_not_be_on_a_device_cannot_be_mirrored_there() -> None:
+    plan = planner(pipeline(2), topology(2, wire=FREE), 1, requirements=requirements_of(forbid={"layer0": "GPU:1"}))
+    with pytest.raises(InfeasibleError) as raised:
+        plan(Strategy.MIRRORED, ((0,), (1,)))
+    assert raised.value.notes[0] == "--forbid layer0=GPU:1: layer0 may be on no device only"
 
 
 def test_candidates() -> None:

@@ -11,6 +11,7 @@ from partitioner.ir.cost_graph import CostGraph, CostNode, CostValue
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.plan import PlanDocument
 from partitioner.planner.max_load.plan import plan_cost_graph
+from partitioner.planner.rules import requirements_of
 from partitioner.proof.cost_graph import check_cost_graph_plan
 
 GPU0, GPU1, CPU0 = (DeviceName.parse(name).canonical for name in ("GPU:0", "GPU:1", "CPU:0"))
@@ -56,8 +57,23 @@ def test_plans_are_accepted(plans: dict[bool, PlanDocument], contiguous: bool) -
     assert found.simple_bound <= plan.solver.lower_bound
 
 
+def test_plans_keep_to_requirements() -> None:
+    asked = requirements_of({"n0": "GPU:1", "n5": "CPU:0"}, {"n4": "GPU:1"}, ["n0|n3"])
+    plan = PlanDocument(**plan_cost_graph(GRAPH, [], name="six", source="six.json", requirements=asked, time_limit=300))
+    assert plan.requirements == asked
+    assert (plan.placement["n0"], plan.placement["n3"], plan.placement["n5"]) == (GPU1, GPU1, CPU0)
+    assert plan.placement["n4"] != GPU1
+    assert check_cost_graph_plan(plan, GRAPH).problems == ()
+    # The CPU takes 20 for node 5, which nobody can help.
+    assert (plan.solver.objective, plan.solver.lower_bound) == (20.0, 20.0)
+
+
 def with_placement(plan: PlanDocument, **moved: str) -> PlanDocument:
     return replace(plan, placement={**plan.placement, **moved})
+
+
+def with_requirements(plan: PlanDocument, **asked) -> PlanDocument:
+    return replace(plan, requirements=requirements_of(**asked))
 
 
 def with_solver(plan: PlanDocument, **changed) -> PlanDocument:
@@ -81,6 +97,10 @@ MUTATIONS: dict[str, Callable[[PlanDocument], PlanDocument]] = {
     "optimal with a gap": lambda plan: with_solver(
         plan, status="optimal", lower_bound=plan.solver.objective / 2, gap=0.5
     ),
+    "--pin n3=GPU:7: node n3 is on ": lambda plan: with_requirements(plan, pins={"n3": "GPU:7"}),
+    "--forbid n[0-3]=": lambda plan: with_requirements(plan, forbid={"n[0-3]": ["GPU:0", "GPU:1", "CPU:0"]}),
+    "--colocate n.: the nodes are on 2 devices": lambda plan: with_requirements(plan, colocate=["n."]),
+    "--colocate m.: matches no node": lambda plan: with_requirements(plan, colocate=["m."]),
     "values go round": lambda plan: with_placement(plan, n0=GPU0, n1=GPU1, n2=GPU1, n3=GPU0, n4=GPU1),
 }
 

@@ -19,7 +19,8 @@ def _dearest_item(problem: MaxLoadProblem) -> int:
     kinds = {device.kind: device for device in problem.devices}.values()
     bound = 0
     for item in problem.items:
-        costs = [item.cost_on(device) for device in kinds if device.is_cpu or not item.needs_cpu]
+        places = [d for n, d in enumerate(problem.devices) if n not in item.barred] if item.barred else kinds
+        costs = [item.cost_on(device) for device in places]
         bound = max(bound, min(costs, default=0))
     return bound
 

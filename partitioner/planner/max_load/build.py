@@ -1,13 +1,15 @@
-"""From a cost graph and devices to the max-load problem in integers: colocated nodes become one item."""
+"""From a cost graph, devices and rules to the max-load problem in integers: colocated nodes become one item."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from partitioner.ir.cost_graph import CostGraph
 from partitioner.ir.max_load import LoadDevice, LoadItem, MaxLoadProblem, SharedValue
+from partitioner.ir.requirements import Rule
+from partitioner.planner.conflicts import allowed_devices, refuse_contradictions
 
 _LARGEST_TOTAL = 1e11
 """All costs together, in integers: ten digits are kept, and sums of sums stay far below 64 bits."""
@@ -30,27 +32,38 @@ def build_problem(
     graph: CostGraph,
     devices: Sequence[LoadDevice],
     *,
+    rules: Sequence[Rule] = (),
     contiguous: bool = False,
     time_limit_seconds: float = 60.0,
     work_limit: float | None = None,
     seed: int = 0,
 ) -> BuiltProblem:
-    """Nodes of one group become one item; items precede each other as edges between their forward nodes say."""
-    item_of = _item_numbers(graph)
+    """What shares a device becomes one item; items precede each other as edges between their forward nodes say.
+
+    Raises:
+        InfeasibleError: Rules contradict each other, or what a node needs.
+    """
+    every_rule = [*_rules_of_nodes(graph, devices), *rules]
+    set_of = {node.id: ("node", node.id) if node.group is None else ("group", node.group) for node in graph.nodes}
+    refuse_contradictions(set_of, every_rule, [device.name for device in devices], what="the cost graph")
+    joined, allowed = allowed_devices(set_of, every_rule, len(devices))
+    item_of = _item_numbers(graph, {node: joined[one] for node, one in set_of.items()})
+    root = {item_of[node]: joined[one] for node, one in set_of.items()}
     unit = _unit(graph)
     num_items = len(set(item_of.values()))
     members: list[list[int]] = [[] for _ in range(num_items)]
     for index, node in enumerate(graph.nodes):
         members[item_of[node.id]].append(index)
     items = []
-    for indices in members:
+    everywhere = frozenset(range(len(devices)))
+    for number, indices in enumerate(members):
         nodes = [graph.nodes[index] for index in indices]
         items.append(
             LoadItem(
                 accelerator_cost=round(math.fsum(node.accelerator_cost for node in nodes) / unit),
                 cpu_cost=round(math.fsum(node.cpu_cost for node in nodes) / unit),
                 memory_bytes=math.ceil(math.fsum(node.memory_bytes for node in nodes)),
-                needs_cpu=any(node.needs_cpu for node in nodes),
+                barred=everywhere - allowed.get(root[number], everywhere),
             )
         )
     costs: dict[tuple[int, ...], list[float]] = {}
@@ -72,13 +85,16 @@ def build_problem(
     return BuiltProblem(problem=problem, item_of=item_of, unit=unit)
 
 
-def _item_numbers(graph: CostGraph) -> dict[str, int]:
+def _rules_of_nodes(graph: CostGraph, devices: Sequence[LoadDevice]) -> list[Rule]:
+    needs_cpu = tuple(node.id for node in graph.nodes if node.needs_cpu)
+    cpus = frozenset(index for index, device in enumerate(devices) if device.is_cpu)
+    return [Rule(text="nodes that no accelerator can run", ops=needs_cpu, devices=cpus)] if needs_cpu else []
+
+
+def _item_numbers(graph: CostGraph, set_of: Mapping[str, Hashable]) -> dict[str, int]:
     """Node id -> number of its item, counted in the order of the file."""
-    number: dict[tuple[str, str], int] = {}
-    return {
-        node.id: number.setdefault(("node", node.id) if node.group is None else ("group", node.group), len(number))
-        for node in graph.nodes
-    }
+    number: dict[Hashable, int] = {}
+    return {node.id: number.setdefault(set_of[node.id], len(number)) for node in graph.nodes}
 
 
 def _precedences(graph: CostGraph, item_of: dict[str, int]) -> set[tuple[int, int]]:

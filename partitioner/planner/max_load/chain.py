@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ from partitioner.ir.max_load import MaxLoadProblem
 from partitioner.planner.max_load.loads import assign_pieces, device_groups
 
 _NEVER = np.int64(2**61)
+_MOST_WORK = 10**9
 
 _Rule = Callable[[MaxLoadProblem, list[int], list[list[int]], list[int]], int]
 """Which of the ready items comes next, given the values that touch each item and how many items each has left."""
@@ -31,18 +33,21 @@ def cut_order(problem: MaxLoadProblem, order: Sequence[int]) -> tuple[int, tuple
     groups = device_groups(problem)
     costs = [interval_costs(problem, order, group[0]) for group in groups]
     start = (0,) * len(groups)
+    all_counts = np.ndindex(*(len(group) + 1 for group in groups))
+    if math.prod(len(group) + 1 for group in groups) * len(order) ** 2 > _MOST_WORK:
+        all_counts = _one_by_one(problem, order, groups)
     table: dict[tuple[int, ...], NDArray[np.int64]] = {start: np.full(len(order) + 1, _NEVER)}
     table[start][0] = 0
     choice: dict[tuple[int, ...], list[tuple[int, NDArray[np.int64]]]] = {}
     # Devices in use only grow, so counts in lexicographic order see their predecessors first.
-    for counts in np.ndindex(*(len(group) + 1 for group in groups)):
+    for counts in all_counts:
         if counts == start:
             continue
         best = np.full(len(order) + 1, _NEVER)
         choice[counts] = []
         for group, count in enumerate(counts):
-            if count:
-                before = table[(*counts[:group], count - 1, *counts[group + 1 :])]
+            before = table.get((*counts[:group], count - 1, *counts[group + 1 :]))
+            if before is not None:
                 ends = np.maximum(before[:, None], costs[group])
                 begin = ends.argmin(axis=0)
                 value = ends[begin, np.arange(len(order) + 1)]
@@ -63,6 +68,24 @@ def cut_order(problem: MaxLoadProblem, order: Sequence[int]) -> tuple[int, tuple
     return value, assign_pieces(problem, pieces[::-1])
 
 
+def _one_by_one(
+    problem: MaxLoadProblem, order: Sequence[int], groups: Sequence[Sequence[int]]
+) -> Iterator[tuple[int, ...]]:
+    """How many devices of each group are in use if they come in one order: as their own items do, then the others."""
+    places: dict[int, list[int]] = {index: [] for index in range(len(groups))}
+    for place, number in enumerate(order):
+        if barred := problem.items[number].barred:
+            for index, group in enumerate(groups):
+                if group[0] not in barred:
+                    places[index].append(place)
+    row = sorted(places, key=lambda index: sum(places[index]) / len(places[index]) if places[index] else len(order))
+    counts = [0] * len(groups)
+    for index in row:
+        for _ in groups[index]:
+            counts[index] += 1
+            yield tuple(counts)
+
+
 def interval_costs(problem: MaxLoadProblem, order: Sequence[int], device: int) -> NDArray[np.int64]:
     """`costs[i, j]` is the load of a device that has the items i to j - 1 of the order; what is not allowed is dear."""
     size = len(order)
@@ -79,7 +102,7 @@ def interval_costs(problem: MaxLoadProblem, order: Sequence[int], device: int) -
         forbidden = forbidden | (of_interval([item.memory_bytes for item in items]) > place.capacity_bytes)
     if not place.is_cpu:
         costs = costs + _interval_transfers(problem, order)
-        forbidden = forbidden | (of_interval([int(item.needs_cpu) for item in items]) > 0)
+    forbidden = forbidden | (of_interval([int(device in item.barred) for item in items]) > 0)
     return np.where(forbidden, _NEVER, np.where(begin == end, 0, costs))
 
 

@@ -31,7 +31,7 @@ def _best_pairs(problem: MaxLoadProblem, most: int, heaviest: int) -> dict[int, 
     scored = sorted(
         (-cost / ((weight[a] + light) * (weight[b] + light)) ** 0.5, a, b)
         for (a, b), cost in apart.items()
-        if weight[a] + weight[b] <= heaviest and problem.items[a].needs_cpu == problem.items[b].needs_cpu
+        if weight[a] + weight[b] <= heaviest and problem.items[a].barred == problem.items[b].barred
     )
     pairs: dict[int, int] = {}
     used: set[int] = set()

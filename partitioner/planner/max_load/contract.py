@@ -48,7 +48,7 @@ def merge(problem: MaxLoadProblem, labels: Sequence[int]) -> Contracted:
                 accelerator_cost=sum(item.accelerator_cost for item in items),
                 cpu_cost=sum(item.cpu_cost for item in items),
                 memory_bytes=sum(item.memory_bytes for item in items),
-                needs_cpu=any(item.needs_cpu for item in items),
+                barred=frozenset().union(*(item.barred for item in items)),
             )
             for items in members
         ),
@@ -97,7 +97,7 @@ def _idle_moves(problem: MaxLoadProblem) -> dict[int, int]:
         after[a].add(b)
     moves: dict[int, int] = {}
     for index, item in enumerate(problem.items):
-        if any((item.accelerator_cost, item.cpu_cost, item.memory_bytes, item.needs_cpu)) or len(touching[index]) > 1:
+        if any((item.accelerator_cost, item.cpu_cost, item.memory_bytes, item.barred)) or len(touching[index]) > 1:
             continue
         hosts = set(touching[index][0].items) - {index} if touching[index] else set(range(len(problem.items))) - {index}
         if problem.contiguous:

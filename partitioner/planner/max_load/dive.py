@@ -97,9 +97,10 @@ class Diver:
         for rank, device in enumerate(accelerators):
             if not _may_fit(problem, taken, limit, len(accelerators) - rank):
                 return None
+            barred = {item for item, one in enumerate(problem.items) if device in one.barred}
             left = sum(int(price) for item, price in enumerate(prices) if item not in taken)
             for least in (int(share * left / (len(accelerators) - rank)) for share in _LEAST_SHARES):
-                sets = fullest_sets(level.row, prices, limit, least, _MOST_POINTS, taken)
+                sets = fullest_sets(level.row, prices, limit, least, _MOST_POINTS, barred | taken.keys())
                 budget.work -= sets.work
                 if budget.is_spent:
                     return None
@@ -139,7 +140,7 @@ def _with_the_rest(problem: MaxLoadProblem, taken: dict[int, int], load: list[in
         costs = {
             device: load[device] + item.cost_on(place)
             for device, place in enumerate(problem.devices)
-            if place.is_cpu or not item.needs_cpu
+            if device not in item.barred
         }
         if not costs:
             return None

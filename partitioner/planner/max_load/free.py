@@ -61,8 +61,7 @@ class FreeModel:
     def _every_item_has_a_device(self) -> None:
         for index, item in enumerate(self._problem.items):
             if index not in self._fixed:
-                allowed = [d for d in self._devices if self._problem.devices[d].is_cpu or not item.needs_cpu]
-                self.on[index] = {device: self.cp.new_bool_var("") for device in allowed}
+                self.on[index] = {d: self.cp.new_bool_var("") for d in self._devices if d not in item.barred}
                 self.cp.add_exactly_one(self.on[index].values())
 
     def _load_on(self, device: int) -> cp_model.LinearExprT:

@@ -33,8 +33,8 @@ def violations(problem: MaxLoadProblem, assignment: Sequence[int]) -> Iterator[s
     held = [0] * len(problem.devices)
     for index, (item, device) in enumerate(zip(problem.items, assignment, strict=True)):
         held[device] += item.memory_bytes
-        if item.needs_cpu and not problem.devices[device].is_cpu:
-            yield f"item {index} needs a CPU"
+        if device in item.barred:
+            yield f"item {index} may not be on {problem.devices[device].name}"
     for device, used in zip(problem.devices, held, strict=True):
         if device.capacity_bytes is not None and used > device.capacity_bytes:
             yield f"{device.name} would hold {used} bytes of {device.capacity_bytes}"
@@ -56,9 +56,13 @@ def device_order(problem: MaxLoadProblem, assignment: Sequence[int]) -> list[int
 
 def device_groups(problem: MaxLoadProblem) -> list[list[int]]:
     """Devices that may trade places without changing anything, together; in order of the first of each."""
+    barred: dict[int, list[int]] = {}
+    for number, item in enumerate(problem.items):
+        for index in item.barred:
+            barred.setdefault(index, []).append(number)
     groups: dict[tuple[object, ...], list[int]] = {}
     for index, device in enumerate(problem.devices):
-        groups.setdefault((device.kind, device.capacity_bytes), []).append(index)
+        groups.setdefault((device.kind, device.capacity_bytes, *barred.get(index, ())), []).append(index)
     return list(groups.values())
 
 

@@ -25,9 +25,11 @@ from partitioner.ir.plan import (
     Stage,
     Strategy,
 )
+from partitioner.ir.requirements import Requirement
 from partitioner.planner.max_load.build import BuiltProblem, build_problem
 from partitioner.planner.max_load.client import MaxLoadResult, solve
 from partitioner.planner.max_load.loads import device_order, loads, violations
+from partitioner.planner.rules import rules_of_cost_graph
 from partitioner.planner.topology import memory_limits
 
 _SECONDS = {"ms": 1e-3, "s": 1.0}
@@ -40,6 +42,7 @@ def plan_cost_graph(
     *,
     name: str,
     source: str,
+    requirements: Sequence[Requirement] = (),
     contiguous: bool = False,
     memory_limit: str | None = None,
     time_limit: float = 60.0,
@@ -54,6 +57,7 @@ def plan_cost_graph(
         devices: Where; without any, as many GPUs and CPUs as the file is for.
         name: Of the graph, for people.
         source: Where it was read.
+        requirements: What nodes may be on and with.
         contiguous: Whether pieces must be contiguous.
         memory_limit: As `--memory-limit`; else GPUs have what the file says, and CPUs no limit.
         time_limit: Seconds for the search.
@@ -62,7 +66,7 @@ def plan_cost_graph(
         on_progress: Is told objective and bound in the graph's unit, and the seconds so far.
 
     Raises:
-        UsageError: There are no devices.
+        UsageError: There are no devices, or requirements cannot be read.
         InfeasibleError: It is proved that no placement is allowed.
         TimeLimitError: None was found in time.
     """
@@ -70,7 +74,13 @@ def plan_cost_graph(
     places = _load_devices(graph, names, memory_limit)
     _refuse_overfull(graph, places)
     built = build_problem(
-        graph, places, contiguous=contiguous, time_limit_seconds=time_limit, work_limit=work_limit, seed=seed
+        graph,
+        places,
+        rules=rules_of_cost_graph(graph, requirements, names),
+        contiguous=contiguous,
+        time_limit_seconds=time_limit,
+        work_limit=work_limit,
+        seed=seed,
     )
 
     def progress(answer: MaxLoadAnswer, seconds: float) -> None:
@@ -80,7 +90,7 @@ def plan_cost_graph(
     result = solve(built.problem, progress)
     if result.answer.assignment is None:
         raise _no_plan(graph, places, result, contiguous=contiguous, time_limit=time_limit)
-    return _fields(graph, built, result, name=name, source=source)
+    return _fields(graph, built, result, name=name, source=source) | {"requirements": tuple(requirements)}
 
 
 def _devices_of_file(graph: CostGraph) -> list[DeviceName]:

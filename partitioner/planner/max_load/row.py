@@ -88,6 +88,7 @@ def _steps(
     free, slot = list(range(0, 2 * _SLOTS, 2)), dict[int, int]()
     states = np.zeros(1, dtype=np.int64)
     steps: list[Step] = []
+    accelerators = problem.accelerators
     for index in order:
         for value in touching[index]:
             if value not in slot:
@@ -95,7 +96,7 @@ def _steps(
                     return None
                 slot[value] = free.pop()
         item = problem.items[index]
-        own = (0, int(_NEVER) if item.needs_cpu else item.accelerator_cost)
+        own = (0, int(_NEVER) if accelerators <= item.barred else item.accelerator_cost)
         reached, loads = [], []
         for choice in (0, 1):
             state, load = states.copy(), np.full(len(states), own[choice], dtype=np.int64)

@@ -26,22 +26,26 @@ def raise_by_items(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
 
     Below that load the item is on a CPU, as are all items with dearer surroundings; CPUs may not have room for them.
     """
-    num_cpus = sum(device.is_cpu for device in problem.devices)
-    if num_cpus == len(problem.devices):
+    accelerators = problem.accelerators
+    cpus = frozenset(range(len(problem.devices))) - accelerators
+    if not accelerators:
         return
     arcs = _cut_arcs(problem)
     dear = [item.accelerator_cost for item in problem.items]
     for value in problem.values:
         for index in value.items:
             dear[index] += value.cost
-    movable = [index for index, item in enumerate(problem.items) if not item.needs_cpu]
+    movable = [index for index, item in enumerate(problem.items) if not accelerators <= item.barred]
     flows = sorted(movable, key=lambda index: -dear[index])[:_MAX_FLOWS]
-    on_cpus = sum(item.cpu_cost for item in problem.items if item.needs_cpu)
+    on_cpus = sum(item.cpu_cost for item in problem.items if accelerators <= item.barred)
     surroundings = [(_cheapest_surroundings(problem, arcs, index), index) for index in flows]
     for bound, index in sorted(surroundings, reverse=True):
+        if cpus <= problem.items[index].barred:
+            incumbent.raise_bound(bound)
+            break
         cost = problem.items[index].cpu_cost
         on_cpus += cost
-        incumbent.raise_bound(min(bound, max(-(-on_cpus // num_cpus), cost)) if num_cpus else bound)
+        incumbent.raise_bound(min(bound, max(-(-on_cpus // len(cpus)), cost)))
 
 
 def _cut_arcs(problem: MaxLoadProblem) -> tuple[list[int], list[int], list[int]]:
@@ -139,8 +143,9 @@ class _OneAccelerator:
                 self.cp.add_bool_or(~self.inside[a], self.inside[b], pays)
             terms.append(value.cost * pays)
         self.load = sum(terms)
+        accelerators = problem.accelerators
         for item, here in zip(problem.items, self.inside, strict=True):
-            if item.needs_cpu:
+            if accelerators <= item.barred:
                 self.cp.add_bool_or(~here)
 
     def worth(self, prices: Sequence[int]) -> cp_model.LinearExprT:

@@ -90,9 +90,9 @@ class StageModel:
             terms = [item.cost_on(device) * here for item, here in zip(problem.items, inside, strict=True)]
             if not device.is_cpu:
                 terms += [cost * pays for cost, pays in moved]
-                for item, here in zip(problem.items, inside, strict=True):
-                    if item.needs_cpu:
-                        self.cp.add_implication(chosen, ~here)
+            for item, here in zip(problem.items, inside, strict=True):
+                if group[0] in item.barred:
+                    self.cp.add_implication(chosen, ~here)
             self.cp.add(sum(terms) <= self.max_load).only_enforce_if(chosen)
             held = sum(item.memory_bytes for item in problem.items)
             if device.capacity_bytes is not None and held > device.capacity_bytes:

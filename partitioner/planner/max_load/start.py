@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partitioner.ir.max_load import MaxLoadProblem
+from partitioner.ir.max_load import LoadItem, MaxLoadProblem
 from partitioner.planner.max_load.chain import best_chain
 from partitioner.planner.max_load.contract import without_cycles
 from partitioner.planner.max_load.loads import violations
@@ -22,10 +22,9 @@ def _packed(problem: MaxLoadProblem) -> tuple[int, ...] | None:
     room = [device.capacity_bytes for device in problem.devices]
     load = [0] * len(problem.devices)
     assignment = [0] * len(problem.items)
-    for index in sorted(range(len(problem.items)), key=lambda one: (-problem.items[one].memory_bytes, one)):
+    for index in sorted(range(len(problem.items)), key=lambda one: _hardest_first(problem.items[one])):
         item = problem.items[index]
-        fits = [d for d, device in enumerate(problem.devices) if _has_room(room[d], item.memory_bytes)
-                and (device.is_cpu or not item.needs_cpu)]  # fmt: skip
+        fits = [d for d in range(len(room)) if d not in item.barred and _has_room(room[d], item.memory_bytes)]
         if not fits:
             return None
         device = min(fits, key=lambda d: load[d] + item.cost_on(problem.devices[d]))
@@ -34,6 +33,10 @@ def _packed(problem: MaxLoadProblem) -> tuple[int, ...] | None:
         load[device] += item.cost_on(problem.devices[device])
         assignment[index] = device
     return tuple(assignment)
+
+
+def _hardest_first(item: LoadItem) -> tuple[int, int]:
+    return -len(item.barred), -item.memory_bytes
 
 
 def _has_room(room: int | None, size_bytes: int) -> bool:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from partitioner.ir.cost_graph import CostGraph, CostNode, CostValue
 from partitioner.ir.max_load import DeviceKind, LoadDevice
+from partitioner.ir.requirements import Requirement, RequirementKind
 
 
 def gpu(index: int, capacity_bytes: int | None = None) -> LoadDevice:
@@ -48,7 +49,9 @@ def max_load(graph: CostGraph, placement: dict[str, LoadDevice]) -> float:
     return max(load.values())
 
 
-def is_allowed(graph: CostGraph, placement: dict[str, LoadDevice], contiguous: bool) -> bool:
+def is_allowed(
+    graph: CostGraph, placement: dict[str, LoadDevice], contiguous: bool, asked: Sequence[Requirement] = ()
+) -> bool:
     groups: dict[str, set[str]] = {}
     held: dict[LoadDevice, float] = {}
     for node in graph.nodes:
@@ -59,7 +62,16 @@ def is_allowed(graph: CostGraph, placement: dict[str, LoadDevice], contiguous: b
             return False
     fits = all(device.capacity_bytes is None or used <= device.capacity_bytes for device, used in held.items())
     together = all(len(names) == 1 for names in groups.values())
-    return fits and together and (not contiguous or _has_order(graph, placement))
+    met = all(is_met(one, placement) for one in asked)
+    return fits and together and met and (not contiguous or _has_order(graph, placement))
+
+
+def is_met(asked: Requirement, placement: dict[str, LoadDevice]) -> bool:
+    """Whether the nodes that are named, `0|3|4`, are where they may be."""
+    names = {placement[node].name for node in asked.pattern.split("|")}
+    if asked.kind is RequirementKind.COLOCATE:
+        return len(names) == 1
+    return names <= set(asked.devices) if asked.kind is RequirementKind.PIN else names.isdisjoint(asked.devices)
 
 
 def _has_order(graph: CostGraph, placement: dict[str, LoadDevice]) -> bool:
@@ -74,15 +86,19 @@ def _has_order(graph: CostGraph, placement: dict[str, LoadDevice]) -> bool:
     return any(all(o.index(a) <= o.index(b) for a, b in crossing) for o in itertools.permutations(names))
 
 
-def best_by_trying(graph: CostGraph, devices: Sequence[LoadDevice], contiguous: bool) -> float | None:
+def best_by_trying(
+    graph: CostGraph, devices: Sequence[LoadDevice], contiguous: bool, asked: Sequence[Requirement] = ()
+) -> float | None:
     """The smallest largest load of all allowed placements; None if none is allowed."""
-    return min(_loads_of_all(graph, devices, contiguous), default=None)
+    return min(_loads_of_all(graph, devices, contiguous, asked), default=None)
 
 
-def _loads_of_all(graph: CostGraph, devices: Sequence[LoadDevice], contiguous: bool) -> Iterator[float]:
+def _loads_of_all(
+    graph: CostGraph, devices: Sequence[LoadDevice], contiguous: bool, asked: Sequence[Requirement]
+) -> Iterator[float]:
     for chosen in itertools.product(devices, repeat=len(graph.nodes)):
         placement = {node.id: device for node, device in zip(graph.nodes, chosen, strict=True)}
-        if is_allowed(graph, placement, contiguous):
+        if is_allowed(graph, placement, contiguous, asked):
             yield max_load(graph, placement)
 
 
@@ -103,6 +119,18 @@ def cost_graphs(draw: st.DrawFn) -> CostGraph:
         needs_cpu=[draw(st.integers(0, 15)) == 0 for _ in range(size)],
         is_backward=[index >= first_backward for index in range(size)],
     )
+
+
+@st.composite
+def requirement_lists(draw: st.DrawFn, graph: CostGraph, devices: Sequence[LoadDevice]) -> tuple[Requirement, ...]:
+    """Up to three, of any kind, each about up to three nodes."""
+    some_nodes = st.lists(st.sampled_from([node.id for node in graph.nodes]), min_size=1, max_size=3, unique=True)
+    made = []
+    for kind in draw(st.lists(st.sampled_from(list(RequirementKind)), max_size=3)):
+        most = {RequirementKind.PIN: 1, RequirementKind.FORBID: 2, RequirementKind.COLOCATE: 0}[kind]
+        names = st.lists(st.sampled_from([d.name for d in devices]), min_size=min(most, 1), max_size=most, unique=True)
+        made.append(Requirement(kind=kind, pattern="|".join(draw(some_nodes)), devices=tuple(draw(names))))
+    return tuple(made)
 
 
 @st.composite

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from instances import cost_graphs, gpu, graph
+from instances import cost_graphs, cpu, gpu, graph
 
 from partitioner.ir.max_load import MaxLoadProblem
 from partitioner.planner.max_load.build import build_problem
@@ -24,7 +24,7 @@ def load_of(problem: MaxLoadProblem, chosen: set[int]) -> int:
 @given(of=cost_graphs(), data=st.data())
 @settings(max_examples=150, deadline=None)
 def test_all_sets_tried_are_no_better(of, data: st.DataObject) -> None:
-    problem = build_problem(of, (gpu(0), gpu(1))).problem
+    problem = build_problem(of, (gpu(0), gpu(1), cpu())).problem
     size = len(problem.items)
     row = narrow_row(problem, 10**6)
     assert row is not None and sorted(step.item for step in row) == list(range(size))
@@ -34,7 +34,9 @@ def test_all_sets_tried_are_no_better(of, data: st.DataObject) -> None:
     least = data.draw(st.integers(-5, 20))
     found = fullest_sets(row, prices, limit, least, 10**6, without)
     assert found.is_complete
-    allowed = [item for item in range(size) if item not in without and not problem.items[item].needs_cpu]
+    allowed = [
+        item for item in range(size) if item not in without and not problem.accelerators <= problem.items[item].barred
+    ]
     sets = [set(some) for count in range(len(allowed) + 1) for some in itertools.combinations(allowed, count)]
     tried = [(load_of(problem, some), int(prices[list(some)].sum()) if some else 0) for some in sets]
     for most_load in {load for load, _ in tried if load <= limit}:

@@ -12,26 +12,49 @@ from textwrap import dedent
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from instances import best_by_trying, cost_graphs, cpu, device_lists, gpu, graph, is_allowed, max_load
+from instances import (
+    best_by_trying,
+    cost_graphs,
+    cpu,
+    device_lists,
+    gpu,
+    graph,
+    is_allowed,
+    max_load,
+    requirement_lists,
+)
 
+from partitioner.errors import InfeasibleError
 from partitioner.ir.cost_graph import CostGraph
+from partitioner.ir.devices import DeviceName
 from partitioner.ir.json import to_json
 from partitioner.ir.max_load import LoadDevice, MaxLoadAnswer, MaxLoadProblem
+from partitioner.planner.max_load import chain
 from partitioner.planner.max_load.bounds import quick_bound
 from partitioner.planner.max_load.build import build_problem
 from partitioner.planner.max_load.chain import cut_order
 from partitioner.planner.max_load.loads import loads, violations
 from partitioner.planner.max_load.start import first_fit
+from partitioner.planner.rules import requirements_of, rules_of_cost_graph
+from partitioner.planner.topology import parse_devices
 
 Solve = Callable[[MaxLoadProblem], list[MaxLoadAnswer]]
 CLOSE = 1e-8
 
 
-@given(of=cost_graphs(), devices=device_lists(), contiguous=st.booleans())
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_brute_force_agrees(solve: Solve, of: CostGraph, devices: tuple[LoadDevice, ...], contiguous: bool) -> None:
-    built = build_problem(of, devices, contiguous=contiguous, time_limit_seconds=600)
-    best = best_by_trying(of, devices, contiguous)
+@given(data=st.data(), of=cost_graphs(), devices=device_lists(), contiguous=st.booleans())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_brute_force_agrees(
+    solve: Solve, data: st.DataObject, of: CostGraph, devices: tuple[LoadDevice, ...], contiguous: bool
+) -> None:
+    asked = data.draw(requirement_lists(of, devices))
+    best = best_by_trying(of, devices, contiguous, asked)
+    rules = rules_of_cost_graph(of, asked, [DeviceName.parse(device.name) for device in devices])
+    try:
+        built = build_problem(of, devices, rules=rules, contiguous=contiguous, time_limit_seconds=600)
+    except InfeasibleError:  # they contradict each other
+        assert best is None
+        return
     told = solve(built.problem)
     answer = told[-1]
     if best is None:
@@ -40,7 +63,7 @@ def test_brute_force_agrees(solve: Solve, of: CostGraph, devices: tuple[LoadDevi
     assert answer.status == "optimal" and answer.assignment is not None and answer.max_load is not None
     by_name = {device.name: device for device in devices}
     placement = {node: by_name[name] for node, name in built.placement(answer.assignment).items()}
-    assert is_allowed(of, placement, contiguous)
+    assert is_allowed(of, placement, contiguous, asked)
     assert max_load(of, placement) == pytest.approx(best, abs=CLOSE)
     assert answer.max_load * built.unit == pytest.approx(best, abs=CLOSE)
     assert all(one.lower_bound * built.unit <= best + CLOSE for one in told)
@@ -96,15 +119,36 @@ def test_the_seed_and_the_work_settle_the_answer(solve: Solve) -> None:
     assert (first.assignment, first.lower_bound) == (second.assignment, second.lower_bound)
 
 
-@given(of=cost_graphs(), devices=device_lists())
+@given(data=st.data(), of=cost_graphs(), devices=device_lists())
 @settings(max_examples=60, deadline=None)
-def test_intervals_of_a_row_are_cut_at_best(of: CostGraph, devices: tuple[LoadDevice, ...]) -> None:
+def test_intervals_of_a_row_are_cut_at_best(
+    data: st.DataObject, of: CostGraph, devices: tuple[LoadDevice, ...]
+) -> None:
     """All ways to cut the row of items into intervals, one per device in any order, tried one by one."""
-    problem = build_problem(of, devices).problem
+    asked = data.draw(requirement_lists(of, devices))
+    try:
+        rules = rules_of_cost_graph(of, asked, [DeviceName.parse(device.name) for device in devices])
+        problem = build_problem(of, devices, rules=rules).problem
+    except InfeasibleError:
+        return
     row = tuple(range(len(problem.items)))
     found = cut_order(problem, row)
     best = best_of_cuts(problem)
     assert (found[0] if found else None) == best
+
+
+def test_devices_that_are_all_told_apart_come_as_their_own_items_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain of eight on four devices, the third piece of which is pinned to the first device, and so on."""
+    of = graph([1.0] * 8, [(index, index + 1) for index in range(7)], [0.5] * 8)
+    devices = tuple(gpu(index) for index in range(4))
+    asked = requirements_of({"4": "GPU:0", "7": "GPU:1", "0": "GPU:2", "2": "GPU:3"})
+    rules = rules_of_cost_graph(of, asked, parse_devices("GPU:0-3"))
+    built = build_problem(of, devices, rules=rules)
+    monkeypatch.setattr(chain, "_MOST_WORK", 0)
+    found = cut_order(built.problem, range(8))
+    assert found is not None
+    assert found[1] == (2, 2, 3, 3, 0, 0, 1, 1)
+    assert found[0] * built.unit == pytest.approx(3.0)
 
 
 def best_of_cuts(problem: MaxLoadProblem) -> int | None:
@@ -128,6 +172,8 @@ from partitioner.planner.max_load.free import FreeModel, in_order
 from partitioner.planner.max_load.loads import loads
 from partitioner.planner.max_load.stages import StageModel
 from partitioner.planner.max_load.start import first_fit
+from partitioner.planner.rules import requirements_of, rules_of_cost_graph
+from partitioner.planner.topology import parse_devices
 
 for line in sys.stdin:
     problem = from_json(line, MaxLoadProblem)

@@ -1,0 +1,114 @@
+"""Requirements that contradict each other: found before anything is searched, and told as few as explain it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeVar
+
+from networkx.utils import UnionFind
+
+from partitioner.errors import InfeasibleError
+from partitioner.ir.devices import short_name
+from partitioner.ir.requirements import Rule
+
+T = TypeVar("T")
+Root = TypeVar("Root", bound=Hashable)
+
+_MAX_NAMED = 5
+
+
+def smallest_conflict(facts: Sequence[T], can_hold: Callable[[Sequence[T]], bool]) -> list[T]:
+    """Facts that cannot hold together, though all but any one of them can (a deletion filter).
+
+    J. Chinneck, E. Dravnieks, "Locating minimal infeasible constraint sets in linear programs", 1991. Asks once for
+    each fact.
+
+    Args:
+        facts: Facts that cannot hold together; of conflicts that there are, one of those late among them is found.
+        can_hold: Whether some of them can.
+    """
+    needed = list(facts)
+    for fact in facts:
+        others = [one for one in needed if one is not fact]
+        if not can_hold(others):
+            needed = others
+    return needed
+
+
+def allowed_devices(
+    set_of: Mapping[str, Root], rules: Sequence[Rule], num_devices: int
+) -> tuple[UnionFind, dict[Root, frozenset[int]]]:
+    """What rules make of sets of ops that share a device: sets joined, and the devices left for those with fewer.
+
+    Args:
+        set_of: By op, a name of its set.
+        rules: The rules.
+        num_devices: Number of devices.
+    """
+    joined: UnionFind = UnionFind()
+    for rule in rules:
+        if rule.together:
+            joined.union(*dict.fromkeys(set_of[op] for op in rule.ops))
+    left: dict[Root, frozenset[int]] = {}
+    everywhere = frozenset(range(num_devices))
+    for rule in rules:
+        if rule.devices is not None:
+            for root in dict.fromkeys(joined[set_of[op]] for op in rule.ops):
+                left[root] = left.get(root, everywhere) & rule.devices
+    return joined, left
+
+
+def refuse_contradictions(
+    set_of: Mapping[str, Root],
+    rules: Sequence[Rule],
+    devices: Sequence[str],
+    *,
+    title: Callable[[str], str] = str,
+    what: str = "the model",
+) -> None:
+    """Refuse rules under which something may be nowhere.
+
+    Args:
+        set_of: By op, a name of the set of ops that it shares a device with.
+        rules: The rules.
+        devices: Canonical names.
+        title: What people call an op.
+        what: What they are about, for people.
+
+    Raises:
+        InfeasibleError: Naming the fewest rules that contradict each other, and what they are about.
+    """
+
+    def torn(some: Sequence[Rule]) -> Hashable | None:
+        _, left = allowed_devices(set_of, some, len(devices))
+        return next((root for root, places in left.items() if not places), None)
+
+    if torn(rules) is None:
+        return
+    conflict = smallest_conflict(rules, lambda some: torn(some) is None)
+    joined, _ = allowed_devices(set_of, conflict, len(devices))
+    root = joined[torn(conflict)]
+    members = [op for op, own in set_of.items() if joined[own] == root]
+    named = {rule.text: {title(op): None for op in rule.ops if joined[set_of[op]] == root} for rule in conflict}
+    about = list(dict.fromkeys(name for names in named.values() for name in names))
+    notes = [f"{rule.text}: {_told(rule, list(named[rule.text]), devices)}" for rule in conflict]
+    if len(about) > 1:
+        notes.append(f"{shown(about)} share a device, with {len(members)} ops in all")
+    raise InfeasibleError(
+        f"no placement of {what} can meet {len(conflict)} of the requirements together",
+        notes=notes,
+        help="leave out any one of them",
+    )
+
+
+def shown(names: Sequence[str]) -> str:
+    """The first names, and how many more."""
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more
+
+
+def _told(rule: Rule, names: Sequence[str], devices: Sequence[str]) -> str:
+    if rule.devices is None:
+        return f"{shown(names)} share a device"
+    places = ", ".join(short_name(devices[device]) for device in sorted(rule.devices)) or "no device"
+    return f"{shown(names)} may be on {places} only"
