@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
@@ -102,6 +102,40 @@ class Topology:
             ),
         )
 
+    def with_another(self, index: int, name: str) -> Self:
+        """With one more device, the last, that is like another: its kind, memory and host, its links and uplinks.
+
+        The two are joined as that one is to the first of the others on its host, or to the first of all.
+        """
+        count = len(self.devices)
+        near = [other for other in range(count) if other != index and self.host(other) == self.host(index)]
+        between = self.links[index][(near or [other for other in range(count) if other != index] or [index])[0]]
+        last = tuple(between if other == index else self.links[index][other] for other in range(count))
+        return type(self)(
+            devices=(*self.devices, replace(self.devices[index], name=name)),
+            links=(
+                *((*row, between if other == index else row[index]) for other, row in enumerate(self.links)),
+                (*last, between),
+            ),
+            hosts=(*self.hosts, self.hosts[index]) if self.hosts else (),
+            uplinks=tuple(
+                replace(uplink, devices=uplink.devices | {count}) if index in uplink.devices else uplink
+                for uplink in self.uplinks
+            ),
+        )
+
+    def faster(self, factor: float) -> Self:
+        """With so many times the bandwidth on every link and uplink; latencies stay."""
+        known: dict[int, tuple[Link, ...]] = {}
+        for row in self.links:  # rows that are one object stay one
+            known.setdefault(id(row), tuple(_faster(link, factor) for link in row))
+        return type(self)(
+            devices=self.devices,
+            links=tuple(known[id(row)] for row in self.links),
+            hosts=self.hosts,
+            uplinks=tuple(replace(uplink, link=_faster(uplink.link, factor)) for uplink in self.uplinks),
+        )
+
     def index(self, name: str) -> int:
         """Position of the device with this canonical name.
 
@@ -143,6 +177,13 @@ class Topology:
                 direction = "out" if a in uplink.devices else "in"
                 found[f"{uplink.name} {direction}"] = uplink.link.bandwidth_bytes_per_second
         return found
+
+
+def _faster(link: Link, factor: float) -> Link:
+    wider = replace(link, bandwidth_bytes_per_second=link.bandwidth_bytes_per_second * factor)
+    if isinstance(wider, StagedLink):
+        return replace(wider, hops=tuple(_faster(hop, factor) for hop in wider.hops))
+    return wider
 
 
 def _violations(topology: Topology) -> Iterable[str]:

@@ -55,6 +55,7 @@ from partitioner.planner.async_updates import staleness_bound, with_async_update
 from partitioner.planner.chosen_topology import chosen_topology
 from partitioner.planner.costs import cost_graph
 from partitioner.planner.execution import execution_of_plan
+from partitioner.planner.explain import explained
 from partitioner.planner.foreign_costs import inferred_ops, refuse_other_ops
 from partitioner.planner.link_infos import link_infos
 from partitioner.planner.microbatch_options import (
@@ -65,12 +66,14 @@ from partitioner.planner.microbatch_options import (
     refuse_uncuttable,
     uncuttable,
 )
+from partitioner.planner.need import OutOfMemoryError
 from partitioner.planner.replicas import replica_groups, replicated, sends_of_all
 from partitioner.planner.rules import requirements_of
-from partitioner.planner.shapes import ShapePlanner
+from partitioner.planner.shapes import Shape, ShapePlanner
 from partitioner.planner.strategies import best_strategy, candidates
 from partitioner.planner.topology import parse_devices
 from partitioner.planner.transfer import rebase, transfer_placement
+from partitioner.planner.what_if import what_if as gains_of
 from partitioner.stages.coupling import batch_coupling
 from partitioner.stages.programs import stage_programs
 from partitioner.verification import verify_placed
@@ -144,6 +147,7 @@ def plan(
     time_limit: float = 60.0,
     seed: int = 0,
     source: str = "",
+    what_if: bool = False,
     on_progress: OnProgress | None = None,
 ) -> Plan:
     """Find the best placement of a model's step.
@@ -183,6 +187,8 @@ def plan(
         time_limit: Seconds for the solver.
         seed: Of the solver; the same seed gives the same plan.
         source: Where the model came from, for the record.
+        what_if: Whether to plan anew for one more device, twice the bandwidth of links, and 1 GiB more where it is
+            tightest, and tell what each gains; that takes as long again for each.
         on_progress: While measuring, is told what is measured and the fraction done.
 
     Raises:
@@ -253,15 +259,24 @@ def plan(
         time_limit_seconds=time_limit,
         seed=seed,
     )
-    if is_open:
-        best = best_strategy(
-            plan_shape,
-            microbatches=microbatches,
-            coupling=batch_coupling(step.graph, replicas=True),
-            is_cuttable=not uncuttable(step),
-        )
-    else:
-        best = plan_shape(chosen, groups)
+
+    def decide(planner: ShapePlanner) -> Shape:
+        """What was asked for, with this planner's devices and requirements."""
+        if is_open:
+            return best_strategy(
+                planner,
+                microbatches=microbatches,
+                coupling=batch_coupling(step.graph, replicas=True),
+                is_cuttable=not uncuttable(step),
+            )
+        runs = replica_groups(chosen, replicas, planner.machines, batch_size=batch_size, microbatches=microbatches)
+        return planner(chosen, runs)
+
+    try:
+        best = decide(plan_shape)
+    except OutOfMemoryError as error:
+        raise explained(error, plan_shape, decide, groups) from error
+    gains = gains_of(plan_shape, decide, best) if what_if else ()
     groups, costed, found = best.groups, best.costed, best.found
     _last_step[model] = step
     _last_costs[model] = known
@@ -285,7 +300,7 @@ def plan(
     fields["costs"] = CostsInfo(
         source=source_of_costs, measured_share=costed.measured_share, inferred_ops=inferred_ops(costed)
     )
-    fields["requirements"] = requirements
+    fields |= {"requirements": requirements, "what_if": gains}
     fields["links"] = link_infos(
         machines, sends_of_all(found, infos, groups), is_described=topology is not None, named=link
     )

@@ -172,6 +172,7 @@ def _plan(api: Any, options: argparse.Namespace, devices: list[str], loaded: Any
         time_limit=options.time_limit,
         seed=options.seed,
         source=options.model,
+        what_if=options.what_if,
         on_progress=on_progress,
     )
 

@@ -40,7 +40,7 @@ _FOR_A_PLAN = {"model", "dot", "svg", "json", "quiet", "verbose"}
 # Likewise what checks it again, and what plans a cost graph.
 _FOR_A_CHECK = {"model", "check", "workload", "quiet", "verbose"}
 _FOR_A_COST_GRAPH = {
-    *("model", "devices", "contiguous", "pin", "forbid", "colocate", "memory_limit", "time_limit", "seed"),
+    *("model", "devices", "contiguous", "pin", "forbid", "colocate", "memory_limit", "time_limit", "what_if", "seed"),
     *("output", "dot", "svg", "json", "dry_run", "quiet", "verbose"),
 }
 # Likewise what shows the catalogue, which needs no MODEL.
@@ -266,6 +266,11 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         default=60.0,
         metavar="SECONDS",
         help="for the solver (default: %(default)g)",
+    )
+    group.add_argument(
+        "--what-if",
+        action="store_true",
+        help="also plan for one more device, twice the bandwidth of links, and 1 GiB more where it is tightest",
     )
     group.add_argument("--seed", type=int, default=0, metavar="N", help="same seed, same plan (default: %(default)s)")
 

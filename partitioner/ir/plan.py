@@ -319,6 +319,25 @@ class CostGraphInfo:
         return {device: figure + self.transfer[device] for device, figure in self.compute.items()}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """What a change of the machine would make of the objective, planned anew with the same limits.
+
+    Attributes:
+        change: In words.
+        before: What is minimised, in `unit`.
+        after: The same with the change; None if it was not planned.
+        unit: `s`, `bytes`, or that of a cost graph.
+        reason: Why it was not planned.
+    """
+
+    change: str
+    before: float
+    after: float | None
+    unit: str
+    reason: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlanDocument:
     """The contents of plan.json.
@@ -358,6 +377,7 @@ class PlanDocument:
     links: tuple[LinkInfo, ...] = ()
     max_staleness: int = 0
     requirements: tuple[Requirement, ...] = ()
+    what_if: tuple[WhatIf, ...] = ()
     cost_graph: CostGraphInfo | None = None
     schema: str = SCHEMA
 

@@ -101,6 +101,28 @@ def refuse_contradictions(
     )
 
 
+def overfull(
+    sizes: Sequence[int], allowed: Sequence[frozenset[int]], capacities: Sequence[float]
+) -> frozenset[int] | None:
+    """Devices that must hold more than they can, whatever is placed how; None if no simple count finds any.
+
+    Args:
+        sizes: Bytes of each item.
+        allowed: Devices that each may take.
+        capacities: Bytes of each device; infinite without limit.
+    """
+    for size, places in zip(sizes, allowed, strict=True):
+        if size > max((capacities[device] for device in places), default=0):
+            return places
+    held: dict[frozenset[int], int] = dict.fromkeys([frozenset(range(len(capacities)))], 0)
+    for size, places in zip(sizes, allowed, strict=True):
+        held[places] = held.get(places, 0) + size
+    for places in held:
+        if sum(size for some, size in held.items() if some <= places) > sum(capacities[device] for device in places):
+            return places
+    return None
+
+
 def shown(names: Sequence[str]) -> str:
     """The first names, and how many more."""
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +16,10 @@ from partitioner.planner.problem import item_bytes
 from partitioner.planner.simulate import simulate
 
 
+class OutOfMemoryError(InfeasibleError):
+    """No placement fits into the memory of the devices."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Need:
     """A graph that does not fit, and the placements (device by op) that came closest."""
@@ -25,22 +28,22 @@ class Need:
     coarsening: Coarsening
     attempts: Sequence[Mapping[str, int]]
 
-    def error(self, *, alternative: str = "") -> InfeasibleError:
+    def error(self, *, alternative: str = "") -> OutOfMemoryError:
         """The error with its numbers and ways out that were computed; `alternative` comes first of them."""
         devices = self.costed.topology.devices
         need = self._bytes_by_kind()
         size, name = max(zip(item_bytes(self.costed, self.coarsening), self.coarsening.names, strict=True))
-        have = ", ".join(f"{short_name(placed.name)} {_gib(placed.memory_bytes)}" for placed in devices)
+        have = ", ".join(f"{short_name(placed.name)} {gib(placed.memory_bytes)}" for placed in devices)
         total = sum(need.values())
-        kinds = ", ".join(f"{kind} {_gib(size)}" for kind, size in need.items() if size > total / 1000)
-        return InfeasibleError(
+        kinds = ", ".join(f"{kind} {gib(size)}" for kind, size in need.items() if size > total / 1000)
+        return OutOfMemoryError(
             "the model does not fit on the given devices",
             notes=[
-                f"needs    {_gib(total)} GiB: {kinds}",
-                f"have     {_gib(sum(placed.memory_bytes for placed in devices))} GiB: {have}",
-                f"largest part: {name} {_gib(size)}",
+                f"needs    {gib(total)} GiB: {kinds}",
+                f"have     {gib(sum(placed.memory_bytes for placed in devices))} GiB: {have}",
+                f"largest part: {name} {gib(size)}",
             ],
-            help=", or ".join([*([alternative] if alternative else []), *self._ways_out()]),
+            help=", or ".join([*([alternative] if alternative else []), *self._ways_out()]) or None,
         )
 
     def _bytes_by_kind(self) -> dict[str, int]:
@@ -55,11 +58,11 @@ class Need:
         slots = sum(v.size_bytes for v in self.costed.graph.variables if v.kind is VariableKind.SLOT)
         found = []
         if slots and self._fits_somewhere(self.costed, without_slots=True):
-            found.append(f"--optimizer sgd (-{_gib(slots)} GiB)")
+            found.append(f"--optimizer sgd (-{gib(slots)} GiB)")
         batch_size = self._batch_size_that_fits()
         if batch_size:
             found.append(f"--batch-size {batch_size}")
-        return [*found, self._other_devices()]
+        return [*found, *self._larger_devices()]
 
     def _batch_size_that_fits(self) -> int | None:
         size = self.costed.graph.batch_size // 2
@@ -79,14 +82,10 @@ class Need:
                 return True
         return False
 
-    def _other_devices(self) -> str:
+    def _larger_devices(self) -> list[str]:
         largest = max(item_bytes(self.costed, self.coarsening))
         room = max(placed.memory_bytes for placed in self.costed.topology.devices)
-        if largest > room:
-            return f"devices of more than {_gib(largest)} GiB (no part can be split)"
-        count = math.ceil(sum(self._bytes_by_kind().values()) / room) if room else 0
-        missing = max(1, count - len(self.costed.topology.devices))
-        return "add a device" if missing == 1 else f"add {missing} devices of {_gib(room)} GiB"
+        return [f"devices of more than {gib(largest)} GiB (no part can be split)"] if largest > room else []
 
 
 def with_batch_size(costed: CostedGraph, batch_size: int) -> CostedGraph:
@@ -110,6 +109,7 @@ def with_batch_size(costed: CostedGraph, batch_size: int) -> CostedGraph:
     return replace(costed, graph=replace(graph, tensors=tensors, batch_size=batch_size))
 
 
-def _gib(size_bytes: float) -> str:
+def gib(size_bytes: float) -> str:
+    """GiB with as many digits as tell something."""
     value = size_bytes / 2**30
     return f"{value:.1f}" if value >= 1 else f"{value:.2g}"

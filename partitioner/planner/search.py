@@ -22,7 +22,7 @@ from partitioner.planner.conflicts import refuse_contradictions, shown
 from partitioner.planner.found import Found
 from partitioner.planner.judge import Assignment, Judge, Judged
 from partitioner.planner.microbatches import Microbatching, Way
-from partitioner.planner.need import Need
+from partitioner.planner.need import Need, OutOfMemoryError
 from partitioner.planner.polish import polish
 from partitioner.planner.problem import adjacent_items, item_bytes, placement_problem
 from partitioner.planner.solve.client import SolveResult, solve
@@ -375,7 +375,7 @@ class _Search:
         if (refusal := self.ways.refusal()) is not None:
             return refusal
         if not self.advises:
-            return InfeasibleError("no placement fits")
+            return OutOfMemoryError("no placement fits")
         if status == "time-limit":
             return TimeLimitError(
                 f"no placement that fits was found within {self.time_limit_seconds:g} s",

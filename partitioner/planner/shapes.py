@@ -92,7 +92,8 @@ class ShapePlanner:
         self.batch_size, self.requirements = batch_size, requirements
         self._cost, self._programs, self._schedules = costed, programs, schedules
         self._recompute: Literal["auto", "none", "all"] = recompute
-        self._time_limit_seconds, self._seed = time_limit_seconds, seed
+        self.time_limit_seconds, self._seed = time_limit_seconds, seed
+        self._like = tuple(range(len(machines.devices)))
         self._costed: dict[tuple[int, tuple[int, ...]], CostedGraph] = {}
 
     def __call__(self, strategy: Strategy, groups: Groups, *, advises: bool = True) -> Shape:
@@ -114,7 +115,7 @@ class ShapePlanner:
             programs=self._programs,
             plain=count == 1,
         )
-        rules = rules_of_graph(costed.graph, self.requirements, self._twins(groups))
+        rules = self.rules(groups, self.requirements)
         found = self._search(within_replica(strategy, groups), costed, choices, rules, advises)
         if count > 1:
             graph = self._costed_for(math.ceil(costed.graph.batch_size / found.num_microbatches), first).graph
@@ -127,11 +128,51 @@ class ShapePlanner:
         """Whether requirements name devices."""
         return any(one.kind is not RequirementKind.COLOCATE for one in self.requirements)
 
+    def with_memory(self, sizes_bytes: Sequence[int]) -> ShapePlanner:
+        """One for the same devices with so much memory to use."""
+        devices = zip(self.machines.devices, sizes_bytes, strict=True)
+        return self._on(
+            replace(self.machines, devices=tuple(replace(placed, memory_bytes=size) for placed, size in devices))
+        )
+
     def unlimited(self) -> ShapePlanner:
         """One for devices of the same kinds with room for everything."""
-        roomy = tuple(replace(placed, memory_bytes=2**62) for placed in self.machines.devices)
+        return self.with_memory([2**62] * len(self.machines.devices))
+
+    def with_another_device(self, like: int) -> ShapePlanner:
+        """One for one more device, like one that there is."""
+        names = [DeviceName.parse(placed.name) for placed in self.machines.devices]
+        kin = [name.index for name in names if replace(name, index=0) == replace(names[like], index=0)]
+        name = replace(names[like], index=max(kin) + 1)
+        other = self._on(self.machines.with_another(like, name.canonical))
+        other._like = (*self._like, self._like[like])
+        return other
+
+    def with_faster_links(self, factor: float) -> ShapePlanner:
+        """One for links of so many times the bandwidth."""
+        return self._on(self.machines.faster(factor))
+
+    def asking(self, requirements: Sequence[Requirement]) -> ShapePlanner:
+        """One for other requirements."""
         other = copy(self)
-        other.machines, other._costed = replace(self.machines, devices=roomy), {}
+        other.requirements = requirements
+        return other
+
+    def minimising(self, objective: Objective) -> ShapePlanner:
+        """One for another objective."""
+        other = copy(self)
+        other.objective = objective
+        return other
+
+    def within(self, seconds: float) -> ShapePlanner:
+        """One whose solver has at most so many seconds."""
+        other = copy(self)
+        other.time_limit_seconds = min(seconds, self.time_limit_seconds)
+        return other
+
+    def _on(self, machines: Topology) -> ShapePlanner:
+        other = copy(self)
+        other.machines, other._costed = machines, {}
         return other
 
     def bound_seconds(self, groups: Groups) -> float:
@@ -142,11 +183,15 @@ class ShapePlanner:
         """The step of one replica on the first devices."""
         return self._costed_for(math.ceil(self.batch_size / len(groups)), groups[0])
 
-    def _twins(self, groups: Groups) -> list[list[DeviceName]]:
-        return [
-            [DeviceName.parse(self.machines.devices[index].name) for index in twins]
-            for twins in zip(*groups, strict=True)
-        ]
+    def rules(self, groups: Groups, requirements: Sequence[Requirement]) -> tuple[Rule, ...]:
+        """What requirements mean for the step of one replica.
+
+        Raises:
+            UsageError: They do not go with the devices.
+        """
+        names = [DeviceName.parse(placed.name) for placed in self.machines.devices]
+        twins = [[names[index] for index in of_place] for of_place in zip(*groups, strict=True)]
+        return rules_of_graph(self.costed(groups).graph, requirements, twins)
 
     def _search(
         self,
@@ -164,7 +209,7 @@ class ShapePlanner:
                 strategy=strategy,
                 objective=self.objective,
                 rules=rules,
-                time_limit_seconds=self._time_limit_seconds,
+                time_limit_seconds=self.time_limit_seconds,
                 seed=self._seed,
                 microbatching=choices,
                 advises=advises,
@@ -184,5 +229,10 @@ class ShapePlanner:
         key = rows, tuple(first)
         if key not in self._costed:
             machines = self.machines if len(first) == len(self.machines.devices) else self.machines.subset(first)
-            self._costed[key] = replace(self._cost(rows, first), topology=machines)
+            # A device that was only thought of costs what the one that it is like does.
+            own = list(dict.fromkeys(self._like[device] for device in first))
+            costed = self._cost(rows, own)
+            known = [own.index(self._like[device]) for device in first]
+            measured = {place: costed.measured[one] for place, one in enumerate(known) if one in costed.measured}
+            self._costed[key] = replace(costed, topology=machines, measured=measured)
         return self._costed[key]

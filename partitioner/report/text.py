@@ -31,6 +31,7 @@ from partitioner.report.units import (
     plural,
 )
 from partitioner.report.verdict import headline, reasons, short_names
+from partitioner.report.what_if import what_if_rows
 
 _MAX_LISTED = 12
 _MAX_TIMELINE_COLUMNS = 72
@@ -103,6 +104,7 @@ def _sections(plan: PlanDocument, files: Sequence[str | Path], width: int) -> It
     if plan.memory:
         yield "memory at the peak (estimated)", _memory(plan, num_columns=_timeline_columns(plan, width))
     yield "solver", _lines(_solver(plan))
+    yield from _what_if(plan)
     yield "hardware", _hardware(plan)
     if plan.model.training and (plan.model.loss or plan.model.optimizer):
         yield "training", _lines(_training(plan))
@@ -128,10 +130,20 @@ def _cost_graph_sections(
         table.add_row(*map(Text, row))
     yield "loads", table
     yield "solver", _lines(solver_lines(plan))
+    yield from _what_if(plan)
     if plan.notes:
         yield "notes", _lines([f"- {note}" for note in plan.notes])
     if files:
         yield "files", _lines([str(path) for path in files])
+
+
+def _what_if(plan: PlanDocument) -> Iterable[tuple[str, RenderableType]]:
+    if plan.what_if:
+        what = "largest peak" if plan.what_if[0].unit == "bytes" else "largest load" if plan.cost_graph else "step"
+        table = _table("what if", f">{what}", "gain")
+        for row in what_if_rows(plan):
+            table.add_row(*map(Text, row))
+        yield "what if (estimated)", table
 
 
 def _stages(plan: PlanDocument) -> RenderableType:

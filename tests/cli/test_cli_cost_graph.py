@@ -73,6 +73,15 @@ def test_requirements_are_kept_recorded_and_checked(run: Run, file, tmp_path: Pa
     assert "--pin op1=CPU:0: node 1 is on " in err
 
 
+def test_what_if(run: Run, file) -> None:
+    code, out, _ = run(file(), "--what-if", "--time-limit", "300", "-q", "--dry-run")
+    assert code == 0
+    # 7 on two; three have two nodes somewhere, and the value that leaves them; 6.5 where moves cost a half.
+    assert "one more device like GPU:1" in out
+    assert "twice the bandwidth of every link" in out
+    assert "6.5 ms" in out and "7.1 % less" in out
+
+
 def test_devices_of_ones_own_take_the_place_of_the_files(run: Run, file) -> None:
     code, out, err = run(file(), "--devices", "GPU:0-3", "--json", "--time-limit", "300", "-q", "--dry-run")
     assert (code, err) == (0, "")
@@ -108,7 +117,12 @@ def test_a_changed_plan_fails_its_check(run: Run, file, tmp_path: Path) -> None:
         ({"nodes": []}, [], 3, "is not a sound cost graph"),
         ({"maxCPUs": 0, "maxSizePerFPGA": 15.0}, [], 4, "needs 40 bytes\n   |  have  30 bytes on 2 devices"),
         ({"maxCPUs": 0, "maxSizePerFPGA": 9.0, "maxFPGAs": 9}, [], 4, "node 1 must be on one device, and none has"),
-        ({"maxCPUs": 0, "maxSizePerFPGA": 19.0, "maxFPGAs": 3}, [], 4, "no placement keeps within the memory"),
+        (
+            {"maxCPUs": 0, "maxSizePerFPGA": 19.0, "maxFPGAs": 3},
+            [],
+            4,
+            "no placement keeps to what is asked within the memory",
+        ),
     ],
 )
 def test_what_cannot_be_planned_is_told(

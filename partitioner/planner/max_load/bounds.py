@@ -47,7 +47,8 @@ class CpuRelief:
         """`prices` are at least 0, one per item."""
         self._num_cpus = sum(device.is_cpu for device in problem.devices)
         priced = [(price, item.cpu_cost) for price, item in zip(prices, problem.items, strict=True) if price]
-        best = sorted((pair for pair in priced if pair[1]), key=lambda pair: Fraction(*pair), reverse=True)
+        costly = [pair for pair in priced if pair[1] and self._num_cpus]
+        best = sorted(costly, key=lambda pair: Fraction(*pair), reverse=True)
         self._costs = [0, *accumulate(cost for _, cost in best)]
         self._worth = list(accumulate((price for price, _ in best), initial=sum(p for p, cost in priced if not cost)))
 

@@ -96,16 +96,18 @@ def _idle_moves(problem: MaxLoadProblem) -> dict[int, int]:
         before[b].add(a)
         after[a].add(b)
     moves: dict[int, int] = {}
+    taking: set[int] = set()
     for index, item in enumerate(problem.items):
         if any((item.accelerator_cost, item.cpu_cost, item.memory_bytes, item.barred)) or len(touching[index]) > 1:
             continue
-        hosts = set(touching[index][0].items) - {index} if touching[index] else set(range(len(problem.items))) - {index}
-        if problem.contiguous:
-            near = before[index] or after[index]
-            if before[index] and after[index]:
-                continue
-            hosts = (near & hosts if len(near) == 1 else set()) if near else hosts
+        near = (before[index] or after[index]) if problem.contiguous else set()
+        if near and (len(near) > 1 or (before[index] and after[index])):
+            continue
+        # One that nothing touches may go with any: the first item or, of that, the second.
+        hosts = set(touching[index][0].items) if touching[index] else near or set(range(min(2, len(problem.items))))
+        hosts = (hosts & near if near else hosts) - {index}
         host = min(hosts - moves.keys(), default=None)
-        if host is not None and index not in moves.values():
+        if host is not None and index not in taking:
             moves[index] = host
+            taking.add(host)
     return moves

@@ -7,11 +7,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from partitioner.errors import InfeasibleError, TimeLimitError, UsageError
-from partitioner.ir.cost_graph import CostGraph
+from partitioner.errors import TimeLimitError
+from partitioner.ir.cost_graph import CostGraph, CostNode
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.json import to_json
-from partitioner.ir.max_load import DeviceKind, LoadDevice, MaxLoadAnswer
 from partitioner.ir.plan import (
     Baseline,
     CostGraphInfo,
@@ -26,11 +25,12 @@ from partitioner.ir.plan import (
     Strategy,
 )
 from partitioner.ir.requirements import Requirement
-from partitioner.planner.max_load.build import BuiltProblem, build_problem
-from partitioner.planner.max_load.client import MaxLoadResult, solve
+from partitioner.planner.max_load.asked import Asked, load_devices
+from partitioner.planner.max_load.build import BuiltProblem
+from partitioner.planner.max_load.client import MaxLoadResult
+from partitioner.planner.max_load.explain import explained, refuse_overfull
 from partitioner.planner.max_load.loads import device_order, loads, violations
-from partitioner.planner.rules import rules_of_cost_graph
-from partitioner.planner.topology import memory_limits
+from partitioner.planner.max_load.what_if import what_if as gains_of
 
 _SECONDS = {"ms": 1e-3, "s": 1.0}
 _ROUNDING = 1e-9
@@ -48,6 +48,7 @@ def plan_cost_graph(
     time_limit: float = 60.0,
     work_limit: float | None = None,
     seed: int = 0,
+    what_if: bool = False,
     on_progress: Callable[[float, float, float], None] = lambda _objective, _bound, _seconds: None,
 ) -> dict[str, Any]:
     """The fields of the plan with the smallest largest load that was found.
@@ -63,6 +64,7 @@ def plan_cost_graph(
         time_limit: Seconds for the search.
         work_limit: See `MaxLoadProblem`.
         seed: Same seed, same plan, if the work and not the clock ends the search.
+        what_if: Whether to plan anew for better devices too.
         on_progress: Is told objective and bound in the graph's unit, and the seconds so far.
 
     Raises:
@@ -70,100 +72,30 @@ def plan_cost_graph(
         InfeasibleError: It is proved that no placement is allowed.
         TimeLimitError: None was found in time.
     """
-    names = list(devices) or _devices_of_file(graph)
-    places = _load_devices(graph, names, memory_limit)
-    _refuse_overfull(graph, places)
-    built = build_problem(
-        graph,
-        places,
-        rules=rules_of_cost_graph(graph, requirements, names),
+    asked = Asked(
+        graph=graph,
+        places=load_devices(graph, devices, memory_limit),
+        requirements=tuple(requirements),
         contiguous=contiguous,
-        time_limit_seconds=time_limit,
+        time_limit=time_limit,
         work_limit=work_limit,
         seed=seed,
     )
-
-    def progress(answer: MaxLoadAnswer, seconds: float) -> None:
-        load = math.inf if answer.max_load is None else answer.max_load * built.unit
-        on_progress(load, answer.lower_bound * built.unit, seconds)
-
-    result = solve(built.problem, progress)
-    if result.answer.assignment is None:
-        raise _no_plan(graph, places, result, contiguous=contiguous, time_limit=time_limit)
-    return _fields(graph, built, result, name=name, source=source) | {"requirements": tuple(requirements)}
-
-
-def _devices_of_file(graph: CostGraph) -> list[DeviceName]:
-    counts = {"GPU": graph.accelerators or 0, "CPU": graph.cpus or 0}
-    names = [DeviceName(type=kind, index=index) for kind, count in counts.items() for index in range(count)]
-    if not names:
-        said = "does not say for how many devices it is" if graph.accelerators is None else "is for 0 devices"
-        raise UsageError(f"which devices? The cost graph {said}", help="e.g. --devices GPU:0-3,CPU:0")
-    return names
-
-
-def _load_devices(graph: CostGraph, names: Sequence[DeviceName], memory_limit: str | None) -> list[LoadDevice]:
-    limits: Mapping[DeviceName, int] = memory_limits(names, memory_limit)
-    places = []
-    for device in names:
-        is_cpu = device.type == "CPU"
-        of_file = None if is_cpu or graph.memory_bytes is None else math.floor(graph.memory_bytes)
-        kind = DeviceKind.CPU if is_cpu else DeviceKind.ACCELERATOR
-        places.append(LoadDevice(name=device.canonical, kind=kind, capacity_bytes=limits.get(device, of_file)))
-    return places
-
-
-def _refuse_overfull(graph: CostGraph, places: Sequence[LoadDevice]) -> None:
-    """What needs no search to see: everything is too much, one group is, or nothing may run somewhere."""
-    only_on_cpus = [node.id for node in graph.nodes if node.needs_cpu]
-    if only_on_cpus and not any(place.is_cpu for place in places):
-        raise InfeasibleError(
-            f"{len(only_on_cpus)} nodes run on CPUs only, and there is none: {', '.join(only_on_cpus[:5])}",
-            help="add a CPU: --devices GPU:0,CPU:0",
-        )
-    capacities = [place.capacity_bytes for place in places]
-    limited = [capacity for capacity in capacities if capacity is not None]
-    if len(limited) < len(capacities):
-        return
-    needed = math.ceil(math.fsum(node.memory_bytes for node in graph.nodes))
-    if needed > sum(limited):
-        raise InfeasibleError(
-            "the cost graph does not fit on the given devices",
-            notes=[f"needs {needed:,} bytes", f"have  {sum(limited):,} bytes on {len(limited)} devices"],
-            help="add a device, or a CPU, which has no limit: --devices GPU:0,CPU:0",
-        )
-    groups: dict[tuple[str, str], list[float]] = {}
-    for node in graph.nodes:
-        key = ("node", node.id) if node.group is None else ("nodes of group", node.group)
-        groups.setdefault(key, []).append(node.memory_bytes)
-    (what, which), sizes = max(groups.items(), key=lambda entry: math.fsum(entry[1]))
-    if math.fsum(sizes) > max(limited):
-        raise InfeasibleError(
-            f"{what} {which} must be on one device, and none has room",
-            notes=[f"needs {math.ceil(math.fsum(sizes)):,} bytes", f"the largest device has {max(limited):,} bytes"],
-            help="raise --memory-limit, or add a CPU, which has no limit",
-        )
-
-
-def _no_plan(
-    graph: CostGraph, places: Sequence[LoadDevice], result: MaxLoadResult, *, contiguous: bool, time_limit: float
-) -> InfeasibleError | TimeLimitError:
-    needed = math.ceil(math.fsum(node.memory_bytes for node in graph.nodes))
-    room = [f"{place.name.rpartition('device:')[2]} {place.capacity_bytes:,}" for place in places
-            if place.capacity_bytes is not None]  # fmt: skip
-    notes = [f"the nodes hold {needed:,} bytes; limits: {', '.join(room) or 'none'}"]
+    refuse_overfull(asked)
+    built, result = asked.solved(on_progress)
     if result.answer.status == "infeasible":
-        freely = "without --contiguous, or with " if contiguous else "with "
-        return InfeasibleError(
-            "no placement keeps within the memory of the devices" + (" in contiguous pieces" if contiguous else ""),
-            notes=notes,
-            help=f"try {freely}more devices or memory",
+        raise explained(asked)
+    if result.answer.assignment is None:
+        raise TimeLimitError(
+            f"no placement was found in {time_limit:g} s",
+            notes=[result.note] if result.note else [],
+            help=f"give it more time: --time-limit {10 * time_limit:g}",
         )
-    return TimeLimitError(
-        f"no placement was found in {time_limit:g} s",
-        notes=[*notes, *filter(None, [result.note])],
-        help=f"give it more time: --time-limit {10 * time_limit:g}",
-    )
+    fields = _fields(graph, built, result, name=name, source=source)
+    fields["requirements"] = asked.requirements
+    if what_if:
+        fields["what_if"] = gains_of(asked, fields["solver"].objective, fields["predicted"].peak_bytes)
+    return fields
 
 
 def _fields(graph: CostGraph, built: BuiltProblem, result: MaxLoadResult, *, name: str, source: str) -> dict[str, Any]:
@@ -172,7 +104,8 @@ def _fields(graph: CostGraph, built: BuiltProblem, result: MaxLoadResult, *, nam
     placement = built.placement(answer.assignment)
     devices = [device.name for device in problem.devices]
     order = (device_order(problem, answer.assignment) if problem.contiguous else None) or range(len(devices))
-    used = [devices[index] for index in order if devices[index] in set(placement.values())]
+    holding = set(placement.values())
+    used = [devices[index] for index in order if devices[index] in holding]
     compute, transfer = _figures(graph, placement, built)
     objective = max(compute[device] + transfer[device] for device in used)
     bound = min(objective, answer.lower_bound * built.unit)
@@ -264,13 +197,16 @@ def _stages(
     graph: CostGraph, placement: Mapping[str, str], used: Sequence[str], compute: Mapping[str, float], seconds: float
 ) -> tuple[Stage, ...]:
     stages = []
+    nodes_on: dict[str, list[CostNode]] = {device: [] for device in used}
+    for node in graph.nodes:
+        nodes_on[placement[node.id]].append(node)
+    sent_by: dict[str, list[float]] = {device: [] for device in used}
+    for value in graph.values:
+        home = placement[value.source]
+        if any(placement[target] != home for target in value.targets):
+            sent_by[home].append(value.size_bytes)
     for index, device in enumerate(used):
-        nodes = [node for node in graph.nodes if placement[node.id] == device]
-        sent = (
-            value.size_bytes
-            for value in graph.values
-            if placement[value.source] == device and any(placement[target] != device for target in value.targets)
-        )
+        nodes = nodes_on[device]
         stages.append(
             Stage(
                 index=index,
@@ -281,7 +217,7 @@ def _stages(
                 parameter_bytes=0,
                 peak_bytes=math.ceil(math.fsum(node.memory_bytes for node in nodes)),
                 compute_seconds=compute[device] * seconds,
-                send_bytes=round(math.fsum(sent)),
+                send_bytes=round(math.fsum(sent_by[device])),
             )
         )
     return tuple(stages)

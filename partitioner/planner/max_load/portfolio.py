@@ -11,9 +11,11 @@ from partitioner.planner.max_load.bounds import quick_bound
 from partitioner.planner.max_load.chain import best_chain
 from partitioner.planner.max_load.contract import without_cycles, without_idle_items
 from partitioner.planner.max_load.cp import run_model
+from partitioner.planner.max_load.even import LARGE
 from partitioner.planner.max_load.free_proof import FreeProof
 from partitioner.planner.max_load.free_search import FreeSearch
 from partitioner.planner.max_load.incumbent import Budget, Incumbent
+from partitioner.planner.max_load.large import solve_large
 from partitioner.planner.max_load.share import raise_by_counts, raise_by_items
 from partitioner.planner.max_load.stages import StageModel
 from partitioner.planner.max_load.start import first_fit
@@ -44,8 +46,12 @@ def solve_in_process(problem: MaxLoadProblem, report: Callable[[MaxLoadAnswer], 
         return replace(answer, assignment=acyclic.lift(assignment) if acyclic else assignment)
 
     incumbent = Incumbent(small.problem, lambda answer: report(lifted(answer)))
-    solve = _contiguous if problem.contiguous else _free
-    solve(small.problem, incumbent)
+    if len(small.problem.items) > LARGE:
+        solve_large(small.problem, incumbent, _budget(problem))
+    elif problem.contiguous:
+        _contiguous(small.problem, incumbent)
+    else:
+        _free(small.problem, incumbent)
     return lifted(incumbent.answer)
 
 

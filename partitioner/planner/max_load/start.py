@@ -5,17 +5,23 @@ from __future__ import annotations
 from partitioner.ir.max_load import LoadItem, MaxLoadProblem
 from partitioner.planner.max_load.chain import best_chain
 from partitioner.planner.max_load.contract import without_cycles
+from partitioner.planner.max_load.even import LARGE, cut_evenly, rows
 from partitioner.planner.max_load.loads import violations
 
 
 def first_fit(problem: MaxLoadProblem) -> tuple[int, ...] | None:
     """An allowed assignment, if one of two simple ways finds any: intervals of a row, else what still has room."""
     acyclic = without_cycles(problem)
-    chain = best_chain(acyclic.problem)
+    is_large = len(acyclic.problem.items) > LARGE
+    chain = _even_pieces(acyclic.problem) if is_large else best_chain(acyclic.problem)
     if chain is not None:
         return acyclic.lift(chain)
     packed = _packed(problem)
     return packed if packed is not None and not any(violations(problem, packed)) else None
+
+
+def _even_pieces(problem: MaxLoadProblem) -> tuple[int, ...] | None:
+    return next(filter(None, (cut_evenly(problem, row) for row in rows(problem))), None)
 
 
 def _packed(problem: MaxLoadProblem) -> tuple[int, ...] | None:
