@@ -221,7 +221,7 @@ def plan(
         strategy=chosen,
         replicas=replicas,
         num_replicas=len(groups),
-        devices=[info.name for info in infos],
+        devices=[infos[index].name for index in groups[0]],
         training=training,
     )
     trained = training_objective(model, loss=loss, optimizer=optimizer) if training else None
@@ -346,12 +346,15 @@ def place(model: keras.Model, plan: PlanDocument) -> PlacedModel:
     program = PlacedProgram(
         capture,
         arrange,
-        devices={name: devices[name] for name in plan.used_devices},
+        devices={name: devices[name] for name in (plan.devices_of(0) if is_async else plan.used_devices)},
         optimizer=lambda: placed.optimizer,
     )
     if is_async:
         asynchronous = AsyncProgram(
-            program, arrange_all, num_replicas=plan.num_replicas, max_staleness=plan.max_staleness
+            program,
+            arrange_all,
+            devices=[[devices[name] for name in plan.devices_of(number)] for number in range(plan.num_replicas)],
+            max_staleness=plan.max_staleness,
         )
         placed = AsyncPlacedModel(program, asynchronous, model=model, name=model.name, plan=plan)
     else:

@@ -48,19 +48,39 @@ class Shared:
         self.writing = threading.Lock()
 
 
+class LostError(Exception):
+    """What the work of a test raises where a worker process would be lost."""
+
+
 class Recorder:
-    """A worker that tells by itself how stale it is; `work` is what it does with a batch."""
+    """A worker that tells by itself how stale it is; `work` is what it does with a batch.
+
+    It is lost when that raises `LostError`, and back as soon as it is asked.
+    """
 
     def __init__(self, shared: Shared, work: Callable[[int], None]) -> None:
         self.shared, self.work = shared, work
         self.seen = -1
+        self.missing = False
 
     def pull(self) -> None:
         self.seen = len(self.shared.applied)
 
     def compute(self, batch: int) -> int:
-        self.work(batch)
+        assert not self.missing
+        try:
+            self.work(batch)
+        except LostError:
+            self.missing = True
+            raise
         return batch
+
+    def is_lost(self) -> bool:
+        return self.missing
+
+    def is_back(self) -> bool:
+        self.missing = False
+        return True
 
     def push(self, computed: int) -> None:
         assert self.shared.writing.acquire(blocking=False), "two updates at once"
@@ -146,6 +166,31 @@ def test_one_replica_of_four_five_times_slower_costs_little() -> None:
     assert sorted(shared.applied) == list(range(batches))
     assert max(shared.staleness) <= 16
     assert batches / len(of_slow) >= 3 * 4
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1, 6])
+def test_batches_of_lost_replicas_are_applied_once_by_others(max_staleness: int) -> None:
+    """Whoever computes a fifth of the batches first is lost, in each of three epochs."""
+    tried: Counter[int] = Counter()
+
+    def loses(batch: int) -> None:
+        time.sleep(0.0005)
+        tried[batch] += 1
+        if batch % 5 == 0 and tried[batch] == 1:
+            raise LostError
+
+    replicas, shared = replicas_of(4, max_staleness, *[loses] * 4)
+    for epoch in range(3):
+        for batch in range(40 * epoch, 40 * epoch + 40):
+            replicas.submit(batch)
+        replicas.join()
+        assert sorted(shared.applied) == list(range(40 * epoch + 40))
+    assert tried == {batch: 1 + (batch % 5 == 0) for batch in range(120)}
+    assert sum(replicas.losses) == 24
+    assert all(away in (0, 1) for away in np.subtract(replicas.losses, replicas.returns))
+    assert sum(replicas.updates) == 120
+    assert replicas.staleness == shared.staleness
+    assert max(shared.staleness) <= max_staleness
 
 
 def test_an_error_ends_all_and_is_raised_at_once() -> None:
@@ -370,7 +415,7 @@ def test_staleness_is_four_per_replica_or_what_is_asked_for() -> None:
         ({"max_staleness": -1}, "expected at least 0"),
         ({"training": False}, "of training"),
         ({"strategy": Strategy.AUTO}, "by how many replicas"),
-        ({"devices": ["/job:worker/replica:0/task:0/device:CPU:0"]}, "over processes are not in this version"),
+        ({"devices": ["/job:worker/replica:0/task:0/device:CPU:0"]}, "is elsewhere"),
     ],
 )
 def test_what_cannot_be_had_is_refused(options: dict[str, Any], message: str) -> None:
@@ -429,3 +474,9 @@ def test_the_first_replica_holds_what_is_shared_and_the_others_no_slots() -> Non
     assert (found["updates"], found["max_staleness"]) == ("async", 5)
     with pytest.raises(InfeasibleError, match="do not fit"):
         with_async_updates(fields(209), 5)
+    away = "/job:worker/task:0/CPU:0"
+    stages = (*fields(0)["stages"], stage(away, 2))
+    remote = with_async_updates(fields(320) | {"stages": stages}, 5)
+    # What a replica in another process was sent and sends: parameters and state, or their gradients.
+    assert remote["predicted"].peak_bytes == {"CPU:0": 660 + 100 + 10, "CPU:1": 250}
+    assert remote["memory"][0].headroom_bytes == 0

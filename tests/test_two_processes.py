@@ -273,10 +273,10 @@ def test_a_lost_worker_is_named_and_a_new_one_is_no_substitute(tmp_path: Path) -
                 worker.kill()
                 expected = f"lost {REMOTE}: the worker at localhost:{worker.port} has ended or hangs\n"
                 assert json.loads(lines.next()).startswith(expected)
-                _go_on(process.stdin)
+                go_on(process.stdin)
                 assert [lines.next(), json.loads(lines.next())[: len(expected)]] == ["training\n", expected]
                 with worker_in(tmp_path, int(worker.port)):
-                    _go_on(process.stdin)
+                    go_on(process.stdin)
                     assert [lines.next(), json.loads(lines.next())[: len(expected)]] == ["training\n", expected]
             finally:
                 process.kill()
@@ -290,16 +290,16 @@ def test_a_worker_that_hangs_is_named_and_waited_for_no_longer(tmp_path: Path) -
                 lines = Lines(process)
                 assert lines.next() == "trained\n"
                 worker.process.send_signal(signal.SIGSTOP)
-                _go_on(process.stdin)
+                go_on(process.stdin)
                 assert json.loads(lines.next()).startswith(f"lost {REMOTE}: the worker at localhost:{worker.port} has")
                 worker.kill()
-                _go_on(process.stdin)
+                go_on(process.stdin)
                 assert process.wait(SECONDS) == 0
             finally:
                 process.kill()
 
 
-def _go_on(stream: Any) -> None:
+def go_on(stream: Any) -> None:
     stream.write("\n")
     stream.flush()
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from partitioner.emit.async_replicas import AsyncReplicas
-from partitioner.emit.async_step import GradientStep, OwnVariables, SharedUpdate
+from partitioner.emit.async_step import SharedUpdate
+from partitioner.emit.lone_replica import Batch, LoneReplica, Signature
 from partitioner.emit.program import Arrange, PlacedProgram, Specs
+from partitioner.emit.rejoin import check_workers
 from partitioner.ir.step import StepKind
-
-_ANY_SHAPE: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,42 +24,16 @@ class UpdateCounts:
         num_updates: How many: one for every batch that a replica was given and that did not fail.
         staleness: How many of them at each staleness: the number of others applied between reading the parameters and
             applying what was computed from them.
+        by_replica: How many of them each replica made.
+        losses: How often each replica was lost, because a worker process of it was.
+        returns: How often each came back, when the worker was started again.
     """
 
     num_updates: int
     staleness: dict[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    given: Any
-    arguments: Specs
-    functions: _Functions
-
-
-@dataclass(frozen=True, slots=True)
-class _Functions:
-    """ConcreteFunctions for one signature: a gradient step for each replica, and the update."""
-
-    gradients: Sequence[Any]
-    update: Any
-
-
-class _Worker:
-    """A replica's part in `AsyncReplicas`."""
-
-    def __init__(self, own: OwnVariables) -> None:
-        self._own = own
-
-    def pull(self) -> None:
-        self._own.pull()
-
-    def compute(self, batch: _Batch) -> tuple[Any, Any]:
-        computed = batch.functions.gradients[self._own.number](*batch.arguments)
-        return computed, partial(batch.functions.update, computed["needed"], computed["states"])
-
-    def push(self, computed: tuple[Any, Any]) -> None:
-        computed[1]()
+    by_replica: tuple[int, ...]
+    losses: tuple[int, ...]
+    returns: tuple[int, ...]
 
 
 class AsyncProgram:
@@ -69,27 +42,36 @@ class AsyncProgram:
     Args:
         program: The placed functions of the first replica; its variables become the shared ones.
         arrange: Says how all replicas run.
-        num_replicas: How many there are.
+        devices: Canonical names of the devices of each replica; those of the first are in this process.
         max_staleness: See `AsyncReplicas`.
     """
 
-    def __init__(self, program: PlacedProgram, arrange: Arrange, *, num_replicas: int, max_staleness: int) -> None:
-        self.num_replicas = num_replicas
+    def __init__(
+        self, program: PlacedProgram, arrange: Arrange, *, devices: Sequence[Sequence[str]], max_staleness: int
+    ) -> None:
+        self.num_replicas = len(devices)
         self._program, self._arrange, self._max_staleness = program, arrange, max_staleness
+        self._devices = devices
         self.forget()
 
     def forget(self) -> None:
         """Drop what depends on loss and optimizer, which are about to change, and count anew."""
-        self._functions: dict[str, _Functions] = {}
-        self._own = [OwnVariables(number) for number in range(self.num_replicas)]
-        self._replicas = AsyncReplicas([_Worker(own) for own in self._own], self._max_staleness)
+        self._signatures: dict[str, Signature] = {}
+        self._lone = [LoneReplica(number, devices) for number, devices in enumerate(self._devices)]
+        self._replicas = AsyncReplicas(self._lone, self._max_staleness)
         self._is_fresh = True
 
     @property
     def counts(self) -> UpdateCounts:
         """Updates applied so far."""
-        staleness = dict(sorted(self._replicas.staleness.items()))
-        return UpdateCounts(num_updates=sum(staleness.values()), staleness=staleness)
+        replicas = self._replicas
+        return UpdateCounts(
+            num_updates=sum(replicas.updates),
+            staleness=dict(sorted(replicas.staleness.items())),
+            by_replica=tuple(replicas.updates),
+            losses=tuple(replicas.losses),
+            returns=tuple(replicas.returns),
+        )
 
     def submit(self, given: Any, arguments: Specs, specs: Specs) -> None:
         """Give one replica's batch to whichever is free first.
@@ -100,9 +82,10 @@ class AsyncProgram:
             specs: Of these.
 
         Raises:
+            UsageError: A worker does not answer, before anything was trained.
             Exception: What a replica's step raised; none runs any more then.
         """
-        self._replicas.submit(_Batch(given, arguments, self._functions_for(specs)))
+        self._replicas.submit(Batch(given, arguments, self._signature(specs)))
 
     def finished(self) -> Iterable[tuple[Any, dict[str, Any]]]:
         """Batches that have been applied since the last call, and their results; at first, waits for one.
@@ -132,22 +115,19 @@ class AsyncProgram:
     def _finished(self, *, at_least: int = 0) -> Iterable[tuple[Any, dict[str, Any]]]:
         return [(batch.given, computed) for batch, (computed, _) in self._replicas.finished(at_least=at_least)]
 
-    def _functions_for(self, specs: Specs) -> _Functions:
+    def _signature(self, specs: Specs) -> Signature:
         key = repr(specs)
-        if key not in self._functions:
+        if key not in self._signatures:
             self._replicas.join()  # replicas that run use the variables that there are
+            if not self._signatures:
+                check_workers({task for replica in self._lone for task in replica.tasks})
             step = self._program.step(StepKind.TRAIN, specs)
             execution = self._arrange(step)
             update = SharedUpdate(step, execution)
-            gradients = [
-                tf.function(GradientStep(step, execution, own, update.needed), autograph=False)
-                .get_concrete_function(*specs)
-                for own in self._own
-            ]  # fmt: skip
-            outputs = gradients[0].structured_outputs
-            open_specs = tf.nest.map_structure(
-                lambda value: tf.TensorSpec(_ANY_SHAPE, value.dtype), (outputs["needed"], outputs["states"])
-            )
-            function = tf.function(update, autograph=False).get_concrete_function(*open_specs)
-            self._functions[key] = _Functions(gradients, function)
-        return self._functions[key]
+            function = tf.function(update, autograph=False).get_concrete_function(*update.specs)
+            signature = Signature(step, execution, update.needed, function)
+            for number, replica in enumerate(self._lone):
+                if not replica.learn(signature) and not self._replicas.is_lost(number):
+                    self._replicas.lose(number)
+            self._signatures[key] = signature
+        return self._signatures[key]

@@ -1,4 +1,8 @@
-"""Replicas that update shared variables without waiting for each other: a thread each, and a bound on staleness."""
+"""Replicas that update shared variables without waiting for each other: a thread each, and a bound on staleness.
+
+A replica may be lost and come back: its batch goes to another one, and since only `push` changes what is shared, and
+needs nothing of the replica, each batch is applied once.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,16 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-# Cancelling functions that Python has called has no public API.
-from tensorflow.python.eager import cancellation
-
 from partitioner.emit.options import as_given
+
+_RETRY_SECONDS = 1.0
 
 
 class Worker(Protocol):
     """One replica, with variables of its own."""
 
     def pull(self) -> None:
-        """Copy the shared variables into its own."""
+        """Take over what the shared variables hold."""
         ...
 
     def compute(self, batch: Any) -> Any:
@@ -26,6 +29,14 @@ class Worker(Protocol):
 
     def push(self, computed: Any) -> None:
         """Update the shared variables by what `compute` returned."""
+        ...
+
+    def is_lost(self) -> bool:
+        """Whether it is gone, for now; asked after `compute` has raised."""
+        ...
+
+    def is_back(self) -> bool:
+        """Whether it can compute, after it was lost."""
         ...
 
 
@@ -44,24 +55,30 @@ class AsyncReplicas:
     finds v - p <= N - (F - 1) <= N. Nobody waits between pull and push, and where nobody computes anyone may pull: no
     replica can wait for ever. With N = 0 replicas take turns, each on the parameters that the one before has left.
 
+    A lost replica's batch is the next to be taken. v - p + (F - 1) only becomes less by that, for the others.
+
     Args:
         workers: The replicas.
         max_staleness: N.
 
     Attributes:
         staleness: How many updates were applied at each staleness; together, all of them.
+        updates: How many of each replica.
+        losses: How often each replica was lost.
+        returns: How often each came back.
     """
 
     def __init__(self, workers: Sequence[Worker], max_staleness: int) -> None:
         self.staleness: Counter[int] = Counter()
+        self.updates, self.losses, self.returns = ([0] * len(workers) for _ in range(3))
         self._workers, self._max_staleness = list(workers), max_staleness
         self._changed = threading.Condition()  # holding it is the right to pull, to push and to change what follows
         self._version = 0
         self._waiting: deque[Any] = deque()
         self._pulled: dict[int, int] = {}
+        self._lost: set[int] = set()
         self._finished: list[tuple[Any, Any]] = []
         self._threads: list[threading.Thread] = []
-        self._cancel: list[cancellation.CancellationManager] = []
         self._ending = self._stopping = False
         self._error: BaseException | None = None
 
@@ -99,13 +116,26 @@ class AsyncReplicas:
             self._wait(lambda: not (self._waiting or self._pulled))
             self._end()
 
+    def lose(self, number: int) -> None:
+        """Take a replica for lost, until it is back; a batch that it computes goes to another."""
+        with self._changed:
+            self._pulled.pop(number, None)
+            self._lost.add(number)
+            self.losses[number] += 1
+            self._changed.notify_all()
+
+    def is_lost(self, number: int) -> bool:
+        """Whether a replica is lost."""
+        return number in self._lost
+
     def stop(self) -> None:
-        """Cancel what computes and drop what is not pushed; an update that has begun ends first."""
+        """Drop what is not pushed; whatever computes or pushes ends first.
+
+        It is not cancelled: TensorFlow knows one cancellation for all threads, and would cancel what others run too.
+        """
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        for manager in self._cancel:
-            manager.start_cancel()
         self._end()
         self._waiting.clear()
         self._pulled.clear()
@@ -114,7 +144,6 @@ class AsyncReplicas:
     def _start(self) -> None:
         self._ending = self._stopping = False
         self._error = None
-        self._cancel = [cancellation.CancellationManager() for _ in self._workers]
         self._threads = [
             threading.Thread(target=self._run, args=(number,), name=f"replica_{number}", daemon=True)
             for number in range(len(self._workers))
@@ -145,7 +174,7 @@ class AsyncReplicas:
     def _run(self, number: int) -> None:
         try:
             with as_given():
-                while self._step(number):
+                while self._is_there(number) and self._step(number):
                     pass
         except BaseException as error:
             with self._changed:
@@ -153,6 +182,20 @@ class AsyncReplicas:
                     self._error = error
                     self._stopping = True
                 self._changed.notify_all()
+
+    def _is_there(self, number: int) -> bool:
+        """Wait for a replica that is lost; whether it is back before all batches are pushed."""
+        while self.is_lost(number):
+            if self._workers[number].is_back():
+                with self._changed:
+                    self._lost.remove(number)
+                    self.returns[number] += 1
+                    self._changed.notify_all()
+            else:
+                with self._changed:
+                    if self._changed.wait_for(lambda: self._stopping or self._ending, _RETRY_SECONDS):
+                        return False
+        return True
 
     def _step(self, number: int) -> bool:
         """One batch; whether there may be another."""
@@ -165,13 +208,21 @@ class AsyncReplicas:
             self._pulled[number] = self._version
             worker.pull()
             self._changed.notify_all()
-        with cancellation.CancellationManagerContext(self._cancel[number]):
+        try:
             computed = worker.compute(batch)
+        except Exception:
+            if self._stopping or not worker.is_lost():
+                raise
+            with self._changed:
+                self._waiting.appendleft(batch)
+                self.lose(number)
+            return True
         with self._changed:
             if self._stopping:
                 return False
             worker.push(computed)
             self.staleness[self._version - self._pulled.pop(number)] += 1
+            self.updates[number] += 1
             self._version += 1
             self._finished.append((batch, computed))
             self._changed.notify_all()

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from partitioner.emit.microbatches import HOST
 from partitioner.emit.replica import Replica, ReplicaRun
 from partitioner.emit.staged_step import StagedStep, StepRun
 from partitioner.emit.variables import held_variable, variable_homes
@@ -18,6 +19,7 @@ from partitioner.ir.step import CapturedStep
 from partitioner.stages.programs import stage_programs
 
 RESULTS = ("loss", "y_pred")
+_ANY_SHAPE: Any = None
 
 
 class OwnVariables:
@@ -25,12 +27,16 @@ class OwnVariables:
 
     Args:
         number: Of the replica.
+        is_remote: Whether it is in another process. What is pulled then waits in this one: whoever pulls keeps others
+            from it, and must not wait for a worker meanwhile.
     """
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, number: int, *, is_remote: bool) -> None:
+        self.number, self.is_remote = number, is_remote
         self._pairs: dict[int, tuple[Any, Any]] = {}
         self._pull: Any = None
+        self._receive: Any = None
+        self._pulled: Any = ()
 
     def of(self, step: CapturedStep, programs: StagePrograms, execution: Execution) -> dict[str, Any]:
         """The copies for some programs, by the names that variables have in the op graph; made as needed."""
@@ -49,12 +55,35 @@ class OwnVariables:
         return found
 
     def pull(self) -> None:
-        """Copy the shared variables into the own ones."""
+        """Take what the shared variables hold now; the own ones hold it after `receive`."""
         if self._pull is None:
-            pairs = list(self._pairs.values())
-            copy_all = tf.function(lambda: [own.assign(shared).op for shared, own in pairs] and None, autograph=False)
-            self._pull = copy_all.get_concrete_function()
-        self._pull()
+            self._pull, self._receive = self._functions()
+        self._pulled = self._pull()
+
+    def receive(self) -> None:
+        """Bring what was pulled to where the own variables are."""
+        if self._receive is not None:
+            self._receive(*self._pulled)
+            self._pulled = ()
+
+    def _functions(self) -> tuple[Any, Any]:
+        """What pulls, and what receives if that is done apart."""
+        shared = [pair[0] for pair in self._pairs.values()]
+        own = [pair[1] for pair in self._pairs.values()]
+
+        def read() -> list[Any]:
+            with tf.device(HOST):
+                return [tf.identity(variable.read_value()) for variable in shared]
+
+        def write(*values: Any) -> None:
+            for variable, value in zip(own, values, strict=True):
+                variable.assign(value)
+
+        specs = [tf.TensorSpec(variable.shape, variable.dtype) for variable in shared]
+        if not self.is_remote:
+            return tf.function(lambda: write(*shared), autograph=False).get_concrete_function(), None
+        receive = tf.function(write, autograph=False).get_concrete_function(*specs)
+        return tf.function(read, autograph=False).get_concrete_function(), receive
 
 
 class GradientStep(StagedStep):
@@ -87,7 +116,8 @@ class GradientStep(StagedStep):
             state.variable: (replica.values.get(state.read), replica.final(state.written))
             for state in self.programs.states
         }
-        return {**found, "needed": dict(zip(self._needed, found["needed"], strict=True)), "states": states}
+        found |= {"needed": dict(zip(self._needed, found["needed"], strict=True)), "states": states}
+        return tf.nest.map_structure(_bring_here, found) if self._own.is_remote else found
 
     def _make_replicas(self) -> list[Replica]:
         variables = self._own.of(self.step, self.programs, self.execution)
@@ -104,10 +134,17 @@ class SharedUpdate:
 
     def __init__(self, step: CapturedStep, execution: Execution) -> None:
         programs = stage_programs(step, execution, results=RESULTS)
+        self._graph = step.graph
         self._states = programs.states
         self.needed = tuple(programs.gathered)
         # Whatever reads a parameter for its update reads it now, not when the gradient was computed.
         self._replica = Replica(step, replace(programs, forward=(), backward=(), states=()), execution, 0)
+
+    @property
+    def specs(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """TensorSpecs of what it is called with."""
+        states = {one.variable: (one.read and self._spec(one.read), self._spec(one.written)) for one in self._states}
+        return {name: self._spec(name) for name in self.needed}, states
 
     def __call__(self, needed: Mapping[str, Any], states: Mapping[str, Any]) -> None:
         """Update by what a replica's `GradientStep` returned under these names."""
@@ -120,6 +157,9 @@ class SharedUpdate:
         for function in self._replica.functions():
             function.register()
 
+    def _spec(self, tensor: str) -> Any:
+        return tf.TensorSpec(_ANY_SHAPE, tf.as_dtype(self._graph.tensor[tensor].spec.dtype))
+
     def _write(self, state: CarriedState, before: Any, after: Any) -> None:
         """A statistic becomes the replica's; a whole number (a count, random state) moves on as far as its did."""
         handle = self._replica.handle(state.variable)
@@ -128,3 +168,9 @@ class SharedUpdate:
                 now = tf.raw_ops.ReadVariableOp(resource=handle, dtype=after.dtype)
                 after = now + (after - before)
             tf.raw_ops.AssignVariableOp(resource=handle, value=after)
+
+
+def _bring_here(value: Any) -> Any:
+    """A result in this process, which may have to do without the worker that made it."""
+    with tf.device(HOST):
+        return None if value is None else tf.identity(value)

@@ -50,7 +50,7 @@ def connect(devices: Collection[DeviceName], cluster: Any = None) -> None:
         addresses, own_address = _cluster_of_environment() if cluster is None else (_addresses(cluster), "")
         workers = _choose(wanted, addresses)
         _check_not_started()
-        _check_answers(workers)
+        check_answers(workers)
         _connect(workers, own_address)
     _check_present(devices)
 
@@ -131,8 +131,12 @@ def _check_not_started() -> None:
         )
 
 
-def _check_answers(workers: Mapping[Task, str]) -> None:
-    # TensorFlow itself would wait for ever.
+def check_answers(workers: Mapping[Task, str]) -> None:
+    """Make sure that workers take connections: TensorFlow itself would wait for ever.
+
+    Raises:
+        UsageError: Some do not.
+    """
     silent = silent_workers(workers, _CONNECT_SECONDS)
     if silent:
         raise UsageError(

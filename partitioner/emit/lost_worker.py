@@ -34,7 +34,7 @@ def naming_lost_workers(devices: Iterable[str]) -> Iterator[None]:
         with cutting_off_silent(workers):
             yield
     except tf.errors.OpError as error:
-        gone = _lost(workers)
+        gone = lost_workers(workers)
         lost = [device.short for device in used if (device.job, device.task) in gone]
         if not lost:
             raise
@@ -46,7 +46,7 @@ def naming_lost_workers(devices: Iterable[str]) -> Iterator[None]:
         raise tf.errors.UnavailableError(None, None, str(told)) from error
 
 
-def _lost(workers: Mapping[Task, str]) -> dict[Task, str]:
+def lost_workers(workers: Mapping[Task, str]) -> dict[Task, str]:
     """Workers that do not answer, or that were started anew and do not know this process."""
     silent = silent_workers(workers, _PROBE_SECONDS)
     return {task: address for task, address in workers.items() if task in silent or not _serves(*task)}

@@ -12,6 +12,7 @@ from partitioner.ir.plan import DeviceMemory, Strategy, Updates
 
 # So a replica that takes four times as long as the others lets them do all they can meanwhile.
 _STALENESS_PER_REPLICA = 4
+_HOST = DeviceName(type="CPU", index=0)
 
 
 def staleness_bound(
@@ -32,7 +33,7 @@ def staleness_bound(
         strategy: Likewise.
         replicas: Likewise.
         num_replicas: How many there are, if it is not left open.
-        devices: Canonical names of all devices.
+        devices: Canonical names of the first replica's devices.
         training: Whether the plan trains.
 
     Raises:
@@ -52,8 +53,8 @@ def staleness_bound(
         )
     if remote := [short_name(name) for name in devices if not DeviceName.parse(name).is_local]:
         raise UsageError(
-            f"asynchronous updates over processes are not in this version: {', '.join(remote)}",
-            help="--updates sync, or local devices",
+            f"the first of asynchronous replicas is where all parameters are, and {', '.join(remote)} is elsewhere",
+            help="name devices of this process first, or --updates sync",
         )
     return _STALENESS_PER_REPLICA * num_replicas if max_staleness is None else max_staleness
 
@@ -71,7 +72,12 @@ def with_async_updates(fields: dict[str, Any], max_staleness: int) -> dict[str, 
         InfeasibleError: The shared variables do not fit beside the first replica's own.
     """
     first = {stage.device for stage in fields["stages"] if stage.replica == 0}
-    memory = tuple(_sharing(one) if one.device in first else _without_slots(one) for one in fields["memory"])
+    memory = [_sharing(one) if one.device in first else _without_slots(one) for one in fields["memory"]]
+    remote = {stage.replica for stage in fields["stages"] if not DeviceName.parse(stage.device).is_local}
+    shared = [one for one in fields["memory"] if one.device in first]
+    memory = tuple(
+        _receiving(one, shared, len(remote)) if DeviceName.parse(one.device) == _HOST else one for one in memory
+    )
     if crowded := [one for one in memory if one.headroom_bytes < 0]:
         raise InfeasibleError(
             "the variables that asynchronous replicas share do not fit beside those of the first replica",
@@ -107,6 +113,12 @@ def _sharing(memory: DeviceMemory) -> DeviceMemory:
         gradient_bytes=memory.gradient_bytes + memory.parameter_bytes,
         headroom_bytes=memory.headroom_bytes - own - memory.parameter_bytes,
     )
+
+
+def _receiving(memory: DeviceMemory, shared: Sequence[DeviceMemory], count: int) -> DeviceMemory:
+    """With what the replicas of other processes have here: parameters on their way there, or gradients from there."""
+    size = count * sum(one.parameter_bytes + one.state_bytes for one in shared)
+    return replace(memory, gradient_bytes=memory.gradient_bytes + size, headroom_bytes=memory.headroom_bytes - size)
 
 
 def _without_slots(memory: DeviceMemory) -> DeviceMemory:
