@@ -187,8 +187,9 @@ def training_chain(num_layers: int, *, parameter_bytes: int, slot_bytes: int, sa
 
 
 @st.composite
-def random_graphs(draw: st.DrawFn, max_ops: int = 8, training: bool = True) -> Builder:
+def random_graphs(draw: st.DrawFn, max_ops: int = 8, training: bool = True, free_ops: bool = True) -> Builder:
     """Any small graph: costs 0-4 s, some layers and colocation groups that interleave, variables, phases."""
+    seconds = [*([0.0, 0.0] if free_ops else []), 0.25, 0.5, 1.0, 4.0]
     made = Builder()
     count = draw(st.integers(1, max_ops))
     phases = sorted(draw(st.lists(st.integers(0, 2 if training else 0), min_size=count, max_size=count)))
@@ -211,7 +212,7 @@ def random_graphs(draw: st.DrawFn, max_ops: int = 8, training: bool = True) -> B
             group = owner.setdefault(variable, group or f"of {variable}")
         made.add(
             f"o{index}",
-            draw(st.sampled_from([0.0, 0.0, 0.25, 0.5, 1.0, 4.0])),
+            draw(st.sampled_from(seconds)),
             *reads,
             size_bytes=4 * draw(st.sampled_from([0, 1, 32, 64, 256])),
             layer=draw(st.sampled_from(["", "", "A", "B", "C"])),
