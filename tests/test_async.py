@@ -19,7 +19,7 @@ import tensorflow as tf
 from keras import layers
 
 import partitioner
-from partitioner.emit.async_replicas import AsyncReplicas
+from partitioner.emit.async_replicas import AsyncReplicas, LostReplicaError
 from partitioner.emit.mirrored_variable import each_copy
 from partitioner.emit.variables import held_variable
 from partitioner.errors import InfeasibleError, UsageError
@@ -48,14 +48,10 @@ class Shared:
         self.writing = threading.Lock()
 
 
-class LostError(Exception):
-    """What the work of a test raises where a worker process would be lost."""
-
-
 class Recorder:
     """A worker that tells by itself how stale it is; `work` is what it does with a batch.
 
-    It is lost when that raises `LostError`, and back as soon as it is asked.
+    It is lost when that raises `LostReplicaError`, and back as soon as it is asked.
     """
 
     def __init__(self, shared: Shared, work: Callable[[int], None]) -> None:
@@ -70,13 +66,10 @@ class Recorder:
         assert not self.missing
         try:
             self.work(batch)
-        except LostError:
+        except LostReplicaError:
             self.missing = True
             raise
         return batch
-
-    def is_lost(self) -> bool:
-        return self.missing
 
     def is_back(self) -> bool:
         self.missing = False
@@ -177,7 +170,7 @@ def test_batches_of_lost_replicas_are_applied_once_by_others(max_staleness: int)
         time.sleep(0.0005)
         tried[batch] += 1
         if batch % 5 == 0 and tried[batch] == 1:
-            raise LostError
+            raise LostReplicaError
 
     replicas, shared = replicas_of(4, max_staleness, *[loses] * 4)
     for epoch in range(3):

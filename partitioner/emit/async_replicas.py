@@ -16,6 +16,10 @@ from partitioner.emit.options import as_given
 _RETRY_SECONDS = 1.0
 
 
+class LostReplicaError(Exception):
+    """A replica is gone, for now, and with it what it computed."""
+
+
 class Worker(Protocol):
     """One replica, with variables of its own."""
 
@@ -24,15 +28,15 @@ class Worker(Protocol):
         ...
 
     def compute(self, batch: Any) -> Any:
-        """Run forward and backward; change nothing that is shared."""
+        """Run forward and backward; change nothing that is shared.
+
+        Raises:
+            LostReplicaError: It cannot: another replica has to.
+        """
         ...
 
     def push(self, computed: Any) -> None:
         """Update the shared variables by what `compute` returned."""
-        ...
-
-    def is_lost(self) -> bool:
-        """Whether it is gone, for now; asked after `compute` has raised."""
         ...
 
     def is_back(self) -> bool:
@@ -210,9 +214,7 @@ class AsyncReplicas:
             self._changed.notify_all()
         try:
             computed = worker.compute(batch)
-        except Exception:
-            if self._stopping or not worker.is_lost():
-                raise
+        except LostReplicaError:
             with self._changed:
                 self._waiting.appendleft(batch)
                 self.lose(number)

@@ -22,6 +22,8 @@ from partitioner.ir.devices import DeviceName
 
 _LOCAL_JOB = "localhost"
 _CONNECT_SECONDS = 5.0
+PROBE_SECONDS = 1.0
+"""How long a worker that was connected may take to answer."""
 
 Task = tuple[str, int]
 """A process of a cluster: its job, and its index there."""
@@ -60,6 +62,11 @@ def connected_workers() -> dict[Task, str]:
     server: Any = context.get_server_def()
     jobs = server.cluster.job if server is not None else ()
     return {(job.name, index): job.tasks[index] for job in jobs if job.name != _LOCAL_JOB for index in job.tasks}
+
+
+def workers_of(tasks: Collection[Task]) -> dict[Task, str]:
+    """Address of each of these workers that this process is connected to."""
+    return {task: address for task, address in connected_workers().items() if task in tasks}
 
 
 def silent_workers(workers: Mapping[Task, str], seconds: float) -> list[Task]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
+from partitioner.emit.async_replicas import LostReplicaError
 from partitioner.emit.async_step import GradientStep, OwnVariables
+from partitioner.emit.cluster import workers_of
 from partitioner.emit.program import Specs
-from partitioner.emit.rejoin import are_lost, rejoin, workers_of
+from partitioner.emit.rejoin import are_lost, rejoin
 from partitioner.emit.silent_worker import cutting_off_silent
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.execution import Execution
@@ -59,12 +62,11 @@ class LoneReplica:
         """Make what `compute` runs for a signature; False if the replica is lost, and makes it when it is back."""
         self._gradients[signature] = None
         try:
-            step = GradientStep(signature.step, signature.execution, self._own, signature.needed)
-            function = tf.function(step, autograph=False)
-            self._gradients[signature] = function.get_concrete_function(*signature.step.specs)
-        except tf.errors.OpError:
-            if not self.is_lost():
-                raise
+            with self._telling_its_loss():
+                step = GradientStep(signature.step, signature.execution, self._own, signature.needed)
+                function = tf.function(step, autograph=False)
+                self._gradients[signature] = function.get_concrete_function(*signature.step.specs)
+        except LostReplicaError:
             return False
         return True
 
@@ -74,7 +76,7 @@ class LoneReplica:
 
     def compute(self, batch: Batch) -> tuple[Any, Any]:
         """What the step returned, and a call that updates the shared variables by it."""
-        with cutting_off_silent(workers_of(self.tasks)):
+        with self._telling_its_loss(), cutting_off_silent(workers_of(self.tasks)):
             self._own.receive()
             computed = self._gradients[batch.signature](*batch.arguments)
         return computed, partial(batch.signature.update, computed["needed"], computed["states"])
@@ -83,16 +85,22 @@ class LoneReplica:
         """Update the shared variables."""
         computed[1]()
 
-    def is_lost(self) -> bool:
-        """Whether a worker of it is gone, and with it the replica's variables there."""
-        return are_lost(self.tasks)
-
     def is_back(self) -> bool:
         """Whether all its workers are there again; variables and functions are then made anew."""
         if not rejoin(self.tasks):
             return False
         self._own = self._new_variables()
         return all(self.learn(signature) for signature in list(self._gradients))
+
+    @contextmanager
+    def _telling_its_loss(self) -> Iterator[None]:
+        """Raise a LostReplicaError where TensorFlow fails because a worker is gone, and the variables there with it."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            if are_lost(self.tasks):
+                raise LostReplicaError from error
+            raise
 
     def _new_variables(self) -> OwnVariables:
         return OwnVariables(self._number, is_remote=bool(self.tasks))

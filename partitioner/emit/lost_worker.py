@@ -7,12 +7,10 @@ from contextlib import contextmanager
 
 import tensorflow as tf
 
-from partitioner.emit.cluster import Task, connected_workers, silent_workers
+from partitioner.emit.cluster import PROBE_SECONDS, Task, silent_workers, workers_of
 from partitioner.emit.silent_worker import cutting_off_silent
 from partitioner.errors import PartitionError
 from partitioner.ir.devices import DeviceName
-
-_PROBE_SECONDS = 1.0
 
 
 @contextmanager
@@ -29,7 +27,7 @@ def naming_lost_workers(devices: Iterable[str]) -> Iterator[None]:
     """
     used = [DeviceName.parse(device) for device in devices]
     tasks = {(device.job, device.task) for device in used}
-    workers = {task: address for task, address in connected_workers().items() if task in tasks}
+    workers = workers_of(tasks)
     try:
         with cutting_off_silent(workers):
             yield
@@ -48,7 +46,7 @@ def naming_lost_workers(devices: Iterable[str]) -> Iterator[None]:
 
 def lost_workers(workers: Mapping[Task, str]) -> dict[Task, str]:
     """Workers that do not answer, or that were started anew and do not know this process."""
-    silent = silent_workers(workers, _PROBE_SECONDS)
+    silent = silent_workers(workers, PROBE_SECONDS)
     return {task: address for task, address in workers.items() if task in silent or not _serves(*task)}
 
 

@@ -16,19 +16,13 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context
 
 
-def unoptimized(config: bytes = b"") -> Any:
-    """A session config (`config`, serialized, or the default one) under which TensorFlow leaves graphs as they are."""
-    found = config_pb2.ConfigProto.FromString(config)
-    found.graph_options.rewrite_options.disable_meta_optimizer = True
-    return found
-
-
 @contextmanager
 def as_given() -> Iterator[None]:
     """Run functions that are called from Python as they are, for as long as this lasts."""
     runtime: Any = context.context()
     before = runtime.function_call_options
-    config = unoptimized(before.config_proto_serialized)
+    config = config_pb2.ConfigProto.FromString(before.config_proto_serialized)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
     runtime.function_call_options = context.FunctionCallOptions(before.executor_type, config)
     try:
         yield

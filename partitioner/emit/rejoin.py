@@ -9,10 +9,9 @@ from typing import Any
 
 from tensorflow.python.eager import context
 
-from partitioner.emit.cluster import Task, check_answers, connected_workers, silent_workers
+from partitioner.emit.cluster import PROBE_SECONDS, Task, check_answers, connected_workers, silent_workers, workers_of
 from partitioner.emit.lost_worker import lost_workers
 
-_PROBE_SECONDS = 1.0
 _rejoining = threading.Lock()
 
 
@@ -24,11 +23,6 @@ def check_workers(tasks: Collection[Task]) -> None:
     """
     check_answers(workers_of(tasks))
     rejoin(tasks)
-
-
-def workers_of(tasks: Collection[Task]) -> dict[Task, str]:
-    """Address of each of these workers."""
-    return {task: address for task, address in connected_workers().items() if task in tasks}
 
 
 def are_lost(tasks: Collection[Task]) -> bool:
@@ -46,7 +40,7 @@ def rejoin(tasks: Collection[Task]) -> bool:
         return False
     with _rejoining:
         if are_lost(tasks):
-            if silent_workers(connected_workers(), _PROBE_SECONDS):
+            if silent_workers(connected_workers(), PROBE_SECONDS):
                 return False
             runtime: Any = context.context()
             runtime.update_server_def(context.get_server_def())
@@ -57,7 +51,7 @@ def _listens(address: str) -> bool:
     """Whether anyone takes connections at an address: told at once where a process has ended."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), _PROBE_SECONDS).close()
+        socket.create_connection((host, int(port)), PROBE_SECONDS).close()
     except OSError:
         return False
     return True

@@ -21,6 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.logical_devices import start
 from tests.benchmarks.pipeline_workloads import Workload, batch, keras_model
 from tests.benchmarks.turns import Contender, answer_turns, take_turns
 
@@ -98,18 +99,17 @@ MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {
 
 
 def _start(way: str) -> None:
+    if way != PEER:
+        start(len(DEVICES))
+        return
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import tensorflow as tf
 
-    import partitioner
-
+    # As its users set it up, with all of TensorFlow's graph rewrites.
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(len(DEVICES))
-    if way == PEER:  # as its users set it up, with all of TensorFlow's graph rewrites
-        processor, *_ = tf.config.list_physical_devices("CPU")
-        tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * len(DEVICES))
-    else:
-        partitioner.set_up_devices(DEVICES)
+    processor, *_ = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * len(DEVICES))
 
 
 def _plan(name: str, way: str, costs: str | Path) -> tuple[Any, Any, Any]:
