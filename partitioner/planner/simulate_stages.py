@@ -311,8 +311,8 @@ class _Simulation:
 
     def _result(self, end: float) -> StagedSchedule:
         self._take_early()
-        for value in self.costed.graph.outputs:
-            self._hold(value, range(self.num_microbatches), end)
+        for tensor in self.costed.graph.outputs:
+            self._return(tensor, end)
         for state in self.programs.states:
             self._hold(state.written, [self.num_microbatches - 1], end)
         peak, memory = {}, {}
@@ -341,6 +341,22 @@ class _Simulation:
         for index in ledger.working_at(seconds):
             buffers += self.wiring.wires[index].cost.largest
         return largest_tensors(buffers)
+
+    def _return(self, tensor: str, end: float) -> None:
+        """Hold a result until the step ends: rows of all microbatches, once all are there, in one buffer."""
+        parts = range(self.num_microbatches)
+        maker = self.wiring.maker.get(tensor)
+        spec = self.costed.graph.tensor[tensor].spec
+        if maker is None or len(parts) == 1 or not spec.shape or not self.wiring.wires[maker].per_microbatch:
+            self._hold(tensor, parts, end)
+            return
+        device = self.wiring.wires[maker].device
+        joined = Value(tensor, True)
+        size = self.num_microbatches * self.wiring.size_bytes(joined, device)
+        self.ledgers[device].take((joined, _WHOLE), self.ends[maker], size)
+        both = math.nextafter(self.ends[maker], math.inf)  # for a moment there are both
+        self.ledgers[device].use((joined, _WHOLE), max(both, end))
+        self._hold(tensor, parts, both)
 
     def _hold(self, tensor: str, parts: Sequence[int], end: float) -> None:
         maker = self.wiring.maker.get(tensor)

@@ -2,22 +2,42 @@
 
 TensorFlow's executor starts an op as soon as it can. On a CPU it takes up last what became ready first, so gradients of
 weights that nobody waits for may come at the very end, and keep alive all that they read; and what comes first differs
-from process to process. So each op that works waits for those that are a few places or more before it in an order of
-ours: forward and backward as traced, and the update of a variable as soon as its gradient is there. Ops next to each
-other still run at the same time. A GPU runs ops in the order in which they become ready, and is left alone.
+from process to process. So each op that works waits for those that are some places or more before it in an order of
+ours: forward and backward as traced, and the update of a variable as soon as its gradient is there. Ops less far apart
+still run at the same time. For gradients only places of gradients count: updates are chains of small ops, which they
+need not wait for one by one. Ops on vectors and scalars are left alone: they are many, and what they keep alive is
+little. A GPU runs ops in the order in which they become ready, and is left alone.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from cost_models.formulas_movement import FREE_OP_TYPES
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.op_graph import OpGraph, Phase
 
-AHEAD = 4
-"""Places: what runs at the same time on a few cores, and of a layer's backward pass about all that belongs together."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """How strictly ops are held to the order.
+
+    Attributes:
+        ahead: Places before an op, of ops that update no variable, at which others must have ended before it starts. By
+            default, about what the backward pass of a layer takes; `tests.benchmarks.overhead` tells what fewer cost.
+        ahead_of_updates: The same for an op that updates a variable, of all ops: what runs at the same time on a few
+            cores.
+        least_rank: Axes of the tensors that an op reads or makes, below which it is left alone.
+    """
+
+    ahead: int = 16
+    ahead_of_updates: int = 4
+    least_rank: int = 2
+
+
+ORDER = Order()
 
 
 def keeps_order(device: str) -> bool:
@@ -41,15 +61,37 @@ def run_ahead_limits(
         given: Tensors that are there before any op runs.
     """
     needs = _needs(graph, ops, aliases or {}, given)
-    order = [name for name in _order(graph, ops, needs) if graph.op[name].type not in FREE_OP_TYPES]
-    # Each of these waits for as many before it in turn, so none that comes before them is left out.
-    limits = {
-        name: [
-            source for source in order[max(0, index - 2 * AHEAD + 1) : index - AHEAD + 1] if source not in needs[name]
-        ]
-        for index, name in enumerate(order[AHEAD:], AHEAD)
-    }
-    return {name: sources for name, sources in limits.items() if sources}
+    held: list[str] = []
+    lasts: list[int] = []  # by op held, how many of `held` must have ended before it
+    starts: list[int] = []  # by place, how many of `held` come before it
+    ended: dict[str, frozenset[int]] = {}  # by op, the latest of `held` that have ended when it has
+    limits: dict[str, list[str]] = {}
+    for name in _order(graph, ops, needs):
+        is_held = _is_held(graph, name)
+        if is_held and graph.op[name].phase is Phase.UPDATE:
+            last = max(0, len(held) - ORDER.ahead_of_updates + 1)
+        else:
+            starts += [len(held)] * is_held
+            last = starts[-ORDER.ahead] if len(starts) >= ORDER.ahead else 0
+        first = lasts[last - 1] if last else 0  # those before end before `last - 1`, in turn
+        known = {index for source in needs[name] for index in ended[source] if index >= first}
+        if is_held:
+            for index in range(last - 1, first - 1, -1):
+                if index not in known:
+                    limits.setdefault(name, []).append(held[index])
+                    known |= ended[held[index]]
+            known.add(len(held))
+            held.append(name)
+            lasts.append(last)
+        ended[name] = frozenset(known)
+    return limits
+
+
+def _is_held(graph: OpGraph, name: str) -> bool:
+    op = graph.op[name]
+    if op.type in FREE_OP_TYPES:
+        return False
+    return any(len(graph.tensor[tensor].spec.shape) >= ORDER.least_rank for tensor in (*op.inputs, *op.outputs))
 
 
 def _needs(

@@ -48,6 +48,7 @@ def _labelled(shape: tuple[int, ...]) -> Any:
 
 
 OTHERS: dict[str, Callable[[], tuple[Any, Any]]] = {"mlp 784-128-10": _perceptron, "resnet50 64x64": _resnet}
+MODELS = [*OTHERS, *WORKLOADS]
 
 
 def _contender(name: str, way: str) -> None:
@@ -78,6 +79,7 @@ def main() -> None:
     """Run both contenders in turns for each model and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--contender", nargs=2, metavar=("MODEL", "WAY"), help=argparse.SUPPRESS)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, metavar="MODEL", help=", ".join(MODELS))
     parser.add_argument("--rounds", type=int, default=101)
     options = parser.parse_args()
     if options.contender:
@@ -86,7 +88,7 @@ def main() -> None:
     table = Table(title="training step on one device: placed over plain Keras")
     for column in ("model", "Keras ms", "placed ms", "ratio of medians", "median of ratios"):
         table.add_column(column, justify="right" if column != "model" else "left")
-    for name in (*OTHERS, *WORKLOADS):
+    for name in options.models:
         found = take_turns(
             {way: [__spec__.name, "--contender", name, way] for way in ("keras", "placed")}, options.rounds
         )

@@ -115,14 +115,14 @@ class Builder:
                 stateful=bool(variables),
             )
         )
-        spec = TensorSpec(shape=(size_bytes // 4,), dtype="float32")
+        spec = TensorSpec(shape=(size_bytes // 4, 1), dtype="float32")
         self.tensors.append(Tensor(name=f"{name}:0", producer=name, spec=spec))
         self.costs.append(OpCost(flops=round(seconds * SECOND)))
         return name
 
     def variable(self, name: str, size_bytes: int, kind: VariableKind = VariableKind.PARAMETER, layer: str = "") -> str:
         """A variable; ops name it to use it."""
-        spec = TensorSpec(shape=(size_bytes // 4,), dtype="float32")
+        spec = TensorSpec(shape=(size_bytes // 4, 1), dtype="float32")
         self.variables.append(Variable(name=name, spec=spec, kind=kind, layer=layer))
         return name
 
@@ -284,7 +284,7 @@ def with_rows(costed: CostedGraph, rows: int) -> CostedGraph:
     tensors = [
         tensor
         if tensor.producer[0] in "rdu" or tensor.producer == "loss"
-        else replace(tensor, spec=TensorSpec(shape=(round(tensor.spec.shape[0] * share),), dtype="float32"))
+        else replace(tensor, spec=TensorSpec(shape=(round(tensor.spec.shape[0] * share), 1), dtype="float32"))
         for tensor in graph.tensors
     ]
     return replace(costed, graph=replace(graph, tensors=tuple(tensors), batch_size=rows), costs=tuple(costs))

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import networkx as nx
+import pytest
 from graphs import Builder, random_graphs
 from hypothesis import given, settings
 
+from cost_models.specs import TensorSpec
 from partitioner.ir.op_graph import Phase
-from partitioner.stages.run_ahead import AHEAD, keeps_order, run_ahead_limits
+from partitioner.stages import run_ahead
+from partitioner.stages.run_ahead import ORDER, Order, keeps_order, run_ahead_limits
 
 
-def names(made: Builder) -> list[str]:
-    return [op.name for op in made.graph().ops]
+def limits(made: Builder, order: Order) -> Mapping[str, set[str]]:
+    graph = made.graph()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_ahead, "ORDER", order)
+        found = run_ahead_limits(graph, [op.name for op in graph.ops])
+    return {name: set(sources) for name, sources in found.items()}
 
 
-def test_an_op_waits_for_all_that_come_a_few_places_before_it() -> None:
+def test_an_op_waits_for_all_that_come_some_places_before_it() -> None:
     made = Builder()
     for index in range(12):
         made.add(f"o{index}", 1.0)
-    limits = run_ahead_limits(made.graph(), names(made))
-    assert AHEAD == 4
-    assert "o3" not in limits
-    assert limits["o4"] == ["o0"]
-    assert limits["o11"] == ["o4", "o5", "o6", "o7"]  # which wait for o0 to o3
+    found = limits(made, Order(ahead=4))
+    assert "o3" not in found
+    assert found["o4"] == {"o0"}
+    assert found["o11"] == {"o4", "o5", "o6", "o7"}  # which wait for o0 to o3
+
+
+def test_a_chain_needs_no_waits() -> None:
+    made = Builder()
+    made.add("o0", 1.0)
+    for index in range(1, 3 * ORDER.ahead):
+        made.add(f"o{index}", 1.0, f"o{index - 1}")
+    assert not limits(made, ORDER)
 
 
 def test_what_an_op_reads_needs_no_second_edge_and_what_does_no_work_has_no_place() -> None:
@@ -29,22 +46,43 @@ def test_what_an_op_reads_needs_no_second_edge_and_what_does_no_work_has_no_plac
     for index in range(4):
         made.add(f"o{index}", 1.0)
         made.add(f"view{index}", 0.0, f"o{index}", type="Reshape")
-    made.add("reader", 1.0, "o0")
+    made.add("reader", 1.0, "view0")
     made.add("other", 1.0)
-    assert run_ahead_limits(made.graph(), names(made)) == {"other": ["o0", "o1"]}
+    assert limits(made, Order(ahead=4)) == {"other": {"o0", "o1"}}
 
 
-def test_an_update_comes_right_after_its_gradient() -> None:
+def test_gradients_wait_for_the_ends_of_updates_some_gradients_before() -> None:
     made = Builder()
     for index in range(6):
         made.add(f"d{index}", 1.0, phase=Phase.BACKWARD)
     made.add("decay0", 1.0, phase=Phase.UPDATE)
     made.add("update0", 1.0, "d0", "decay0", phase=Phase.UPDATE)
     # The order is d0 decay0 update0 d1 d2 d3 d4 d5.
-    assert run_ahead_limits(made.graph(), names(made)) == {
-        "d2": ["d0"], "d3": ["d0", "decay0"], "d4": ["d0", "decay0", "update0"],
-        "d5": ["d0", "decay0", "update0", "d1"],
+    assert limits(made, Order(ahead=2, ahead_of_updates=2)) == {
+        "d2": {"update0"}, "d3": {"update0", "d1"}, "d4": {"d1", "d2"}, "d5": {"d2", "d3"},
     }  # fmt: skip
+
+
+def test_updates_after_all_gradients_run_a_few_at_a_time() -> None:
+    made = Builder()
+    made.add("norm", 1.0, phase=Phase.BACKWARD)
+    for index in range(4):
+        made.add(f"update{index}", 1.0, "norm", phase=Phase.UPDATE)
+    assert limits(made, Order(ahead=16, ahead_of_updates=2)) == {
+        "update2": {"update0"}, "update3": {"update0", "update1"},
+    }  # fmt: skip
+
+
+def test_ops_on_vectors_are_left_alone() -> None:
+    made = Builder()
+    for index in range(6):
+        made.add(f"o{index}", 1.0)
+    made.tensors = [
+        type(tensor)(name=tensor.name, producer=tensor.producer, spec=TensorSpec(shape=(256,), dtype="float32"))
+        for tensor in made.tensors
+    ]
+    assert not limits(made, Order(ahead=1))
+    assert len(limits(made, Order(ahead=1, least_rank=0))) == 5
 
 
 def test_only_cpus_are_held_to_an_order() -> None:
@@ -55,16 +93,15 @@ def test_only_cpus_are_held_to_an_order() -> None:
 @settings(deadline=None, derandomize=True, max_examples=50, database=None)
 @given(random_graphs(max_ops=14))
 def test_nothing_waits_in_a_circle_and_everything_far_before_has_ended(made: Builder) -> None:
-    graph = made.graph()
-    limits = run_ahead_limits(graph, names(made))
-    before = {
-        op.name: {*(graph.tensor[read].producer for read in op.inputs), *op.control_inputs, *limits.get(op.name, ())}
-        for op in graph.ops
-    }
-    done: list[str] = []
-    while len(done) < len(before):
-        ready = [name for name in before if name not in done and before[name].issubset(done)]
-        assert ready
-        # No more than a window of ops that work can be ready at a time.
-        assert len(ready) <= AHEAD
-        done.append(ready[-1])
+    graph, ahead = made.graph(), 3
+    edges = nx.DiGraph()
+    edges.add_nodes_from(op.name for op in graph.ops)
+    for op in graph.ops:
+        needs = [*(graph.tensor[read].producer for read in op.inputs), *op.control_inputs]
+        edges.add_edges_from((source, op.name) for source in needs)
+    for name, sources in limits(made, Order(ahead=ahead)).items():
+        edges.add_edges_from((source, name) for source in sources)
+    assert nx.is_directed_acyclic_graph(edges)
+    held = [op.name for op in graph.ops if op.phase is not Phase.UPDATE]
+    for index, name in enumerate(held):
+        assert nx.ancestors(edges, name).issuperset(held[: max(0, index - ahead + 1)])

@@ -202,8 +202,14 @@ def test_inference_has_no_backward_and_keeps_nothing() -> None:
     assert found.step_seconds == seconds(5.0)
     # 0F1 makes its output while that of 0F0 leaves.
     assert found.peak[D0].activation_bytes == 3 * 256 + 2 * 1024
-    # What the caller gets is held to the end, beside the last input.
-    assert found.peak[D1].activation_bytes == 1024 + 4 * 1024
+    # Results of all microbatches, and the rows of them together: what the caller gets.
+    assert found.peak[D1].activation_bytes == 4 * 1024 + 4 * 1024
+
+
+def test_the_result_of_one_microbatch_is_returned_as_it_is() -> None:
+    costed = forwards(2).costed(topology(2, wire=FREE), outputs=["f1"])
+    programs = cut_up(costed, {"x": 0, "r0": 0, "f0": 0, "r1": 1, "f1": 1})
+    assert run(costed, programs, 1, GPIPE).peak[D1].activation_bytes == 1024 + 1024
 
 
 def test_an_output_that_is_a_view_of_what_its_program_made_counts() -> None:
