@@ -26,7 +26,7 @@ class Order:
 
     Attributes:
         ahead: Places before an op, of ops that update no variable, at which others must have ended before it starts. By
-            default, about what the backward pass of a block of layers takes: where it was 16, a ResNet50 lost 4 to 11 %
+            default, about what the backward pass of a block of layers takes: where it was 16, a ResNet50 lost 2 to 11 %
             of its time on two cores (`tests.benchmarks.overhead`), and saved 2 % of its memory.
         ahead_of_updates: The same for an op that updates a variable, of all ops: what runs at the same time on a few
             cores.
@@ -72,7 +72,8 @@ def run_ahead_limits(
         if is_held and graph.op[name].phase is Phase.UPDATE:
             last = max(0, len(held) - ORDER.ahead_of_updates + 1)
         else:
-            starts += [len(held)] * is_held
+            if is_held:
+                starts.append(len(held))
             last = starts[-ORDER.ahead] if len(starts) >= ORDER.ahead else 0
         first = lasts[last - 1] if last else 0  # those before end before `last - 1`, in turn
         known = {index for source in needs[name] for index in ended[source] if index >= first}

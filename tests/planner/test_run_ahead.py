@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import networkx as nx
 import pytest
@@ -77,10 +78,7 @@ def test_ops_on_vectors_are_left_alone() -> None:
     made = Builder()
     for index in range(6):
         made.add(f"o{index}", 1.0)
-    made.tensors = [
-        type(tensor)(name=tensor.name, producer=tensor.producer, spec=TensorSpec(shape=(256,), dtype="float32"))
-        for tensor in made.tensors
-    ]
+    made.tensors = [replace(one, spec=TensorSpec(shape=(256,), dtype="float32")) for one in made.tensors]
     assert not limits(made, Order(ahead=1))
     assert len(limits(made, Order(ahead=1, least_rank=0))) == 5
 
@@ -93,15 +91,23 @@ def test_only_cpus_are_held_to_an_order() -> None:
 @settings(deadline=None, derandomize=True, max_examples=50, database=None)
 @given(random_graphs(max_ops=14))
 def test_nothing_waits_in_a_circle_and_everything_far_before_has_ended(made: Builder) -> None:
-    graph, ahead = made.graph(), 3
+    graph, ahead, ahead_of_updates = made.graph(), 3, 2
     edges = nx.DiGraph()
     edges.add_nodes_from(op.name for op in graph.ops)
     for op in graph.ops:
         needs = [*(graph.tensor[read].producer for read in op.inputs), *op.control_inputs]
         edges.add_edges_from((source, op.name) for source in needs)
-    for name, sources in limits(made, Order(ahead=ahead)).items():
+    for name, sources in limits(made, Order(ahead=ahead, ahead_of_updates=ahead_of_updates)).items():
         edges.add_edges_from((source, name) for source in sources)
     assert nx.is_directed_acyclic_graph(edges)
     held = [op.name for op in graph.ops if op.phase is not Phase.UPDATE]
     for index, name in enumerate(held):
         assert nx.ancestors(edges, name).issuperset(held[: max(0, index - ahead + 1)])
+    done: list[str] = []
+    while len(done) < len(graph.ops):
+        ready = [name for name in edges if name not in done and set(edges.predecessors(name)).issubset(done)]
+        updates = [name for name in ready if graph.op[name].phase is Phase.UPDATE]
+        # No more than a window of ops can be ready at a time.
+        assert len(ready) - len(updates) <= ahead
+        assert len(updates) <= ahead_of_updates
+        done.append(ready[-1])
