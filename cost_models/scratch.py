@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cost_models.specs import OpSpec, TensorSpec
+from cost_models.specs import FunctionRun, OpSpec, TensorSpec
 
 _ONEDNN_OPS = frozenset((
     "BatchMatMulV2", "Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "DepthwiseConv2dNative", "Einsum",
@@ -14,9 +14,14 @@ _ONEDNN_BYTES = 10 * 1024
 
 
 def scratch_bytes(op: OpSpec, device_type: str) -> int:
-    """Bytes of scratch space of one op on a `CPU` or `GPU`."""
+    """Bytes of scratch space of one op on a `CPU` or `GPU`; for one that runs functions, of the run that takes most."""
     kernel = _ONEDNN_BYTES if device_type == "CPU" and op.type in _ONEDNN_OPS else 0
-    return kernel + (_einsum_bytes(op) if op.type == "Einsum" else 0)
+    inside = max((_held_bytes(run, device_type) for run in op.runs if run.times), default=0)
+    return kernel + inside + (_einsum_bytes(op) if op.type == "Einsum" else 0)
+
+
+def _held_bytes(run: FunctionRun, device_type: str) -> int:
+    return run.held_bytes + max((scratch_bytes(op, device_type) for op in run.ops), default=0)
 
 
 def workspace_bytes(op: OpSpec, device_type: str) -> int:

@@ -79,14 +79,23 @@ class OpSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionRun:
-    """The ops of a function, and how many times an op runs it."""
+    """A function that an op runs.
+
+    Attributes:
+        ops: What is in it.
+        times: How many times the op runs it.
+        held_bytes: The most that these runs hold at a time, besides what the op is given and gives.
+    """
 
     ops: tuple[OpSpec, ...]
     times: int = 1
+    held_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.times < 0:
             raise ValueError(f"a function cannot run {self.times} times")
+        if self.held_bytes < 0:
+            raise ValueError(f"a function cannot hold {self.held_bytes} bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

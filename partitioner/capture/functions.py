@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from graphlib import TopologicalSorter
+from functools import cached_property
 from typing import Any
 
+import networkx as nx
 import tensorflow as tf
 
 # The public API can neither read a FunctionDef, which names tensors in its own way, nor fold constants, nor say what
@@ -24,6 +25,7 @@ from tensorflow.python.ops.handle_data_util import copy_handle_data, get_handle_
 
 from cost_models.specs import ITEM_BYTES, FunctionRun, OpSpec, TensorSpec
 from partitioner.capture.attributes import readable_attributes
+from partitioner.capture.function_buffers import FunctionBuffers
 from partitioner.capture.tensor_lists import NOTHING, TensorList, fullest, grown, list_after
 from partitioner.capture.trips import count_trips, step
 from partitioner.ir.graph_def import producer, prune, tensor_name
@@ -54,8 +56,10 @@ class Reading:
         assumed: Tensors with an assumed size that are not index vectors.
         values: Numbers that are the same in every run.
         lists: What lists of tensors hold.
+        buffers: Which tensors share a buffer.
         runs: What the ops that run functions run.
-        passed_on: For outputs of loops that no trip changes, the input that they are.
+        passed_on: For outputs of loops that no trip changes, the input that they are; for lists of which items are
+            replaced one by one, the input that they take the place of.
         assumed_trips: Loops whose number of trips is not known, and the number that was assumed.
     """
 
@@ -63,6 +67,7 @@ class Reading:
     assumed: list[str] = field(default_factory=list)
     values: dict[str, float] = field(default_factory=dict)
     lists: dict[str, TensorList] = field(default_factory=dict)
+    buffers: FunctionBuffers = field(default_factory=FunctionBuffers)
     runs: dict[str, tuple[FunctionRun, ...]] = field(default_factory=dict)
     passed_on: dict[str, str] = field(default_factory=dict)
     assumed_trips: dict[str, int] = field(default_factory=dict)
@@ -90,6 +95,20 @@ class Reading:
         """What a list of tensors holds; nothing, for any other tensor."""
         return self.lists.get(tensor.name, NOTHING)
 
+    def saved_bytes(self, tensor: Any) -> int:
+        """Bytes that it takes to keep a tensor for a gradient."""
+        return self.buffers.saved_bytes(tensor.name, self.specs[tensor.name].size_bytes)
+
+    def spec(self, op: Any) -> OpSpec:
+        """What formulas see of an operation."""
+        return OpSpec(
+            type=op.type,
+            inputs=tuple(self.specs[tensor.name] for tensor in op.inputs),
+            outputs=tuple(self.specs[tensor.name] for tensor in op.outputs),
+            attributes=readable_attributes(op.node_def),
+            runs=self.runs.get(op.name, ()),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Function:
@@ -111,10 +130,25 @@ class _Function:
 
     def returns(self, index: int) -> str:
         """Name of what a result is a mere copy of."""
-        copies = {node.name: node.input[0] for node in self.nodes if node.op == "Identity"}
-        name = self.results[index]
-        while producer(name) in copies:
-            name = tensor_name(copies[producer(name)])
+        return self._origin(self.results[index])
+
+    def saves(self, index: int) -> bool:
+        """Whether a result is kept for a gradient."""
+        return self.returns(index) in self._saved
+
+    @cached_property
+    def _saved(self) -> frozenset[str]:
+        return frozenset(
+            self._origin(tensor_name(node.input[1])) for node in self.nodes if node.op == "TensorListPushBack"
+        )
+
+    @cached_property
+    def _copies(self) -> Mapping[str, str]:
+        return {node.name: node.input[0] for node in self.nodes if node.op == "Identity"}
+
+    def _origin(self, name: str) -> str:
+        while producer(name) in self._copies:
+            name = tensor_name(self._copies[producer(name)])
         return name
 
 
@@ -127,21 +161,19 @@ class _Inside:
     ops: Sequence[Any]
     reading: Reading
 
-    def run(self, times: int = 1) -> FunctionRun:
-        """So many runs of it."""
-        specs = self.reading.specs
+    def run(self, times: int = 1, at_once: int = 1) -> FunctionRun:
+        """So many runs of it, of which some may run at once."""
+        known = self.reading
         return FunctionRun(
-            ops=tuple(
-                OpSpec(
-                    type=op.type,
-                    inputs=tuple(specs[tensor.name] for tensor in op.inputs),
-                    outputs=tuple(specs[tensor.name] for tensor in op.outputs),
-                    attributes=readable_attributes(op.node_def),
-                    runs=self.reading.runs.get(op.name, ()),
-                )
-                for op in self.ops
-            ),
+            ops=tuple(map(known.spec, self.ops)),
             times=times,
+            held_bytes=known.buffers.held_bytes(
+                self.ops,
+                [tensor.name for tensor in self.arguments],
+                [tensor.name for tensor in self.results],
+                known.specs,
+                min(times, at_once),
+            ),
         )
 
 
@@ -157,7 +189,7 @@ class GraphReader:
     library: Mapping[str, Any]
     batch_size: int
 
-    def read(self, nodes: Iterable[Any], graph: Any, tensors: dict[str, Any], reading: Reading) -> list[Any]:
+    def read(self, nodes: Sequence[Any], graph: Any, tensors: dict[str, Any], reading: Reading) -> list[Any]:
         """Import nodes and add to `reading` what is known of what they make.
 
         They are imported up to each op of whose results more is known than TensorFlow infers, so that this settles the
@@ -215,9 +247,12 @@ class GraphReader:
             # Lists last: what is in them depends on the other tensors.
             for tensor in sorted(op.outputs, key=lambda tensor: tensor.dtype == tf.variant):
                 if tensor.dtype == tf.variant and not runs_functions:
-                    reading.lists[tensor.name] = list_after(op, reading.list, reading.specs, reading.constant)
+                    reading.lists[tensor.name] = list_after(
+                        op, reading.list, reading.specs, reading.constant, reading.saved_bytes
+                    )
                     _refine(tensor, reading.list(tensor))
                 reading.specs[tensor.name] = self._spec(tensor, reading)
+            reading.buffers.follow(op, reading.spec(op))
 
     def _spec(self, tensor: Any, reading: Reading) -> TensorSpec:
         dtype = tensor.dtype.base_dtype.name
@@ -254,7 +289,8 @@ class GraphReader:
     def _read_loop(self, op: Any, condition: _Function, body: _Function, reading: Reading) -> None:
         variables = dict(enumerate(body.tensors))
         fixed = [index for index, name in variables.items() if body.returns(index) == name]
-        asked, done = (self._inside(op, function, op.inputs, fixed, reading) for function in (condition, body))
+        saved = [index for index in variables if index not in fixed and body.saves(index)]
+        asked, done = (self._inside(op, function, op.inputs, fixed, reading, saved) for function in (condition, body))
         starts = [reading.value(tensor) for tensor in op.inputs]
         steps = [
             step(argument, result, done.reading.value)
@@ -272,7 +308,7 @@ class GraphReader:
         )
         if not trips.certain:
             reading.assumed_trips[op.name] = trips.count
-        reading.runs[op.name] = asked.run(trips.count + 1), done.run(trips.count)
+        reading.runs[op.name] = asked.run(trips.count + 1), done.run(trips.count, op.get_attr("parallel_iterations"))
         reading.passed_on |= {op.outputs[index].name: op.inputs[index].name for index in fixed}
         for index, (before, once, after) in enumerate(zip(op.inputs, done.results, op.outputs, strict=True)):
             if before.shape.is_fully_defined() and before.shape == once.shape:
@@ -284,12 +320,25 @@ class GraphReader:
             reading.lists[after.name] = grown(reading.list(before), done.reading.list(once), trips.count)
             if after.dtype == tf.variant:
                 _refine(after, reading.list(after))
+                if reading.list(after).content_bytes == reading.list(before).content_bytes:
+                    reading.passed_on[after.name] = before.name
 
     def _inside(
-        self, op: Any, function: _Function, given: Sequence[Any], fixed: Iterable[int], outside: Reading
+        self,
+        op: Any,
+        function: _Function,
+        given: Sequence[Any],
+        fixed: Iterable[int],
+        outside: Reading,
+        saved: Iterable[int] = (),
     ) -> _Inside:
-        """A function that `op` runs on `given`, imported; the arguments at `fixed` are the same whenever it runs."""
+        """A function that `op` runs on `given`, imported.
+
+        The arguments at `fixed` are the same whenever it runs, those at `saved` were kept for a gradient by the run
+        before.
+        """
         known = Reading()
+        known.buffers.saved.update(function.arguments[index].name for index in saved)
         for index, (source, target) in enumerate(zip(given, function.arguments, strict=True)):
             if index in fixed and (value := outside.value(source)) is not None:
                 known.values[target.name] = value
@@ -329,14 +378,19 @@ def _function_names(op: Any) -> list[str]:
     return [one.name for value in found for one in (value if isinstance(value, list) else [value])]
 
 
-def _ordered(nodes: Iterable[Any]) -> list[Any]:
-    """Each node behind those whose tensors it reads: a loop's gradient adds inputs to the loop later."""
+def _ordered(nodes: Sequence[Any]) -> list[Any]:
+    """Nodes as they come, each behind those whose tensors it reads: a loop's gradient adds inputs to the loop later."""
+    place = {node.name: index for index, node in enumerate(nodes)}
     by_name = {node.name: node for node in nodes}
-    needs = {
-        name: [one for reference in node.input if (one := producer(reference)) in by_name and reference[0] != "^"]
+    graph = nx.DiGraph()
+    graph.add_nodes_from(by_name)
+    graph.add_edges_from(
+        (producer(reference), name)
         for name, node in by_name.items()
-    }
-    return [by_name[name] for name in TopologicalSorter(needs).static_order()]
+        for reference in node.input
+        if reference[0] != "^" and producer(reference) in by_name
+    )
+    return [by_name[name] for name in nx.lexicographical_topological_sort(graph, key=place.__getitem__)]
 
 
 def _import(part: Any, graph: Any, tensors: dict[str, Any]) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from partitioner.ir.graph_def import producer
 
 READ = "ReadVariableOp"
+_TRIPS_AT_ONCE = 2
 
 
 def take_colocations(graph_def: Any) -> dict[str, str]:
@@ -39,6 +40,19 @@ def bypass_identity_n(graph_def: Any, names: Iterable[str]) -> None:
             through.update({_reference(node.name, index): reference for index, reference in enumerate(data)})
     if through:
         _rewire(graph_def, through)
+
+
+def limit_trips_at_once(graph_def: Any) -> None:
+    """Let no loop run more than two trips at a time, in function bodies too.
+
+    Keras lets its layers run 32, and TensorFlow's executor uses that: it takes up last what became ready first, so the
+    gradients of an LSTM's kernel of all 32 trips lie in memory before the first is added up. With two, a core that
+    waits for one trip can still work for the next: an LSTM took no longer on two cores.
+    """
+    for node in (*graph_def.node, *(node for function in graph_def.library.function for node in function.node_def)):
+        if "parallel_iterations" in node.attr:
+            limit = node.attr["parallel_iterations"]
+            limit.i = min(limit.i, _TRIPS_AT_ONCE)
 
 
 def share_reads(graph_def: Any, order: Mapping[str, int], variable_of: Mapping[str, str]) -> dict[str, str]:

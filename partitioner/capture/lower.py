@@ -14,7 +14,7 @@ from cost_models.specs import TensorSpec
 from partitioner.capture.attributes import readable_attributes
 from partitioner.capture.batching import fixed_batch, settled_fields
 from partitioner.capture.gradient_order import sort_gradient_parts, tape_rank
-from partitioner.capture.graph_def import READ, bypass_identity_n, share_reads, take_colocations
+from partitioner.capture.graph_def import READ, bypass_identity_n, limit_trips_at_once, share_reads, take_colocations
 from partitioner.capture.grouping import RawOp, colocation_groups, parameter_of_slots
 from partitioner.capture.kernels import is_host_only
 from partitioner.capture.loss_reduction import loss_reduction
@@ -51,6 +51,7 @@ def capture_step(
     if kind is StepKind.TRAIN:
         sort_gradient_parts(graph_def, colocations, _tape_rank(trace))
     bypass_identity_n(graph_def, (name for name, phase in phases.items() if phase is Phase.UPDATE))
+    limit_trips_at_once(graph_def)
     shared = share_reads(graph_def, order, names)
     colocations = {name: shared.get(target, target) for name, target in colocations.items()}
     outputs = {key: tf.nest.map_structure(_tensor_names, value) for key, value in trace.outputs.items()}

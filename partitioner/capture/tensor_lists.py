@@ -17,6 +17,7 @@ class TensorList:
         content_bytes: Of the tensors in it.
         length: How many it has room for, where that is fixed and known.
         most_bytes: Of the tensors in it when it is full, where that is known.
+        is_empty: Whether nothing was put into it.
         item: Shape of each tensor in it, where it is known and the same for all.
         value: Each tensor in it, where it is known and the same for all.
     """
@@ -24,6 +25,7 @@ class TensorList:
     content_bytes: int = 0
     length: int | None = None
     most_bytes: int | None = None
+    is_empty: bool = True
     item: tuple[int, ...] | None = None
     value: tuple[int, ...] | None = None
 
@@ -34,7 +36,8 @@ class TensorList:
             content_bytes=self.content_bytes + size_bytes,
             most_bytes=self.most_bytes if self.length is None else self.length * size_bytes,
             item=_known(tensor.shape),
-            value=value if not self.content_bytes or value == self.value else None,
+            is_empty=False,
+            value=value if self.is_empty or value == self.value else None,
         ).capped()
 
     def capped(self) -> TensorList:
@@ -62,6 +65,7 @@ def list_after(
     lists: Callable[[Any], TensorList],
     specs: Mapping[str, TensorSpec],
     constant: Callable[[Any], tuple[int, ...] | None],
+    saved_bytes: Callable[[Any], int],
 ) -> TensorList:
     """What the list holds that an op makes.
 
@@ -72,6 +76,7 @@ def list_after(
         lists: Says what a list holds.
         specs: Of the tensors that the op reads, and of those it makes that are no lists.
         constant: Says which whole numbers a tensor is in every run, where that is known.
+        saved_bytes: Says what it takes to keep a tensor for a gradient.
     """
     held = fullest(map(lists, op.inputs))
     size_bytes = [specs[tensor.name].size_bytes for tensor in op.inputs]
@@ -88,7 +93,7 @@ def list_after(
         case "TensorListScatter" | "TensorListScatterV2" | "TensorListSplit":
             return TensorList(content_bytes=size_bytes[0])
         case "TensorListPushBack":
-            return lists(op.inputs[0]).with_item(op.inputs[1], size_bytes[1], constant(op.inputs[1]))
+            return lists(op.inputs[0]).with_item(op.inputs[1], saved_bytes(op.inputs[1]), constant(op.inputs[1]))
         case "TensorListSetItem":
             return lists(op.inputs[0]).with_item(op.inputs[2], size_bytes[2], None)
         case "TensorListPopBack":

@@ -118,7 +118,8 @@ class OpGraph:
         assumed_shapes: Names of tensors whose size depends on values and was assumed.
         runs: By op, the functions that it runs: the condition and the body of a loop with their trips, the branches of
             a conditional, what a call calls.
-        passed_on: For outputs of loops that no trip changes, the input that they are.
+        passed_on: For outputs of loops that no trip changes, the input that they are; for lists of which items are
+            replaced one by one, the input that they take the place of.
         assumed_trips: By loop whose number of trips depends on values, the number that was assumed.
 
     Raises:

@@ -6,30 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from cost_models.buffers import handed_on
 from partitioner.ir.costed import CostedGraph
-from partitioner.ir.op_graph import Op, Phase, VariableKind
-
-# Ops that write their output over an input of the same size that nobody else needs: tried on CPUs, one by one, with
-# TensorFlow 2.21; kernels of other devices ask for it in the same way (forward_input_or_allocate_output).
-_OVERWRITING = frozenset((
-    "Abs", "Acos", "Acosh", "Add", "AddN", "AddV2", "Asin", "Asinh", "Atan", "Atanh", "BiasAdd", "Ceil", "Cos", "Cosh",
-    "Digamma", "Div", "DivNoNan", "Elu", "EluGrad", "Erf", "Erfc", "Erfinv", "Exp", "Expm1", "Floor", "FloorDiv",
-    "FloorMod", "Inv", "InvGrad", "LeakyRelu", "LeakyReluGrad", "Lgamma", "Log", "Log1p", "LogSoftmax", "Maximum",
-    "Minimum", "Mul", "MulNoNan", "Neg", "Pow", "RealDiv", "Reciprocal", "ReciprocalGrad", "Relu", "Relu6", "Relu6Grad",
-    "ReluGrad", "Rint", "Round", "Rsqrt", "RsqrtGrad", "Select", "SelectV2", "Selu", "SeluGrad", "Sigmoid",
-    "SigmoidGrad", "Sign", "Sin", "Sinh", "Softmax", "Softplus", "SoftplusGrad", "Softsign", "SoftsignGrad", "Sqrt",
-    "SqrtGrad", "Square", "SquaredDifference", "Sub", "Tan", "Tanh", "TanhGrad", "Xdivy", "Xlogy",
-))  # fmt: skip
+from partitioner.ir.op_graph import Phase, VariableKind
+from partitioner.planner.costs import op_spec
 
 
 @dataclass(frozen=True)
 class Buffers:
-    """Buffers of a costed graph.
-
-    An op without FLOPs and without traffic hands on its input's buffer (Reshape, Identity, sums over no axis) or a
-    variable's (ReadVariableOp): its output takes no memory of its own. So does a transposition that moves nothing
-    (dense layers on more than two axes have them).
-    """
+    """Buffers of a costed graph."""
 
     costed: CostedGraph
 
@@ -37,26 +22,13 @@ class Buffers:
     def passes_on(self) -> Mapping[str, str | None]:
         """For each output without a buffer of its own, the tensor that has it; None for a variable."""
         graph = self.costed.graph
-        found: dict[str, str | None] = {}
+        found: dict[str, str | None] = dict(graph.passed_on)
         for op, cost in zip(graph.ops, self.costed.costs, strict=True):
-            if (cost.flops or cost.moved_bytes) and not self._moves_nothing(op):
-                continue
-            for name in op.outputs:
-                size = graph.tensor[name].size_bytes
-                same = [source for source in op.inputs if size and graph.tensor[source].size_bytes == size]
-                if same:
-                    found[name] = same[0]
-                elif op.variables:
-                    found[name] = None
+            given = [None] * len(op.variables) + list(op.inputs)
+            for name, index in zip(op.outputs, handed_on(op_spec(graph, op), cost), strict=True):
+                if index is not None:
+                    found[name] = given[index]
         return found
-
-    def _moves_nothing(self, op: Op) -> bool:
-        """TensorFlow copies nothing where longer axes keep their order; axes of one length could be exchanged."""
-        if op.type != "Transpose":
-            return False
-        before, after = (self.costed.graph.tensor[name].spec.shape for name in (op.inputs[0], op.outputs[0]))
-        long = [size for size in before if size != 1]
-        return long == [size for size in after if size != 1] and len(set(long)) == len(long)
 
     @cached_property
     def gradients(self) -> frozenset[str]:
@@ -106,11 +78,6 @@ class Buffers:
             for variable in op.variables:
                 found.setdefault(variable, op.name)
         return found
-
-
-def may_overwrite(op: Op) -> bool:
-    """Whether an op writes its output over an input of the same size that nobody else needs."""
-    return op.type in _OVERWRITING
 
 
 def total_bytes(costed: CostedGraph) -> dict[str, int]:

@@ -7,15 +7,15 @@ from dataclasses import replace
 from itertools import accumulate
 
 from cost_models.memory import allocated_bytes
+from partitioner.ir.buffer_walk import walk
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.op_graph import VariableKind
+from partitioner.ir.run_order import run_orders
 from partitioner.ir.schedule import Schedule
-from partitioner.planner.buffer_walk import walk
 from partitioner.planner.buffers import Buffers
 from partitioner.planner.kernel_memory import scratch_of_ops, sizes_of_tensors
 from partitioner.planner.memory_use import largest_tensors, memory_use
-from partitioner.planner.run_order import run_orders
 from partitioner.stages.run_ahead import run_ahead_limits
 
 
@@ -35,7 +35,7 @@ def with_memory_of_one(schedule: Schedule, costed: CostedGraph, buffers: Buffers
         (
             (
                 walk(
-                    graph,
+                    graph.op,
                     order,
                     given=frozenset(graph.inputs),
                     kept=graph.outputs,

@@ -15,13 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from cost_models.buffers import may_overwrite
 from cost_models.memory import allocated_bytes
 from cost_models.network import Arrival, Network
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.op_graph import Op, VariableKind
 from partitioner.ir.schedule import MemoryUse, OpRun, Schedule, Send
-from partitioner.planner.buffers import Buffers, may_overwrite
+from partitioner.planner.buffers import Buffers
 from partitioner.planner.memory_use import largest_tensors, memory_use
 from partitioner.planner.one_device import with_memory_of_one
 
@@ -292,7 +293,7 @@ class _Simulation:
         for name in op.outputs:
             if self._owner(name, device) == name:
                 size = self.graph.tensor[name].size_bytes
-                if may_overwrite(op):
+                if may_overwrite(op.type):
                     self._overwrite(op, size, device, now)
                 self.memory[device].take(name, size, name in self.buffers.gradients, now)
 

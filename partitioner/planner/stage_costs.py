@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cost_models.memory import allocated_bytes
+from partitioner.ir.buffer_walk import walk
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
+from partitioner.ir.run_order import run_orders
 from partitioner.ir.stage_programs import StageProgram, StagePrograms
-from partitioner.planner.buffer_walk import walk
 from partitioner.planner.buffers import Buffers
 from partitioner.planner.kernel_memory import scratch_of_ops
 from partitioner.planner.memory_use import largest_tensors
-from partitioner.planner.run_order import run_orders
 from partitioner.stages.run_ahead import keeps_order, run_ahead_limits
 
 CALL_SECONDS = 70e-6
@@ -91,7 +91,7 @@ class StageCosts:
         roots = self._roots(program, aliases)
         walks = [
             walk(
-                self.costed.graph,
+                self.costed.graph.op,
                 order,
                 given=frozenset(program.inputs),
                 kept=program.outputs,

@@ -42,12 +42,31 @@ def _resnet() -> tuple[Any, Any]:
     return keras.applications.ResNet50(weights=None, input_shape=(64, 64, 3), classes=10), _labelled((8, 64, 64, 3))
 
 
+def _lstm() -> tuple[Any, Any]:
+    import keras
+    from keras import layers
+
+    model = keras.Sequential(
+        [
+            keras.Input((32, 64)),
+            layers.LSTM(128, return_sequences=True),
+            layers.LSTM(128),
+            layers.Dense(10, activation="softmax"),
+        ]
+    )
+    return model, _labelled((32, 32, 64))
+
+
 def _labelled(shape: tuple[int, ...]) -> Any:
     generator = np.random.default_rng(0)
     return generator.standard_normal(shape, np.float32), generator.integers(0, 10, shape[0])
 
 
-OTHERS: dict[str, Callable[[], tuple[Any, Any]]] = {"mlp 784-128-10": _perceptron, "resnet50 64x64": _resnet}
+OTHERS: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "mlp 784-128-10": _perceptron,
+    "resnet50 64x64": _resnet,
+    "lstm": _lstm,
+}
 MODELS = [*OTHERS, *WORKLOADS]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from partitioner.capture.graph_def import bypass_identity_n, share_reads, take_colocations
+from partitioner.capture.graph_def import bypass_identity_n, limit_trips_at_once, share_reads, take_colocations
 
 
 def graph_def(*rows: tuple[str, str, list[str]]) -> Any:
@@ -94,3 +94,15 @@ def test_order_of_effects_is_that_of_tracing_not_of_the_file() -> None:
     ]
     order = {name: index for index, (name, _, _) in enumerate(rows)}
     assert share_reads(graph_def(*reversed(rows)), order, {"v": "a"}) == {}
+
+
+def test_loops_of_loops_run_no_more_than_two_trips_at_once() -> None:
+    def nested(x: Any) -> Any:
+        inner = lambda y: tf.while_loop(lambda j, _: j < 3, lambda j, z: (j + 1, -z), (0, y), parallel_iterations=1)[1]  # noqa: E731
+        return tf.while_loop(lambda i, _: i < 5, lambda i, y: (i + 1, inner(y)), (0, x), parallel_iterations=32)[1]
+
+    graph = tf.function(nested, autograph=False).get_concrete_function(tf.TensorSpec((2,))).graph.as_graph_def()
+    limit_trips_at_once(graph)
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    limits = [node.attr["parallel_iterations"].i for node in nodes if "parallel_iterations" in node.attr]
+    assert sorted(limits) == [1, 2]

@@ -94,6 +94,8 @@ def test_an_unknown_op_in_a_loop_keeps_its_bytes_and_is_told() -> None:
 def test_a_function_runs_no_negative_number_of_times() -> None:
     with pytest.raises(ValueError, match="-1 times"):
         FunctionRun(ops=(), times=-1)
+    with pytest.raises(ValueError, match="cannot hold -1 bytes"):
+        FunctionRun(ops=(), held_bytes=-1)
 
 
 def test_lists_of_tensors_have_the_size_of_what_is_in_them() -> None:

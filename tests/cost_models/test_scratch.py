@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cost_models.scratch import scratch_bytes, workspace_bytes
-from cost_models.specs import OpSpec, TensorSpec
+from cost_models.specs import FunctionRun, OpSpec, TensorSpec
 
 
 def op(kind: str, *inputs: tuple[int, ...], output: tuple[int, ...], **attributes: str) -> OpSpec:
@@ -49,3 +51,12 @@ def test_products_on_a_cpu_take_a_scratchpad() -> None:
     product = op("MatMul", (8, 16), (16, 4), output=(8, 4))
     assert scratch_bytes(product, "CPU") >= 9088  # the most that was seen
     assert scratch_bytes(product, "GPU") == scratch_bytes(op("Relu", (8, 16), output=(8, 16)), "CPU") == 0
+
+
+def test_a_loop_takes_what_its_dearest_function_holds_and_the_scratchpad_in_it() -> None:
+    product = op("MatMul", (8, 16), (16, 4), output=(8, 4))
+    runs = (FunctionRun(ops=(), times=4, held_bytes=4), FunctionRun(ops=(product,), times=3, held_bytes=1000))
+    loop = OpSpec(type="While", runs=runs)
+    assert scratch_bytes(loop, "GPU") == 1000
+    assert scratch_bytes(loop, "CPU") == 1000 + scratch_bytes(product, "CPU")
+    assert scratch_bytes(replace(loop, runs=tuple(replace(run, times=0) for run in runs)), "CPU") == 0

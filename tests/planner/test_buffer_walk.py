@@ -5,13 +5,13 @@ from __future__ import annotations
 from graphs import Builder, random_graphs
 from hypothesis import given
 
+from partitioner.ir.buffer_walk import Walk, walk
 from partitioner.ir.op_graph import OpGraph
-from partitioner.planner.buffer_walk import Walk, walk
 
 
 def run(graph: OpGraph, order: list[str] | None = None, *, kept=(), given=(), roots=None, aliases=None) -> Walk:
     return walk(
-        graph,
+        graph.op,
         order or [op.name for op in graph.ops],
         given=given,
         kept=kept,

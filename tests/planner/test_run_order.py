@@ -6,7 +6,7 @@ from graphs import random_graphs
 from hypothesis import given
 
 from partitioner.ir.op_graph import OpGraph
-from partitioner.planner.run_order import run_orders
+from partitioner.ir.run_order import run_orders
 
 # A layer's gradient g is read by the gradients of its weights and of its input, which the next layer reads.
 NEEDS = {"g1": (), "w1": ("g1",), "x1": ("g1",), "g2": ("x1",), "w2": ("g2",), "x2": ("g2",)}

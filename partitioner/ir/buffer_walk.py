@@ -5,12 +5,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from partitioner.ir.op_graph import OpGraph
-from partitioner.planner.buffers import may_overwrite
+from cost_models.buffers import may_overwrite
 
 Change = tuple[int, str, int]
 """Index of an op in the order, a tensor, and the bytes that its buffer takes; negative when it is let go."""
+
+
+class Runs(Protocol):
+    """What is asked of an op: its type, and the names of the tensors that it reads and makes."""
+
+    @property
+    def type(self) -> str:
+        """TensorFlow op type."""
+        ...
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        """Tensors read, in order."""
+        ...
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """Tensors made, in order."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +60,7 @@ class Walk:
 
 
 def walk(
-    graph: OpGraph,
+    ops: Mapping[str, Runs],
     order: Iterable[str],
     *,
     given: Collection[str],
@@ -54,7 +73,7 @@ def walk(
     """Run ops one by one: outputs are taken when an op starts, what nobody needs any more is let go when it ends.
 
     Args:
-        graph: Has the ops.
+        ops: By name.
         order: Names of the ops to run.
         given: Tensors that are there already and stay; they are not counted.
         kept: Tensors that stay to the end.
@@ -66,7 +85,7 @@ def walk(
     scratch = scratch_bytes or {}
     names = list(order)
     reads = {
-        name: list(dict.fromkeys(roots.get(t, t) for t in (aliases.get(n, n) for n in graph.op[name].inputs)))
+        name: list(dict.fromkeys(roots.get(t, t) for t in (aliases.get(n, n) for n in ops[name].inputs)))
         for name in names
     }
     readers = Counter(buffer for buffers in reads.values() for buffer in buffers)
@@ -75,11 +94,11 @@ def walk(
     changes: list[Change] = []
     now = most = most_after = 0
     for index, name in enumerate(names):
-        made = [output for output in graph.op[name].outputs if output not in roots and output not in given]
+        made = [output for output in ops[name].outputs if output not in roots and output not in given]
         for output in made:
             size = size_bytes(output)
             free = [b for b in reads[name] if b in held and held[b] == size and readers[b] == 1 and b not in staying]
-            if free and may_overwrite(graph.op[name]):
+            if free and may_overwrite(ops[name].type):
                 now -= held.pop(free[0])
                 changes.append((index, free[0] or "", -size))
             now += size
@@ -87,11 +106,11 @@ def walk(
             changes.append((index, output, size))
         own = scratch.get(name, 0)
         if own:
-            changes.append((index, graph.op[name].outputs[0], own))
+            changes.append((index, ops[name].outputs[0], own))
         if now + own > most:
             most, most_after = now + own, len(changes)
         if own:
-            changes.append((index, graph.op[name].outputs[0], -own))
+            changes.append((index, ops[name].outputs[0], -own))
         for buffer in reads[name]:
             readers[buffer] -= 1
         for buffer in dict.fromkeys([*reads[name], *made]):

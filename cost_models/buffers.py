@@ -1,0 +1,47 @@
+"""Which buffers ops make, and which they are given and hand on or write over."""
+
+from __future__ import annotations
+
+from cost_models.specs import OpCost, OpSpec
+
+# Ops that write their output over an input of the same size that nobody else needs: tried on CPUs, one by one, with
+# TensorFlow 2.21; kernels of other devices ask for it in the same way (forward_input_or_allocate_output).
+_OVERWRITING = frozenset((
+    "Abs", "Acos", "Acosh", "Add", "AddN", "AddV2", "Asin", "Asinh", "Atan", "Atanh", "BiasAdd", "Ceil", "Cos", "Cosh",
+    "Digamma", "Div", "DivNoNan", "Elu", "EluGrad", "Erf", "Erfc", "Erfinv", "Exp", "Expm1", "Floor", "FloorDiv",
+    "FloorMod", "Inv", "InvGrad", "LeakyRelu", "LeakyReluGrad", "Lgamma", "Log", "Log1p", "LogSoftmax", "Maximum",
+    "Minimum", "Mul", "MulNoNan", "Neg", "Pow", "RealDiv", "Reciprocal", "ReciprocalGrad", "Relu", "Relu6", "Relu6Grad",
+    "ReluGrad", "Rint", "Round", "Rsqrt", "RsqrtGrad", "Select", "SelectV2", "Selu", "SeluGrad", "Sigmoid",
+    "SigmoidGrad", "Sign", "Sin", "Sinh", "Softmax", "Softplus", "SoftplusGrad", "Softsign", "SoftsignGrad", "Sqrt",
+    "SqrtGrad", "Square", "SquaredDifference", "Sub", "Tan", "Tanh", "TanhGrad", "Xdivy", "Xlogy",
+))  # fmt: skip
+
+
+def may_overwrite(op_type: str) -> bool:
+    """Whether an op writes its output over an input of the same size that nobody else needs."""
+    return op_type in _OVERWRITING
+
+
+def handed_on(op: OpSpec, cost: OpCost) -> tuple[int | None, ...]:
+    """For each output, the input whose buffer it is, a variable's handle included; None where it has its own.
+
+    An op without FLOPs and without traffic hands on its input's buffer (Reshape, Identity, sums over no axis) or a
+    variable's (ReadVariableOp): its output takes no memory of its own. So does a transposition that moves nothing
+    (dense layers on more than two axes have them).
+    """
+    if (cost.flops or cost.moved_bytes) and not _moves_nothing(op):
+        return (None,) * len(op.outputs)
+    handle = next((index for index, given in enumerate(op.inputs) if given.dtype == "resource"), None)
+    sizes = [given.size_bytes for given in op.inputs]
+    return tuple(
+        sizes.index(made.size_bytes) if made.size_bytes and made.size_bytes in sizes else handle for made in op.outputs
+    )
+
+
+def _moves_nothing(op: OpSpec) -> bool:
+    """TensorFlow copies nothing where longer axes keep their order; axes of one length could be exchanged."""
+    if op.type != "Transpose":
+        return False
+    before, after = op.inputs[0].shape, op.outputs[0].shape
+    long = [size for size in before if size != 1]
+    return long == [size for size in after if size != 1] and len(set(long)) == len(long)

@@ -1,0 +1,124 @@
+"""Buffers inside a function: which tensors share one, which lists keep, and how much is held while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cost_models.buffers import handed_on
+from cost_models.registry import op_cost, unknown
+from cost_models.specs import OpCost, OpSpec, TensorSpec
+from partitioner.ir.buffer_walk import walk
+from partitioner.ir.run_order import run_orders
+
+_TO_LISTS = {"TensorListPushBack": 1, "TensorListSetItem": 2}
+_FROM_LISTS = {"TensorListGetItem": 0, "TensorListPopBack": 1}
+
+
+@dataclass(kw_only=True)
+class FunctionBuffers:
+    """Buffers of what the ops of a function make, read op by op; tensors go by their names.
+
+    Attributes:
+        roots: For tensors without a buffer of their own, the tensor that has it; None for what stays anyway, which are
+            variables and constants.
+        saved: Tensors that are kept for a gradient already.
+        in_lists: Tensors whose bytes are those of a list.
+        working: Names of the ops that do more than hand on a buffer.
+    """
+
+    roots: dict[str, str | None] = field(default_factory=dict)
+    saved: set[str] = field(default_factory=set)
+    in_lists: set[str] = field(default_factory=set)
+    working: set[str] = field(default_factory=set)
+
+    def root(self, name: str) -> str | None:
+        """The tensor that owns the buffer."""
+        return self.roots.get(name, name)
+
+    def follow(self, op: Any, spec: OpSpec) -> None:
+        """Add what an op makes.
+
+        Args:
+            op: An operation of TensorFlow.
+            spec: What cost formulas see of it.
+        """
+        if op.type == "Const":
+            self.roots[op.outputs[0].name] = None
+        elif op.type in _TO_LISTS:
+            root = self.root(op.inputs[_TO_LISTS[op.type]].name)
+            self.in_lists |= {root} if root is not None else set()
+        elif op.type in _FROM_LISTS:
+            self.in_lists.add(op.outputs[_FROM_LISTS[op.type]].name)
+        else:
+            cost = _cost(spec)
+            if cost.flops or cost.moved_bytes:
+                self.working.add(op.name)
+            for made, index in zip(op.outputs, handed_on(spec, cost), strict=True):
+                if index is not None:
+                    given = op.inputs[index]
+                    self.roots[made.name] = None if spec.inputs[index].dtype == "resource" else self.root(given.name)
+
+    def saved_bytes(self, name: str, size_bytes: int) -> int:
+        """Bytes that it takes to keep a tensor for a gradient: none if its buffer stays anyway or is kept already."""
+        root = self.root(name)
+        if root is None or root in self.saved:
+            return 0
+        self.saved.add(root)
+        return size_bytes
+
+    def held_bytes(
+        self,
+        ops: Iterable[Any],
+        arguments: Iterable[str],
+        results: Sequence[str],
+        specs: Mapping[str, TensorSpec],
+        at_once: int,
+    ) -> int:
+        """The most that so many runs at once hold besides arguments and results; what lists hold is theirs.
+
+        Args:
+            ops: Operations of TensorFlow, in an order in which they can run.
+            arguments: Names of the function's arguments.
+            results: Names of what it returns.
+            specs: Of all these tensors.
+            at_once: Runs of which each may be at its peak.
+        """
+        ran = {
+            op.name: _Ran(
+                type=op.type,
+                inputs=tuple(tensor.name for tensor in op.inputs),
+                outputs=tuple(tensor.name for tensor in op.outputs),
+            )
+            for op in ops
+        }
+        given = set(arguments)
+        maker = {output: name for name, op in ran.items() for output in op.outputs}
+        needs = {name: {maker[read] for read in op.inputs if read in maker} for name, op in ran.items()}
+
+        def size_bytes(name: str) -> int:
+            kept_elsewhere = name in self.in_lists or specs[name].dtype == "variant"
+            return 0 if kept_elsewhere else specs[name].size_bytes
+
+        walks = (
+            walk(ran, order, given=given, kept=results, roots=self.roots, aliases={}, size_bytes=size_bytes)
+            for order in run_orders(list(ran), needs, self.working)
+        )
+        peak = max(one.most_bytes for one in walks)
+        made = {root for name in results if (root := self.root(name)) is not None and root not in given}
+        return max(at_once * peak - sum(map(size_bytes, made)), 0)
+
+
+def _cost(spec: OpSpec) -> OpCost:
+    try:
+        return op_cost(spec)
+    except ValueError:  # a formula needs the rank of a tensor that TensorFlow does not know
+        return unknown(spec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ran:
+    type: str
+    inputs: Sequence[str]
+    outputs: Sequence[str]
