@@ -12,10 +12,11 @@ from partitioner.ir.devices import short_name
 from partitioner.ir.plan import Objective
 from partitioner.ir.problem import Item, PlacementProblem, ProblemDevice, ProblemLink
 from partitioner.ir.requirements import Requirement
+from partitioner.ir.units import format_bytes
 from partitioner.planner.coarsen import Coarsening, coarsen
 from partitioner.planner.conflicts import overfull, shown, smallest_conflict
-from partitioner.planner.need import OutOfMemoryError, gib
-from partitioner.planner.problem import item_bytes
+from partitioner.planner.need import OutOfMemoryError
+from partitioner.planner.problem import lasting_item_bytes
 from partitioner.planner.replicas import Groups
 from partitioner.planner.shapes import Shape, ShapePlanner
 from partitioner.planner.solve.client import solve
@@ -62,7 +63,7 @@ def _changes(
         yield f"leave out {one.text}", planner.asking(others)
     if extra := _missing_bytes(planner, replan):
         sizes = [placed.memory_bytes + extra for placed in planner.machines.devices]
-        yield f"{gib(extra)} GiB more on each device", planner.with_memory(sizes)
+        yield f"{format_bytes(extra)} more on each device", planner.with_memory(sizes)
 
 
 def _missing_bytes(planner: ShapePlanner, replan: Callable[[ShapePlanner], Shape]) -> int:
@@ -85,8 +86,8 @@ def _more_devices(planner: ShapePlanner, replan: Callable[[ShapePlanner], Shape]
             break
         larger = larger.with_another_device(last)
         if _is_planned(larger, replan):
-            size = gib(planner.machines.devices[last].memory_bytes)
-            return ["add a device" if count == 1 else f"add {count} devices of {size} GiB"]
+            size = format_bytes(planner.machines.devices[last].memory_bytes)
+            return ["add a device" if count == 1 else f"add {count} devices of {size}"]
     return []
 
 
@@ -121,16 +122,16 @@ class _Packing:
         requirements = tuple(one for one in needed if isinstance(one, Requirement))
         limited = [one for one in needed if isinstance(one, int)]
         coarsening = self._coarsened(requirements)
-        sizes = item_bytes(self._costed, coarsening, at_least=True)
+        sizes = lasting_item_bytes(self._costed, coarsening)
         bound = [item for item, places in enumerate(coarsening.allowed) if places <= set(limited) and sizes[item]]
         names = shown(list(dict.fromkeys(coarsening.names[item] for item in bound)))
         room = sum(self._devices[device].memory_bytes for device in limited)
         places = ", ".join(short_name(self._devices[device].name) for device in limited)
         why = f" ({', '.join(one.text for one in requirements)})" if requirements else ""
-        held = gib(sum(sizes[item] for item in bound))
+        held = format_bytes(sum(sizes[item] for item in bound))
         return _Conflict(
             requirements=requirements,
-            note=f"conflict: {names} keep {held} GiB and may be on {places} only{why}: {gib(room)} GiB in all",
+            note=f"conflict: {names} keep {held} and may be on {places} only{why}: {format_bytes(room)} in all",
         )
 
     def _coarsened(self, requirements: Sequence[Requirement]) -> Coarsening:
@@ -139,7 +140,7 @@ class _Packing:
     def _can_hold(self, facts: Sequence[Requirement | int]) -> bool:
         """Whether items can be packed under some of the requirements and limits; also if that was not found out."""
         coarsening = self._coarsened([one for one in facts if isinstance(one, Requirement)])
-        sizes = item_bytes(self._costed, coarsening, at_least=True)
+        sizes = lasting_item_bytes(self._costed, coarsening)
         count = len(self._devices)
         limits = [placed.memory_bytes if index in facts else _NO_LIMIT for index, placed in enumerate(self._devices)]
         if overfull(sizes, coarsening.allowed, limits) is not None:

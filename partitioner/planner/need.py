@@ -10,9 +10,10 @@ from partitioner.errors import InfeasibleError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import short_name
 from partitioner.ir.op_graph import Phase, Tensor, VariableKind
+from partitioner.ir.units import format_bytes
 from partitioner.planner.buffers import total_bytes
 from partitioner.planner.coarsen import Coarsening
-from partitioner.planner.problem import item_bytes
+from partitioner.planner.problem import item_bytes, lasting_item_bytes
 from partitioner.planner.simulate import simulate
 
 
@@ -33,15 +34,15 @@ class Need:
         devices = self.costed.topology.devices
         need = self._bytes_by_kind()
         size, name = max(zip(item_bytes(self.costed, self.coarsening), self.coarsening.names, strict=True))
-        have = ", ".join(f"{short_name(placed.name)} {gib(placed.memory_bytes)}" for placed in devices)
+        have = ", ".join(f"{short_name(placed.name)} {format_bytes(placed.memory_bytes)}" for placed in devices)
         total = sum(need.values())
-        kinds = ", ".join(f"{kind} {gib(size)}" for kind, size in need.items() if size > total / 1000)
+        kinds = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in need.items() if size > total / 1000)
         return OutOfMemoryError(
             "the model does not fit on the given devices",
             notes=[
-                f"needs    {gib(total)} GiB: {kinds}",
-                f"have     {gib(sum(placed.memory_bytes for placed in devices))} GiB: {have}",
-                f"largest part: {name} {gib(size)}",
+                f"needs    {format_bytes(total)}: {kinds}",
+                f"have     {format_bytes(sum(placed.memory_bytes for placed in devices))}: {have}",
+                f"largest part: {name} {format_bytes(size)}",
             ],
             help=", or ".join([*([alternative] if alternative else []), *self._ways_out()]) or None,
         )
@@ -58,7 +59,7 @@ class Need:
         slots = sum(v.size_bytes for v in self.costed.graph.variables if v.kind is VariableKind.SLOT)
         found = []
         if slots and self._fits_somewhere(self.costed, without_slots=True):
-            found.append(f"--optimizer sgd (-{gib(slots)} GiB)")
+            found.append(f"--optimizer sgd (-{format_bytes(slots)})")
         batch_size = self._batch_size_that_fits()
         if batch_size:
             found.append(f"--batch-size {batch_size}")
@@ -83,9 +84,9 @@ class Need:
         return False
 
     def _larger_devices(self) -> list[str]:
-        largest = max(item_bytes(self.costed, self.coarsening))
+        largest = max(lasting_item_bytes(self.costed, self.coarsening))
         room = max(placed.memory_bytes for placed in self.costed.topology.devices)
-        return [f"devices of more than {gib(largest)} GiB (no part can be split)"] if largest > room else []
+        return [f"devices of more than {format_bytes(largest)} (no part can be split)"] if largest > room else []
 
 
 def with_batch_size(costed: CostedGraph, batch_size: int) -> CostedGraph:
@@ -107,9 +108,3 @@ def with_batch_size(costed: CostedGraph, batch_size: int) -> CostedGraph:
 
     tensors = tuple(scaled(tensor) for tensor in graph.tensors)
     return replace(costed, graph=replace(graph, tensors=tensors, batch_size=batch_size))
-
-
-def gib(size_bytes: float) -> str:
-    """GiB with as many digits as tell something."""
-    value = size_bytes / 2**30
-    return f"{value:.1f}" if value >= 1 else f"{value:.2g}"

@@ -77,6 +77,20 @@ def item_bytes(costed: CostedGraph, coarsening: Coarsening, *, at_least: bool = 
     With `at_least`, gradients and saved activations are taken as never held at the same time, and the larger
     kind counts.
     """
+    variables, saved, gradients = _bytes_by_kind(costed, coarsening)
+    if at_least:
+        saved, gradients = max(saved, gradients, key=sum), [0] * len(coarsening.items)
+    return [sum(kinds) for kinds in zip(variables, saved, gradients, strict=True)]
+
+
+def lasting_item_bytes(costed: CostedGraph, coarsening: Coarsening) -> list[int]:
+    """Bytes each item keeps however many microbatches the batch is cut into: variables and gradients."""
+    variables, _, gradients = _bytes_by_kind(costed, coarsening)
+    return [sum(kinds) for kinds in zip(variables, gradients, strict=True)]
+
+
+def _bytes_by_kind(costed: CostedGraph, coarsening: Coarsening) -> tuple[list[int], list[int], list[int]]:
+    """Bytes of variables, of what is saved for the backward pass, and of gradients, by item."""
     graph, buffers = costed.graph, Buffers(costed)
     variables, saved, gradients = ([0] * len(coarsening.items) for _ in range(3))
     for variable in graph.variables:
@@ -86,9 +100,7 @@ def item_bytes(costed: CostedGraph, coarsening: Coarsening, *, at_least: bool = 
     for name, maker in buffers.kept.items():
         kind = gradients if name in buffers.gradients else saved
         kind[coarsening.item_of[maker]] += allocated_bytes(graph.tensor[name].size_bytes, "GPU")
-    if at_least:
-        saved, gradients = max(saved, gradients, key=sum), [0] * len(coarsening.items)
-    return [sum(kinds) for kinds in zip(variables, saved, gradients, strict=True)]
+    return variables, saved, gradients
 
 
 def adjacent_items(costed: CostedGraph, coarsening: Coarsening) -> list[set[int]]:

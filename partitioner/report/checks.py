@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import Verification
-from partitioner.report.units import plural
+from partitioner.ir.units import plural
 
 _MAX_LISTED = 8
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import CostGraphInfo, PlanDocument
-from partitioner.report.units import format_bytes, format_percent, format_seconds, plural
+from partitioner.ir.units import format_bytes, format_percent, format_seconds, plural
 from partitioner.report.verdict import short_names
 
 

@@ -12,10 +12,10 @@ import pydot
 
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import PlanDocument, Stage
+from partitioner.ir.units import format_bytes, format_bytes_of, format_seconds
 from partitioner.report.boxes import Arrow, Box, draw_boxes
 from partitioner.report.cost_graph import verdict_line
 from partitioner.report.microbatches import is_staged, passing
-from partitioner.report.units import format_bytes, format_bytes_of, format_seconds
 
 # Colours that colour-blind people tell apart, in print too: M. Okabe and K. Ito, "Color Universal Design",
 # 2008 (jfly.uni-koeln.de/color). Vermillion, the loudest, is kept for what crosses devices.

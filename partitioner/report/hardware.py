@@ -14,7 +14,7 @@ from rich.text import Text
 
 from cost_models.catalogue import Catalogue
 from cost_models.hardware import Device
-from partitioner.report.units import format_bandwidth, format_seconds
+from partitioner.ir.units import format_bandwidth, format_seconds
 
 _DTYPES = ("float64", "float32", "tfloat32", "bfloat16", "float16", "float8")
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import DeviceMemory, LargeTensor, PlanDocument
-from partitioner.report.units import format_bytes, format_seconds
+from partitioner.ir.units import format_bytes, format_seconds
 
 PURPOSES = ("parameters", "slots", "other state", "gradients", "activations")
 _BARS = "▁▂▃▄▅▆▇█"

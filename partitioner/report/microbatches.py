@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from partitioner.ir.plan import Considered, PlanDocument
-from partitioner.report.units import format_percent
+from partitioner.ir.units import format_percent
 from partitioner.stages.schedules import ScheduleKind
 
 _MAX_ROWS = 12

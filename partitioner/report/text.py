@@ -14,14 +14,7 @@ from rich.text import Text
 
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import CostGraphInfo, PlanDocument, Stage
-from partitioner.report.basis import basis, device_rows, link_rows
-from partitioner.report.boxes import layer_runs
-from partitioner.report.checks import verification_lines
-from partitioner.report.cost_graph import load_rows, opening_line, solver_lines, verdict_line
-from partitioner.report.memory import PURPOSES, curves, headroom, largest_lines, purposes, reserved_line
-from partitioner.report.microbatches import best_ways, idle_sentence, is_chosen, is_staged
-from partitioner.report.timeline import Timeline, draw_timeline
-from partitioner.report.units import (
+from partitioner.ir.units import (
     format_bytes,
     format_bytes_of,
     format_count,
@@ -30,6 +23,13 @@ from partitioner.report.units import (
     format_seconds,
     plural,
 )
+from partitioner.report.basis import basis, device_rows, link_rows
+from partitioner.report.boxes import layer_runs
+from partitioner.report.checks import verification_lines
+from partitioner.report.cost_graph import load_rows, opening_line, solver_lines, verdict_line
+from partitioner.report.memory import PURPOSES, curves, headroom, largest_lines, purposes, reserved_line
+from partitioner.report.microbatches import best_ways, idle_sentence, is_chosen, is_staged
+from partitioner.report.timeline import Timeline, draw_timeline
 from partitioner.report.verdict import headline, reasons, short_names
 from partitioner.report.what_if import what_if_rows
 

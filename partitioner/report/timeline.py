@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import PlanDocument, PlannedAction
-from partitioner.report.units import format_seconds
+from partitioner.ir.units import format_seconds
 from partitioner.stages.actions import Action, ActionKind
 
 IDLE = "."

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from partitioner.ir.devices import short_name, short_ranges
 from partitioner.ir.plan import Baseline, Objective, PlanDocument, Strategy
+from partitioner.ir.units import format_ratio, format_seconds, plural
 from partitioner.report.microbatches import count_microbatches, passing
-from partitioner.report.units import format_ratio, format_seconds, plural
 
 MAX_NAMED = 8
 

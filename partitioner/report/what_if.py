@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from partitioner.ir.plan import PlanDocument, WhatIf
-from partitioner.report.units import format_bytes, format_percent, format_seconds
+from partitioner.ir.units import format_bytes, format_percent, format_seconds
 
 
 def what_if_rows(plan: PlanDocument) -> list[tuple[str, str, str]]:

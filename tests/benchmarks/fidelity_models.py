@@ -57,6 +57,17 @@ def _perceptron(width: int, depth: int, rows: int) -> Built:
     return _classifier(model, _normal(rows, 784))
 
 
+def _mixed(build: Callable[[], Built]) -> Built:
+    """Weights in float32, arithmetic in float16, and a scaled loss."""
+    import keras
+
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        return build()
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
 def _lstm(units: int, length: int, rows: int) -> Built:
     import keras
     from keras import layers
@@ -108,4 +119,5 @@ MODELS: dict[str, Callable[[], Built]] = {
     "decoder-256": partial(_workload, kind="decoder", depth=3, width=256, batch_size=8, length=64, vocabulary=512),
     "decoder-128": partial(_workload, kind="decoder", depth=4, width=128, batch_size=16, length=96, vocabulary=1000),
     "lstm": partial(_lstm, 128, 32, 32),
+    "mlp-384-mixed": partial(_mixed, partial(_perceptron, 384, 4, 256)),
 }

@@ -171,6 +171,6 @@ def test_a_model_that_fits_nowhere_exits_4_with_the_numbers(run: Run) -> None:
     assert (code, out) == (4, "")
     assert err.startswith("error: the model does not fit on the given devices\n")
     assert re.search(r"^  --> .*:\d+ \(.*\)$", err, re.MULTILINE)
-    assert re.search(r"^   \|  needs .*\d GiB: parameters \d", err, re.MULTILINE)
-    assert re.search(r"^   \|  have .*\d GiB: CPU:0 \d.*, CPU:1 \d", err, re.MULTILINE)
+    assert re.search(r"^   \|  needs .*\d [KMG]iB: parameters \d", err, re.MULTILINE)
+    assert re.search(r"^   \|  have .*\d [KMG]iB: CPU:0 \d.*, CPU:1 \d", err, re.MULTILINE)
     assert "   help: " in err

@@ -33,9 +33,9 @@ def test_the_numbers() -> None:
     assert error.exit_code == 4
     assert error.message == "the model does not fit on the given devices"
     needs, have, largest = error.notes
-    assert needs == "needs    4.0 GiB: parameters 1.0, gradients 1.0, slots 2.0"
-    assert have == "have     2.0 GiB: GPU:0 1.0, GPU:1 1.0"
-    assert re.fullmatch(r"largest part: layer\d 1\.0", largest)
+    assert needs == "needs    4.0 GiB: parameters 1.0 GiB, gradients 1.0 GiB, slots 2.0 GiB"
+    assert have == "have     2.0 GiB: GPU:0 1.0 GiB, GPU:1 1.0 GiB"
+    assert re.fullmatch(r"largest part: layer\d 1\.0 GiB", largest)
 
 
 def test_without_slots_it_would_fit() -> None:
@@ -68,7 +68,7 @@ def test_another_strategy_would_do() -> None:
 
 def test_inference_counts_the_activations_of_one_device() -> None:
     error = refused(chain([1.0] * 2, [1024 * MIB, 512 * MIB]).costed(topology(1, memory_bytes=1024 * MIB)))
-    assert error.notes[0] == "needs    1.5 GiB: activations 1.5"
+    assert error.notes[0] == "needs    1.5 GiB: activations 1.5 GiB"
 
 
 def test_the_batch_size_scales_what_grows_with_the_batch() -> None:

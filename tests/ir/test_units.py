@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partitioner.report.units import (
+from partitioner.ir.units import (
     format_bytes,
     format_bytes_of,
     format_count,
