@@ -7,7 +7,6 @@ import platform
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import tensorflow as tf
 
 from cost_models.measured import MeasuredCosts
 from cost_models.topology import Topology
-from partitioner.capture.batching import graph_for_batch
+from partitioner.capture.batching import BatchSizes
 from partitioner.capture.lower import capture_step
 from partitioner.capture.objective import TrainingObjective, training_objective
 from partitioner.capture.signature import input_specs, specs_like, target_specs
@@ -184,7 +183,8 @@ def plan(
         optimizer: Name of a Keras optimizer, in place of the compiled one; Adam where there is neither.
         example_inputs: A batch of inputs, to tell their shapes and dtypes.
         example_targets: A batch of targets, where the loss does not tell their shapes.
-        time_limit: Seconds for the solver.
+        time_limit: Seconds for the search, which then ends with the best found. The model is traced before, and what
+            `what_if` and refusals plan beside it has its own time.
         seed: Of the solver; the same seed gives the same plan.
         source: Where the model came from, for the record.
         what_if: Whether to plan anew for one more device, twice the bandwidth of links, and 1 GiB more where it is
@@ -240,7 +240,7 @@ def plan(
     source_of_costs = str(costs) if isinstance(costs, (str, Path)) else MEASURED
     refuse_other_ops(source_of_costs, whole, measured)
     refuse_uncuttable(step, len(groups))
-    graph = cache(lambda rows: step.graph if rows == batch_size else graph_for_batch(step, rows))
+    graph = BatchSizes(step)
 
     def costed_on(rows: int, devices: Sequence[int]) -> CostedGraph:
         known = {place: measured[index] for place, index in enumerate(devices) if index in measured}
@@ -261,7 +261,8 @@ def plan(
     )
 
     def decide(planner: ShapePlanner) -> Shape:
-        """What was asked for, with this planner's devices and requirements."""
+        """What was asked for, with this planner's devices, requirements and time limit."""
+        planner = planner.started()
         if is_open:
             return best_strategy(
                 planner,

@@ -11,7 +11,7 @@ import tensorflow as tf
 from cost_models.hardware import Link
 from cost_models.measured import MeasuredCosts, MeasuredDevice, MeasuredLink
 from cost_models.topology import Topology
-from partitioner.capture.batching import graph_for_batch
+from partitioner.capture.batching import BatchSizes
 from partitioner.emit.function import emit_function
 from partitioner.emit.program import RESULTS
 from partitioner.errors import UsageError
@@ -147,7 +147,8 @@ def _measured_device(
     """What is known of a kind of device, once every op of the step is."""
     placed = topology.devices[index]
     before = known or MeasuredDevice(type=kind[0], title=kind[1], hardware=placed.device.name, overhead_seconds=0.0)
-    graphs = {count: cost_graph(graph_for_batch(step, count), topology) for count in dict.fromkeys(sizes)}
+    graph = BatchSizes(step)
+    graphs = {count: cost_graph(graph(count), topology) for count in dict.fromkeys(sizes)}
     specs = {count: [op_spec(costed.graph, op) for op in costed.graph.ops] for count, costed in graphs.items()}
     if all(before.has(spec) for found in specs.values() for spec in found):
         return before

@@ -265,7 +265,7 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         type=_seconds,
         default=60.0,
         metavar="SECONDS",
-        help="for the solver (default: %(default)g)",
+        help="for the search, which then ends with the best found (default: %(default)g)",
     )
     group.add_argument(
         "--what-if",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -42,21 +42,26 @@ class CostedGraph:
     @cached_property
     def seconds(self) -> tuple[tuple[float, ...], ...]:
         """Seconds of each op (row, graph order) on each device of the topology (column)."""
+        kinds: list[Device] = []
+        for index, placed in enumerate(self.topology.devices):
+            if index not in self.measured and placed.device not in kinds:
+                kinds.append(placed.device)
+        rooflines = self._roofline_seconds(kinds)
         columns = [
-            self.measured[index] if index in self.measured else self._roofline_seconds(placed.device)
+            self.measured[index] if index in self.measured else rooflines[kinds.index(placed.device)]
             for index, placed in enumerate(self.topology.devices)
         ]
         return tuple(zip(*columns, strict=True))
 
-    def _roofline_seconds(self, device: Device) -> tuple[float, ...]:
-        known: dict[object, float] = {}
-        column = []
-        for op, cost in zip(self.graph.ops, self.costs, strict=True):
-            key = cost, self.compute_dtype(op.name)
-            if key not in known:
-                known[key] = op_seconds(cost, device, key[1])
-            column.append(known[key])
-        return tuple(column)
+    def _roofline_seconds(self, devices: Sequence[Device]) -> list[tuple[float, ...]]:
+        """Seconds of each op, for each of the devices."""
+        keys = [(cost, self.compute_dtype(op.name)) for op, cost in zip(self.graph.ops, self.costs, strict=True)]
+        distinct = set(keys)
+        found = []
+        for device in devices:
+            known = {key: op_seconds(key[0], device, key[1]) for key in distinct}
+            found.append(tuple(known[key] for key in keys))
+        return found
 
     @property
     def measured_share(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -123,6 +124,7 @@ def _layers(graph: OpGraph, placement: Mapping[str, str]) -> tuple[PlannedLayer,
     for variable in graph.variables:
         if variable.kind is VariableKind.PARAMETER:
             parameters[variable.layer] = parameters.get(variable.layer, 0) + variable.size_bytes
+    devices = _majorities(graph, placement)
     boxes: dict[str, PlannedLayer] = {}
     for op in graph.ops:
         box = _box(graph, op.name)
@@ -135,20 +137,20 @@ def _layers(graph: OpGraph, placement: Mapping[str, str]) -> tuple[PlannedLayer,
         boxes[box] = PlannedLayer(
             name=box,
             class_name=class_name,
-            device=_majority(graph, placement, box) or placement[op.name],
+            device=devices.get(box) or placement[op.name],
             output_shape=layer.output_shape if layer else str((None, *shape[1:])) if is_input else "",
             parameter_bytes=parameters.get(box, 0),
         )
     return tuple(boxes.values())
 
 
-def _majority(graph: OpGraph, placement: Mapping[str, str], box: str) -> str | None:
-    """Device of most forward ops of a box."""
-    counts: dict[str, int] = {}
+def _majorities(graph: OpGraph, placement: Mapping[str, str]) -> dict[str, str]:
+    """Device of most forward ops of each layer."""
+    counts: dict[str, Counter[str]] = {}
     for op in graph.ops:
-        if op.phase is Phase.FORWARD and op.layer == box:
-            counts[placement[op.name]] = counts.get(placement[op.name], 0) + 1
-    return max(counts, key=lambda device: (counts[device], device)) if counts else None
+        if op.phase is Phase.FORWARD:
+            counts.setdefault(op.layer, Counter())[placement[op.name]] += 1
+    return {layer: max(found, key=lambda device: (found[device], device)) for layer, found in counts.items()}
 
 
 def forward_boxes(graph: OpGraph) -> list[str]:

@@ -19,6 +19,7 @@ from partitioner.ir.requirements import Rule
 from partitioner.planner import baselines
 from partitioner.planner.coarsen import coarsen
 from partitioner.planner.conflicts import refuse_contradictions, shown
+from partitioner.planner.deadline import Deadline
 from partitioner.planner.found import Found
 from partitioner.planner.judge import Assignment, Judge, Judged
 from partitioner.planner.microbatches import Microbatching, Way
@@ -38,6 +39,9 @@ _MEMORY_ROUNDS = 4
 # The solver's first try gets this much of the time limit, which is where its placements stop getting better by more
 # than the simulation tells apart; the rest is for finding one that fits, if that has none.
 _FIRST_SHARE = 0.25
+_LEAST_SECONDS = 0.1
+# Of the time left, where stages and microbatches are to be looked at too.
+_SHARE_AS_ONE_GRAPH = 0.4
 # Work allowed for the neighbours of placements, in ops simulated, so that it is the same on every machine: at
 # about 20 microseconds an op, a fifth of the solver's time limit and at most 8 s.
 _POLISHED_OPS_PER_SECOND = 10_000
@@ -51,6 +55,7 @@ def search(
     objective: Objective = Objective.THROUGHPUT,
     rules: Sequence[Rule] = (),
     time_limit_seconds: float = 60.0,
+    deadline: Deadline | None = None,
     seed: int = 0,
     microbatching: Microbatching | None = None,
     advises: bool = True,
@@ -63,7 +68,9 @@ def search(
         objective: `throughput` and `latency` minimise the step (they differ only once microbatches overlap);
             `memory` minimises the largest peak.
         rules: What ops may be on and with.
-        time_limit_seconds: For the solver.
+        time_limit_seconds: For the search. So long as the deadline does not cut in, what is looked at depends on this
+            alone, not on the machine.
+        deadline: When it ends with the best found; when the time limit is over, unless told.
         seed: For the solver.
         microbatching: What may be chosen of microbatches, schedule and recompute; the step runs as one graph without.
         advises: Whether to look for what would help where nothing fits, which can take as long as the search.
@@ -74,7 +81,8 @@ def search(
         TimeLimitError: The time ran out before a placement that fits was found.
         UsageError: A layer split has fewer parts than devices.
     """
-    return _Search(costed, strategy, objective, rules, time_limit_seconds, seed, microbatching, advises).run()
+    deadline = deadline or Deadline.after(time_limit_seconds)
+    return _Search(costed, strategy, objective, rules, time_limit_seconds, deadline, seed, microbatching, advises).run()
 
 
 class _Search:
@@ -85,13 +93,15 @@ class _Search:
         objective: Objective,
         rules: Sequence[Rule],
         time_limit_seconds: float,
+        deadline: Deadline,
         seed: int,
         microbatching: Microbatching | None,
         advises: bool,
     ) -> None:
         self.advises = advises
         self.costed, self.strategy, self.objective = costed, strategy, objective
-        self.time_limit_seconds, self.seed = time_limit_seconds, seed
+        self.time_limit_seconds, self.deadline, self.seed = time_limit_seconds, deadline, seed
+        self.plain_deadline = deadline
         self.devices = costed.topology.devices
         self.coarsening = coarsen(costed, rules=rules)
         self._refuse_other_strategy(rules)
@@ -102,6 +112,7 @@ class _Search:
             microbatching=microbatching,
             strategy=strategy,
             objective=objective,
+            deadline=deadline,
             judge=StageJudge(costed, self.coarsening, microbatching) if microbatching else None,
         )
 
@@ -114,9 +125,11 @@ class _Search:
             )
         compared = {name: self.judge(assignment) for name, assignment in self._baselines().items()}
         bound = self.ways.bound_seconds(self._eligible())
+        if self.ways.are_needed(self._eligible()):
+            self.plain_deadline = self.deadline.at_share(_SHARE_AS_ONE_GRAPH)
         seconds, status, note = 0.0, "optimal", ""
         starts = self._starts()
-        if self.ways.allows_plain and not self._is_settled(bound):
+        if self.ways.allows_plain and not self._is_settled(bound) and not self.plain_deadline.is_over:
             result = self._ask_solver(starts)
             seconds, status, note = result.solution.seconds, result.solution.status, result.note
             if result.solution.assignment is not None:
@@ -140,7 +153,7 @@ class _Search:
                 for name, judged in compared.items()
             ),
             solver=SolverInfo(
-                status="optimal" if gap <= 1e-9 else "time-limit" if status == "time-limit" else "feasible",
+                status="optimal" if gap <= 1e-9 else "time-limit" if self._is_late(status) else "feasible",
                 objective=step,
                 lower_bound=bound,
                 gap=gap,
@@ -150,6 +163,10 @@ class _Search:
             notes=tuple(filter(None, (note, self._coarsening_note(), self._relocation_note(way)))),
             considered=self.ways.considered(self._plain(), way or plain),
         )
+
+    def _is_late(self, status: str) -> bool:
+        """Whether the solver or the search was cut off."""
+        return status == "time-limit" or self.deadline.is_over
 
     def _as_one_graph(self, plain: Judged | None) -> dict[str, Any]:
         assert plain is not None
@@ -299,7 +316,10 @@ class _Search:
 
     def _polish(self, starts: Sequence[Assignment]) -> None:
         """Climb from every start, the best first, each with an equal share of the allowance."""
-        allowed = [self.judge(start) for start in dict.fromkeys(starts) if self._is_allowed(start)]
+        allowed = []
+        for start in dict.fromkeys(starts):
+            if self._is_allowed(start) and not self.plain_deadline.is_over:
+                allowed.append(self.judge(start))
         for judged in sorted(allowed, key=self._worth):
             self._climb(judged.assignment, self._worth, share=1 / len(allowed))
 
@@ -312,7 +332,7 @@ class _Search:
         def worth_of(assignment: Assignment) -> tuple[float, ...] | None:
             if not self._is_allowed(assignment):
                 return (float("inf"),)
-            if assignment not in known and len(known) >= most:
+            if assignment not in known and (len(known) >= most or self.plain_deadline.is_over):
                 return None
             return worth(self.judge(assignment))
 
@@ -335,16 +355,18 @@ class _Search:
             time_limit_seconds=self.time_limit_seconds,
             seed=self.seed,
         )
-        problem = replace(problem, time_limit_seconds=self.time_limit_seconds * _FIRST_SHARE)
+        seconds_left = min(self.time_limit_seconds, self.plain_deadline.seconds_left)
+        problem = replace(problem, time_limit_seconds=max(seconds_left * _FIRST_SHARE, _LEAST_SECONDS))
         result, spent = solve(problem), 0.0
         for _ in range(_MEMORY_ROUNDS):
             spent += result.solution.seconds
             other = self._relaxed(problem, result) or self._tighter(problem, result)
             if other is None and result.solution.status == "time-limit":
                 other = problem
-            if other is None or spent >= self.time_limit_seconds:
+            seconds_left = min(self.time_limit_seconds - spent, self.plain_deadline.seconds_left)
+            if other is None or seconds_left <= 0:
                 break
-            problem = replace(other, time_limit_seconds=self.time_limit_seconds - spent)
+            problem = replace(other, time_limit_seconds=seconds_left)
             result = solve(problem)
         return replace(result, solution=replace(result.solution, seconds=spent))
 
@@ -374,13 +396,13 @@ class _Search:
     def _nothing_fits(self, status: str) -> Exception:
         if (refusal := self.ways.refusal()) is not None:
             return refusal
-        if not self.advises:
-            return OutOfMemoryError("no placement fits")
-        if status == "time-limit":
+        if self._is_late(status):
             return TimeLimitError(
                 f"no placement that fits was found within {self.time_limit_seconds:g} s",
                 help=f"--time-limit {2 * self.time_limit_seconds:g}",
             )
+        if not self.advises:
+            return OutOfMemoryError("no placement fits")
         allowed = [judged for judged in self.judge.known.values() if self._is_allowed(judged.assignment)]
         closest = sorted(allowed, key=lambda judged: judged.over_bytes)[:4]
         need = Need(

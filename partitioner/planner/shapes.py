@@ -18,6 +18,7 @@ from partitioner.ir.requirements import Requirement, RequirementKind, Rule
 from partitioner.ir.stage_programs import StagePrograms
 from partitioner.planner.all_reduces import with_all_reduce
 from partitioner.planner.bounds import lower_bound_seconds
+from partitioner.planner.deadline import Deadline
 from partitioner.planner.found import Found
 from partitioner.planner.microbatches import Microbatching
 from partitioner.planner.replicas import Groups, single_device_baselines, within_replica
@@ -69,7 +70,7 @@ class ShapePlanner:
         recompute: As in `Microbatching`.
         objective: What is minimised.
         requirements: What ops may be on and with; pins name devices of the first replica.
-        time_limit_seconds: For the solver, which is asked for one replica on several devices.
+        time_limit_seconds: For all that is planned with it, from `started` on.
         seed: For the solver.
     """
 
@@ -93,6 +94,7 @@ class ShapePlanner:
         self._cost, self._programs, self._schedules = costed, programs, schedules
         self._recompute: Literal["auto", "none", "all"] = recompute
         self.time_limit_seconds, self._seed = time_limit_seconds, seed
+        self.deadline = Deadline.after(time_limit_seconds)
         self._like = tuple(range(len(machines.devices)))
         self._costed: dict[tuple[int, tuple[int, ...]], CostedGraph] = {}
 
@@ -165,9 +167,21 @@ class ShapePlanner:
         return other
 
     def within(self, seconds: float) -> ShapePlanner:
-        """One whose solver has at most so many seconds."""
+        """One that has at most so many seconds, once it is started."""
         other = copy(self)
         other.time_limit_seconds = min(seconds, self.time_limit_seconds)
+        return other
+
+    def started(self) -> ShapePlanner:
+        """One whose time begins now."""
+        other = copy(self)
+        other.deadline = Deadline.after(self.time_limit_seconds)
+        return other
+
+    def with_share(self, share: float) -> ShapePlanner:
+        """One that has this share of the time that is left."""
+        other = copy(self)
+        other.deadline = self.deadline.at_share(share)
         return other
 
     def _on(self, machines: Topology) -> ShapePlanner:
@@ -210,6 +224,7 @@ class ShapePlanner:
                 objective=self.objective,
                 rules=rules,
                 time_limit_seconds=self.time_limit_seconds,
+                deadline=self.deadline,
                 seed=self._seed,
                 microbatching=choices,
                 advises=advises,

@@ -43,6 +43,7 @@ class StageJudge:
         self._items: dict[int, OrderedItems] = {}
         self._programs: dict[tuple[Assignment, frozenset[int]], StagePrograms | None] = {}
         self._wiring: dict[tuple[Assignment, frozenset[int], int], StageWiring] = {}
+        self._least: dict[int, tuple[float, float]] = {}
 
     def choosing(self, microbatching: Microbatching) -> StageJudge:
         """One for other choices, that knows the costs and programs of this one."""
@@ -59,9 +60,11 @@ class StageJudge:
         """Costs at the size of a microbatch."""
         rows = self.rows(num_microbatches)
         if rows not in self._costs:
-            is_whole = rows == self.costed.graph.batch_size
-            self._costs[rows] = StageCosts(self.costed if is_whole else self.microbatching.costed_for(rows))
+            self._costs[rows] = StageCosts(self._costed_for(rows))
         return self._costs[rows]
+
+    def _costed_for(self, rows: int) -> CostedGraph:
+        return self.costed if rows == self.costed.graph.batch_size else self.microbatching.costed_for(rows)
 
     def items(self, num_microbatches: int) -> OrderedItems:
         """Running sums over the items at the size of a microbatch."""
@@ -150,17 +153,29 @@ class StageJudge:
     def _placement(self, assignment: Sequence[int]) -> dict[str, int]:
         return {op: assignment[item] for op, item in self.coarsening.item_of.items()}
 
-    def bound_seconds(self, num_microbatches: int) -> float:
+    def bound_seconds(self, fewest: int, most: int) -> float:
         """No step in so many microbatches is simulated faster: the work of all devices, the path of a microbatch.
+
+        More microbatches are more work in all and less in each.
+        """
+        return max(self.least_seconds(fewest)[0] / len(self.names), self.least_seconds(most)[1])
+
+    def least_seconds(self, num_microbatches: int) -> tuple[float, float]:
+        """The work of a step on the fastest devices, and the longest path of a microbatch through it.
 
         Only ops of programs count. A sum of gradients may run once a step or for each microbatch, and counts once.
         """
         programs = next((found for found in self._programs.values() if found is not None), None)
         if programs is None:
-            return 0.0
+            return 0.0, 0.0
+        if num_microbatches not in self._least:
+            self._least[num_microbatches] = self._least_seconds(programs, num_microbatches)
+        return self._least[num_microbatches]
+
+    def _least_seconds(self, programs: StagePrograms, num_microbatches: int) -> tuple[float, float]:
         repeated = {name for program in (*programs.forward, *programs.backward) for name in program.ops}
         whole = {name for program in (*programs.once, *programs.update) for name in program.ops}
-        costed = self.costs(num_microbatches).costed
+        costed = self._costed_for(self.rows(num_microbatches))
         graph = costed.graph
         work, ends = 0.0, dict[str, float]()
         for op, row in zip(graph.ops, costed.seconds, strict=True):
@@ -168,4 +183,4 @@ class StageJudge:
             is_repeated = op.name in repeated and op.name not in whole and op.type != "AddN"
             work += seconds * (num_microbatches if is_repeated and op.phase is not Phase.UPDATE else 1)
             ends[op.name] = seconds + max((ends[graph.tensor[name].producer] for name in op.inputs), default=0.0)
-        return max(work / len(costed.topology.devices), max(ends.values(), default=0.0))
+        return work, max(ends.values(), default=0.0)

@@ -13,8 +13,9 @@ from itertools import pairwise
 from operator import contains
 
 from partitioner.ir.plan import Objective, Strategy
+from partitioner.planner.deadline import Deadline
 from partitioner.planner.judge import Assignment
-from partitioner.planner.microbatches import PREFERENCE, Way
+from partitioner.planner.microbatches import AS_FAST, PREFERENCE, Way
 from partitioner.planner.stage_judge import StageJudge
 from partitioner.planner.stage_split import StageSplit
 from partitioner.stages.schedules import ScheduleKind, device_orders, max_live
@@ -36,6 +37,7 @@ class StageSearch:
         objective: What is minimised.
         plain_seconds: Step of the best that may run as one graph and fits; infinite if there is none.
         one_device: Whether microbatches on one device alone are worth a look.
+        deadline: When to end with what was simulated.
     """
 
     judge: StageJudge
@@ -43,22 +45,25 @@ class StageSearch:
     objective: Objective
     plain_seconds: float
     one_device: bool
+    deadline: Deadline
 
     def run(self, given: Sequence[Assignment] = (), *, thorough: bool = True) -> None:
         """Simulate what is worth it; `given` are placements made elsewhere, the best first.
 
         What is not `thorough` ends with the first boundaries found.
         """
-        for devices in self._device_sequences():
-            for count in self.counts():
-                for schedule in self._schedules(devices, count):
-                    self._try_split(devices, count, schedule)
+        for devices, count, schedule in self._splits():
+            if not self._is_hopeless(len(devices), count, schedule):
+                self._try_split(devices, count, schedule)
         for assignment in [one for one in given if len(set(one)) > 1 and self.is_allowed(one)][:_MAX_GIVEN]:
+            if self.deadline.is_over:
+                break
             programs = self.judge.programs(assignment)
             if programs is not None and len(programs.stages) <= 2 * len(set(assignment)):
                 for count in self.counts():
                     for schedule in self._schedules(sorted(set(assignment)), count):
-                        self._try(assignment, count, schedule)
+                        if not self._is_hopeless(len(set(assignment)), count, schedule):
+                            self._try(assignment, count, schedule)
         if self.judge.microbatching.recompute == "auto":
             self._recompute_where_needed()
         if thorough:
@@ -82,6 +87,40 @@ class StageSearch:
         return (over, *(reversed(figures) if self.objective is Objective.MEMORY else figures))
 
     # -- what is tried ---------------------------------------------------------------------------------------------
+
+    def _splits(self) -> list[tuple[tuple[int, ...], int, ScheduleKind]]:
+        """Devices, numbers of microbatches and schedules, what promises most first: time may not suffice for all."""
+        found = [
+            (devices, count, schedule)
+            for devices in self._device_sequences()
+            for count in self.counts()
+            for schedule in self._schedules(devices, count)
+        ]
+        return sorted(found, key=lambda one: self._promise(*one))
+
+    def _promise(self, devices: Sequence[int], count: int, schedule: ScheduleKind) -> float:
+        """Seconds of a step in equal stages of which each op takes its launch for every microbatch, and its share."""
+        costed = self.judge.costed
+        launch = costed.topology.devices[devices[0]].device.launch_overhead_seconds
+        seconds = sum(row[devices[0]] for row in costed.seconds)
+        started = min(seconds, launch * sum(row[devices[0]] > 0 for row in costed.seconds))
+        stages = len(devices) * (2 if schedule is ScheduleKind.INTERLEAVED else 1)
+        overlapping = 1 if schedule is ScheduleKind.SEQUENTIAL else count
+        idle = (len(devices) - 1) / (overlapping * stages / len(devices))
+        return (seconds - started + count * started) / len(devices) * (1 + idle)
+
+    def _is_hopeless(self, num_devices: int, count: int, schedule: ScheduleKind) -> bool:
+        """Whether there is no time, or so many devices take longer for their work than something that fits.
+
+        A sequential schedule has one of them work at a time, branches of a microbatch aside.
+        """
+        if self.deadline.is_over:
+            return True
+        if self.objective is Objective.MEMORY:
+            return False
+        fastest = min([self.plain_seconds, *(way.staged.step_seconds for way in self.eligible())])
+        num_busy = 1 if schedule is ScheduleKind.SEQUENTIAL and count > 1 else num_devices
+        return self.judge.least_seconds(count)[0] / num_busy > fastest * AS_FAST
 
     def _schedules(self, devices: Sequence[int], count: int) -> list[ScheduleKind]:
         """Schedules that differ: on one device, or with one microbatch, there is one order but for gpipe's.
@@ -175,6 +214,8 @@ class StageSearch:
         over = [way for way in self.judge.ways() if not way.fits and self.is_allowed(way.assignment)]
         tried: set[tuple[object, ...]] = set()
         for way in sorted(over, key=lambda way: way.staged.step_seconds):
+            if self.deadline.is_over:
+                break
             best = min([self.plain_seconds, *(other.staged.step_seconds for other in self.eligible())])
             if way.staged.step_seconds >= best and self.objective is not Objective.MEMORY:
                 break
@@ -189,7 +230,7 @@ class StageSearch:
     def _recompute(self, assignment: Assignment, count: int, schedule: ScheduleKind) -> None:
         """Turn recompute on for stages of devices that are over their limit, the earliest first, until all fit."""
         way = self.judge(assignment, count, schedule)
-        while way is not None and not way.fits:
+        while way is not None and not way.fits and not self.deadline.is_over:
             stages = self._over_limit(way)
             everything = self.judge(assignment, count, schedule, {*way.recompute, *stages}) if stages else None
             if everything is None or sum(everything.over_bytes) >= sum(way.over_bytes):
@@ -204,7 +245,7 @@ class StageSearch:
     ) -> None:
         """Fewer of the stages, by halving: the more recompute, the less is held."""
         least, most = 0, len(stages)
-        while most - least > 1:
+        while most - least > 1 and not self.deadline.is_over:
             middle = (least + most) // 2
             way = self.judge(assignment, count, schedule, {*known, *stages[:middle]})
             if way is not None and way.fits:
@@ -234,7 +275,7 @@ class StageSearch:
         while improved:
             improved = False
             for assignment in self._neighbours(best.assignment):
-                if self.judge.num_cut_ops >= most:
+                if self.judge.num_cut_ops >= most or self.deadline.is_over:
                     return
                 way = self._try(assignment, best.num_microbatches, best.schedule, best.recompute)
                 if way is not None and self.worth(way) < self.worth(best):

@@ -5,7 +5,7 @@ Of each family the best is found and told, and the best of all is chosen, so tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cost_models.topology import Topology
@@ -19,6 +19,8 @@ from partitioner.planner.shapes import Shape, ShapePlanner
 _MOST_PER_REPLICA = 8
 _MANY = 16
 _SAME = 1 + 1e-9
+# Of the time, for what is not replicated.
+_SHARE_OF_ONE = 0.75
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +51,11 @@ def best_strategy(plan: ShapePlanner, *, microbatches: int | str, coupling: Sequ
         TimeLimitError: Nothing that fits was found in time.
         UsageError: The requirements do not go with the devices.
     """
-    alone = _one_replica(plan)
+    has_others = len(plan.machines.devices) > 1 and is_cuttable and not plan.tells_devices_apart
+    alone = _one_replica(plan.with_share(_SHARE_OF_ONE) if has_others else plan)
     families: list[_Family] = []
     notes: list[str] = []
-    if len(plan.machines.devices) > 1 and is_cuttable and not plan.tells_devices_apart:
+    if has_others:
         least = microbatches if isinstance(microbatches, int) else 1
         shapes = list(candidates(plan.machines, most_replicas=plan.batch_size // least))
         even = [groups for groups in shapes if not _unlike(plan.machines, groups)]
@@ -61,8 +64,8 @@ def best_strategy(plan: ShapePlanner, *, microbatches: int | str, coupling: Sequ
             notes.append(f"{unlike} are not alike, so that no replicas were considered that do the same on them")
         mirrored = [groups for groups in even if len(groups[0]) == 1]
         mixed = [groups for groups in even if len(groups[0]) > 1]
-        found = [_best(plan, Strategy.MIRRORED, mirrored[:1] if coupling else mirrored)]
-        found += [] if coupling else [_best(plan, Strategy.MIXED, mixed)]
+        found = [_best(plan, Strategy.MIRRORED, mirrored[:1] if coupling else mirrored, notes)]
+        found += [] if coupling else [_best(plan, Strategy.MIXED, mixed, notes)]
         families = [family for family in found if family is not None]
     elif plan.tells_devices_apart and len(plan.machines.devices) > 1:
         notes.append("requirements name devices, so that no replicas were considered")
@@ -135,12 +138,21 @@ def _one_replica(plan: ShapePlanner) -> Shape | PartitionError:
             size = min(2 * size, count)
 
 
-def _best(plan: ShapePlanner, strategy: Strategy, shapes: Iterable[Groups]) -> _Family | None:
-    """The best shape of a family; where none has room, the first as it would be with room."""
+def _best(plan: ShapePlanner, strategy: Strategy, shapes: Sequence[Groups], notes: list[str]) -> _Family | None:
+    """The best shape of a family; where none has room, the first as it would be with room.
+
+    What there was no time for is added to `notes`.
+    """
     best: Shape | None = None
     short: Groups | None = None
-    for bound, groups in sorted(((plan.bound_seconds(groups), groups) for groups in shapes), key=lambda one: one[0]):
+    known = [(plan.bound_seconds(groups), groups) for groups in shapes if not plan.deadline.is_over]
+    known.sort(key=lambda one: one[0])
+    num_late = len(shapes) - len(known)
+    for index, (bound, groups) in enumerate(known):
         if best is not None and plan.objective is not Objective.MEMORY and bound >= best.step_seconds:
+            break
+        if plan.deadline.is_over:
+            num_late += len(known) - index
             break
         try:
             shape = plan(strategy, groups, advises=False)
@@ -149,15 +161,25 @@ def _best(plan: ShapePlanner, strategy: Strategy, shapes: Iterable[Groups]) -> _
         except InfeasibleError:
             short = short or groups
             continue
+        except TimeLimitError:
+            num_late += 1
+            continue
         if best is None or _worth(shape, plan.objective) < _worth(best, plan.objective):
             best = shape
+    if num_late:
+        notes.append(
+            f"no time was left for {num_late} of {len(shapes)} {strategy} shapes; a larger --time-limit has some"
+        )
     if best is not None:
         return _Family(strategy=strategy, shape=best, fits=True)
     if short is None:
         return None
     try:
         return _Family(strategy=strategy, shape=plan.unlimited()(strategy, short, advises=False), fits=False)
-    except InfeasibleError:  # not for want of room: some part of the step needs that others are with it
+    except (
+        InfeasibleError,
+        TimeLimitError,
+    ):  # not for want of room: some part of the step needs that others are with it
         return None
 
 

@@ -10,13 +10,11 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Considered, Objective, Strategy
 from partitioner.planner.bounds import lower_bound_seconds
 from partitioner.planner.coarsen import Coarsening
+from partitioner.planner.deadline import Deadline
 from partitioner.planner.judge import Assignment, Judged
-from partitioner.planner.microbatches import PREFERENCE, Microbatching, Way
+from partitioner.planner.microbatches import AS_FAST, PREFERENCE, Microbatching, Way
 from partitioner.planner.stage_judge import StageJudge
 from partitioner.planner.stage_search import StageSearch
-
-# Estimates are not so exact that a difference of 1 % would be worth more microbatches.
-_AS_FAST = 1.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +27,7 @@ class Ways:
         microbatching: What may be chosen; None for one graph only.
         strategy: How devices may be used.
         objective: What is minimised.
+        deadline: When the search ends with the best found.
         judge: What simulates stages; None where only one graph may be chosen.
     """
 
@@ -37,6 +36,7 @@ class Ways:
     microbatching: Microbatching | None
     strategy: Strategy
     objective: Objective
+    deadline: Deadline
     judge: StageJudge | None = None
 
     @property
@@ -61,9 +61,12 @@ class Ways:
         bound = lower_bound_seconds(self.costed)
         if self.judge is None or not self.are_needed(plain):
             return bound
+        counts = self._stage_search(plain).counts()
+        if not counts:
+            return bound
         self.judge.programs((min(self.coarsening.allowed[0]),) * len(self.coarsening.items))
-        bounds = [self.judge.bound_seconds(count) for count in self._stage_search(plain).counts()]
-        return min([bound, *bounds] if self.allows_plain or not bounds else bounds)
+        staged = self.judge.bound_seconds(counts[0], counts[-1])
+        return min(bound, staged) if self.allows_plain else staged
 
     def fitting(self) -> list[Way]:
         """Ways in stages that were simulated and may be chosen."""
@@ -79,9 +82,9 @@ class Ways:
             figures = (way.staged.largest_peak_bytes, way.staged.step_seconds)
             return None if plain and (plain.largest_peak_bytes, plain.step_seconds) <= figures else way
         fastest = min([way.staged.step_seconds for way in ways] + ([plain.step_seconds] if plain else []))
-        if plain and plain.step_seconds <= fastest * _AS_FAST:
+        if plain and plain.step_seconds <= fastest * AS_FAST:
             return None
-        return min((way for way in ways if way.staged.step_seconds <= fastest * _AS_FAST), key=_simplest)
+        return min((way for way in ways if way.staged.step_seconds <= fastest * AS_FAST), key=_simplest)
 
     def considered(self, plain: Sequence[Judged], chosen: Judged | Way | None) -> tuple[Considered, ...]:
         """The best of each number of stages and microbatches, schedule and number of stages that recompute.
@@ -103,7 +106,7 @@ class Ways:
         """Why the step cannot run in stages at all, where it must."""
         if self.microbatching is None or self.judge is None or self.allows_plain or self.judge.ways():
             return None
-        if self.judge.refusal is not None:
+        if self.judge.refusal is not None or self.deadline.is_over:
             return self.judge.refusal
         counts = ", ".join(map(str, self.microbatching.counts))
         schedules = ", ".join(self.microbatching.schedules)
@@ -146,6 +149,7 @@ class Ways:
             objective=self.objective,
             plain_seconds=min((judged.step_seconds for judged in plain), default=float("inf")),
             one_device=self._one_device_matters(plain),
+            deadline=self.deadline,
         )
 
     def _one_device_matters(self, plain: Sequence[Judged]) -> bool:

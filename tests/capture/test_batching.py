@@ -10,7 +10,7 @@ import models
 import pytest
 from keras import layers, ops
 
-from partitioner.capture.batching import graph_for_batch
+from partitioner.capture.batching import BatchSizes, graph_for_batch
 from partitioner.capture.lower import capture_step
 from partitioner.capture.objective import training_objective
 from partitioner.capture.signature import input_specs, target_specs
@@ -42,6 +42,27 @@ def test_a_graph_for_another_batch_is_what_capturing_that_batch_gives(name: str)
     assert [op.type for op in smaller.ops] == [op.type for op in expected.ops]
     assert len(smaller.assumed_shapes) == len(expected.assumed_shapes)
     assert smaller.ops == step.graph.ops
+
+
+@pytest.mark.parametrize("name", ["mlp", "resnet", "transformer", "lstm", "dict_of_outputs", "float16"])
+def test_sizes_in_proportion_are_those_that_tensorflow_infers(name: str) -> None:
+    step = capture(models.MODELS[name](), 8)
+    sizes = BatchSizes(step)
+    for rows in (8, 4, 2, 3, 16):
+        assert sizes(rows) == graph_for_batch(step, rows)
+
+
+def test_sizes_that_grow_with_the_square_of_the_batch_are_inferred() -> None:
+    inputs = keras.Input((3,))
+    pairs = layers.Lambda(lambda x: ops.reshape(ops.matmul(x, ops.transpose(x)), (-1, 1)))(layers.Dense(2)(inputs))
+    rows = layers.Lambda(lambda one: ops.sum(ops.reshape(one[0], (-1, ops.shape(one[1])[0])), 1, keepdims=True))(
+        [pairs, inputs]
+    )
+    model = keras.Model(inputs, rows)
+    step = capture_step(model, StepKind.PREDICT, (input_specs(model, None), None, None), batch_size=8)
+    sizes = BatchSizes(step)
+    for rows in (4, 2, 1):
+        assert sizes(rows) == graph_for_batch(step, rows)
 
 
 def test_activations_follow_the_batch_and_parameters_do_not() -> None:
