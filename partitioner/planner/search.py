@@ -355,8 +355,8 @@ class _Search:
             time_limit_seconds=self.time_limit_seconds,
             seed=self.seed,
         )
-        seconds_left = min(self.time_limit_seconds, self.plain_deadline.seconds_left)
-        problem = replace(problem, time_limit_seconds=max(seconds_left * _FIRST_SHARE, _LEAST_SECONDS))
+        first_seconds = min(self.time_limit_seconds * _FIRST_SHARE, self.plain_deadline.seconds_left)
+        problem = replace(problem, time_limit_seconds=max(first_seconds, _LEAST_SECONDS))
         result, spent = solve(problem), 0.0
         for _ in range(_MEMORY_ROUNDS):
             spent += result.solution.seconds

@@ -153,12 +153,10 @@ class StageJudge:
     def _placement(self, assignment: Sequence[int]) -> dict[str, int]:
         return {op: assignment[item] for op, item in self.coarsening.item_of.items()}
 
-    def bound_seconds(self, fewest: int, most: int) -> float:
-        """No step in so many microbatches is simulated faster: the work of all devices, the path of a microbatch.
-
-        More microbatches are more work in all and less in each.
-        """
-        return max(self.least_seconds(fewest)[0] / len(self.names), self.least_seconds(most)[1])
+    def bound_seconds(self, num_microbatches: int) -> float:
+        """No step in so many microbatches is simulated faster: the work of all devices, the path of a microbatch."""
+        work, path = self.least_seconds(num_microbatches)
+        return max(work / len(self.names), path)
 
     def least_seconds(self, num_microbatches: int) -> tuple[float, float]:
         """The work of a step on the fastest devices, and the longest path of a microbatch through it.

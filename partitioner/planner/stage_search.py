@@ -90,36 +90,36 @@ class StageSearch:
 
     def _splits(self) -> list[tuple[tuple[int, ...], int, ScheduleKind]]:
         """Devices, numbers of microbatches and schedules, what promises most first: time may not suffice for all."""
-        found = [
-            (devices, count, schedule)
-            for devices in self._device_sequences()
-            for count in self.counts()
-            for schedule in self._schedules(devices, count)
-        ]
-        return sorted(found, key=lambda one: self._promise(*one))
+        found: list[tuple[float, tuple[int, ...], int, ScheduleKind]] = []
+        for devices in self._device_sequences():
+            once, whole = self._work_seconds(devices[0])
+            for count in self.counts():
+                for schedule in self._schedules(devices, count):
+                    seconds = (count * once + whole) / len(devices) * (1 + _idle_share(len(devices), count, schedule))
+                    found.append((seconds, devices, count, schedule))
+        return [(devices, count, schedule) for _, devices, count, schedule in sorted(found, key=lambda one: one[0])]
 
-    def _promise(self, devices: Sequence[int], count: int, schedule: ScheduleKind) -> float:
-        """Seconds of a step in equal stages of which each op takes its launch for every microbatch, and its share."""
+    def _work_seconds(self, device: int) -> tuple[float, float]:
+        """What all ops take on a device: for each microbatch (to be started), and for the whole batch besides."""
         costed = self.judge.costed
-        launch = costed.topology.devices[devices[0]].device.launch_overhead_seconds
-        seconds = sum(row[devices[0]] for row in costed.seconds)
-        started = min(seconds, launch * sum(row[devices[0]] > 0 for row in costed.seconds))
-        stages = len(devices) * (2 if schedule is ScheduleKind.INTERLEAVED else 1)
-        overlapping = 1 if schedule is ScheduleKind.SEQUENTIAL else count
-        idle = (len(devices) - 1) / (overlapping * stages / len(devices))
-        return (seconds - started + count * started) / len(devices) * (1 + idle)
+        seconds = [row[device] for row in costed.seconds if row[device]]
+        launch = costed.topology.devices[device].device.launch_overhead_seconds
+        started = min(sum(seconds), launch * len(seconds))
+        return started, sum(seconds) - started
 
     def _is_hopeless(self, num_devices: int, count: int, schedule: ScheduleKind) -> bool:
         """Whether there is no time, or so many devices take longer for their work than something that fits.
 
-        A sequential schedule has one of them work at a time, branches of a microbatch aside.
+        Where there is a choice, a sequential schedule is taken to have one of them work at a time: branches of a
+        microbatch overlap in the others too.
         """
         if self.deadline.is_over:
             return True
         if self.objective is Objective.MEMORY:
             return False
         fastest = min([self.plain_seconds, *(way.staged.step_seconds for way in self.eligible())])
-        num_busy = 1 if schedule is ScheduleKind.SEQUENTIAL and count > 1 else num_devices
+        others = len(self.judge.microbatching.schedules) > 1
+        num_busy = 1 if schedule is ScheduleKind.SEQUENTIAL and count > 1 and others else num_devices
         return self.judge.least_seconds(count)[0] / num_busy > fastest * AS_FAST
 
     def _schedules(self, devices: Sequence[int], count: int) -> list[ScheduleKind]:
@@ -294,3 +294,9 @@ class StageSearch:
             candidate = (*assignment[:item], device, *assignment[item + 1 :])
             if assignment[item] != device and self.is_allowed(candidate):
                 yield candidate
+
+
+def _idle_share(num_devices: int, count: int, schedule: ScheduleKind) -> float:
+    """Seconds that devices idle to fill and drain equal stages, by those they work: (D - 1) / (V M)."""
+    rounds = 2 if schedule is ScheduleKind.INTERLEAVED else 1
+    return (num_devices - 1) / (1 if schedule is ScheduleKind.SEQUENTIAL else rounds * count)

@@ -133,7 +133,7 @@ def _one_replica(plan: ShapePlanner) -> Shape | PartitionError:
             group = _runs(topology, size)[0] if size < count else tuple(range(count))
             return plan(Strategy.AUTO, (group,))
         except (InfeasibleError, TimeLimitError) as error:
-            if size == count:
+            if size == count or isinstance(error, TimeLimitError):
                 return error
             size = min(2 * size, count)
 

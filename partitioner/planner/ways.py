@@ -61,12 +61,9 @@ class Ways:
         bound = lower_bound_seconds(self.costed)
         if self.judge is None or not self.are_needed(plain):
             return bound
-        counts = self._stage_search(plain).counts()
-        if not counts:
-            return bound
         self.judge.programs((min(self.coarsening.allowed[0]),) * len(self.coarsening.items))
-        staged = self.judge.bound_seconds(counts[0], counts[-1])
-        return min(bound, staged) if self.allows_plain else staged
+        bounds = [self.judge.bound_seconds(count) for count in self._stage_search(plain).counts()]
+        return min([bound, *bounds] if self.allows_plain or not bounds else bounds)
 
     def fitting(self) -> list[Way]:
         """Ways in stages that were simulated and may be chosen."""

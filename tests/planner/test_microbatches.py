@@ -225,7 +225,7 @@ def test_the_bound_holds_for_every_placement(made: Builder, count: int, num_micr
         for assignment in list(product(range(2), repeat=len(items.items)))[:64]
         for kind in (GPIPE, SEQUENTIAL)
     ]
-    bound = judge.bound_seconds(num_microbatches, num_microbatches)
+    bound = judge.bound_seconds(num_microbatches)
     assert all(way.staged.step_seconds >= bound * (1 - 1e-9) for way in ways if way)
 
 
