@@ -6,7 +6,7 @@ import math
 import platform
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from partitioner.emit.function import emit_function, emit_stepwise
 from partitioner.emit.load import load_placed
 from partitioner.emit.mirrored_variable import first_replica_only
 from partitioner.emit.placed_model import PlacedModel
-from partitioner.emit.program import RESULTS, PlacedProgram
+from partitioner.emit.program import PlacedProgram
 from partitioner.emit.variables import refresh_optimizer
 from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
@@ -79,8 +79,33 @@ from partitioner.verification import verify_placed
 
 InputShape = Sequence[int] | Mapping[str, Sequence[int]] | None
 
-# The step a model was last planned with, so that placing it right away need not trace it again.
-_last_step: weakref.WeakKeyDictionary[Any, CapturedStep] = weakref.WeakKeyDictionary()
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """What a model was last planned with, so that placing it right away need not trace it again.
+
+    Attributes:
+        step: The captured step.
+        objective: What it minimises; its optimizer is the one in the step.
+        compiled: What Keras knew then of how the model was compiled.
+    """
+
+    step: CapturedStep
+    objective: TrainingObjective | None
+    compiled: Any
+
+    def serves(self, model: keras.Model, plan: PlanDocument) -> bool:
+        """Whether `plan` is a plan of this step, and the model was not compiled anew since."""
+        own = _objective_fields(self.objective) if self.objective else {}
+        return (
+            self.compiled is _compile_config(model)
+            and self.step.kind is (StepKind.TRAIN if plan.model.training else StepKind.PREDICT)
+            and self.step.graph.fingerprint == plan.model.fingerprint
+            and all(getattr(plan.model, name) == value for name, value in own.items())
+        )
+
+
+_last_planned: weakref.WeakKeyDictionary[Any, _Planned] = weakref.WeakKeyDictionary()
 # The measured costs it was planned with, if any.
 _last_costs: weakref.WeakKeyDictionary[Any, MeasuredCosts | None] = weakref.WeakKeyDictionary()
 
@@ -250,7 +275,7 @@ def plan(
         machines=machines,
         batch_size=batch_size,
         costed=costed_on,
-        programs=lambda execution: stage_programs(step, execution, results=RESULTS[step.kind]),
+        programs=lambda execution: stage_programs(step, execution, results=step.results),
         counts=counts,
         schedules=allowed_schedules(schedule),
         recompute=allowed_recompute(recompute),
@@ -279,7 +304,7 @@ def plan(
         raise explained(error, plan_shape, decide, groups) from error
     gains = gains_of(plan_shape, decide, best) if what_if else ()
     groups, costed, found = best.groups, best.costed, best.found
-    _last_step[model] = step
+    _last_planned[model] = _Planned(step=step, objective=trained, compiled=_compile_config(model))
     _last_costs[model] = known
     info = ModelInfo(
         source=source,
@@ -321,8 +346,7 @@ def place(model: keras.Model, plan: PlanDocument) -> PlacedModel:
         ModelError: The model cannot be traced, or holds variables that Keras does not own.
     """
     devices = runtime.set_up_devices(sorted({*plan.placement.values(), *plan.used_devices}))
-    objective = _objective_of_plan(model, plan)
-    step = _step_of_plan(model, plan, objective)
+    step, objective = _step_of_plan(model, plan)
     local = rebase(plan, step.graph)
 
     is_async = plan.updates == Updates.ASYNC
@@ -449,14 +473,14 @@ def _captured(model: keras.Model, kind: StepKind, specs: tuple[Any, Any, Any], *
         return capture_step(model, kind, specs, **options)
 
 
-def _step_of_plan(model: keras.Model, plan: PlanDocument, objective: TrainingObjective | None) -> CapturedStep:
-    """The step the plan was made from: the one just captured, or the same traced again."""
-    step = _last_step.get(model)
-    kind = StepKind.TRAIN if plan.model.training else StepKind.PREDICT
-    if step is not None and step.kind is kind and step.graph.fingerprint == plan.model.fingerprint:
-        return step
+def _step_of_plan(model: keras.Model, plan: PlanDocument) -> tuple[CapturedStep, TrainingObjective | None]:
+    """The step the plan was made from, and what it minimises: as just captured, or traced again."""
+    planned = _last_planned.get(model)
+    if planned is not None and planned.serves(model, plan):
+        return planned.step, planned.objective
+    objective = _objective_of_plan(model, plan)
     x = input_specs(model, plan.model.input_shapes)
-    return _capture(model, x, None, objective, plan.model.batch_size)
+    return _capture(model, x, None, objective, plan.model.batch_size), objective
 
 
 def _objective_of_plan(model: keras.Model, plan: PlanDocument) -> TrainingObjective | None:
@@ -469,10 +493,15 @@ def _objective_of_plan(model: keras.Model, plan: PlanDocument) -> TrainingObject
 
 def _compile_arguments(model: keras.Model, objective: TrainingObjective) -> dict[str, Any]:
     """What to compile the placed model with: the model's own arguments, loss and optimizer as planned."""
-    own = getattr(model, "_compile_config", None)
+    own = _compile_config(model)
     arguments = dict(own.config) if own is not None and model.compiled else {}
     arguments.pop("jit_compile", None)
     return {**arguments, "loss": objective.loss, "optimizer": objective.optimizer}
+
+
+def _compile_config(model: keras.Model) -> Any:
+    """What Keras keeps of how a model was compiled, one object per call of `compile`; None if it was not."""
+    return getattr(model, "_compile_config", None)
 
 
 def _objective_fields(objective: TrainingObjective) -> dict[str, str]:

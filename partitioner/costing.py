@@ -13,11 +13,10 @@ from cost_models.measured import MeasuredCosts, MeasuredDevice, MeasuredLink
 from cost_models.topology import Topology
 from partitioner.capture.batching import BatchSizes
 from partitioner.emit.function import emit_function
-from partitioner.emit.program import RESULTS
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.execution import Execution
-from partitioner.ir.step import CapturedStep
+from partitioner.ir.step import RESULTS, CapturedStep
 from partitioner.measure.link_times import time_link
 from partitioner.measure.measure import Measurable, measure_device
 from partitioner.measure.store import cache_costs, cached_costs, processor_title, read_costs, settings

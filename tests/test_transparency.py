@@ -15,6 +15,7 @@ import tensorflow as tf
 import partitioner
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.plan import PlanDocument
+from partitioner.ir.step import StepKind
 
 ROWS, BATCH = 100, 32  # the last batch is a partial one
 # Relative: float32 has 24 bits. A bfloat16 result has 8, and where its sums are cut decides the last of them.
@@ -257,6 +258,61 @@ def test_recompile_with_another_optimizer_and_loss(pair: Any) -> None:
     parameters = pair[1].model.trainable_variables
     assert devices_of(pair[1].optimizer.momentums) == devices_of(parameters)
     assert set(devices_of(parameters)) == {"CPU:1", "CPU:2"}
+
+
+def test_the_model_was_compiled_anew_between_planning_and_placing(fresh_keras: None) -> None:
+    def both() -> tuple[keras.Model, Any]:
+        unplaced, twin = fresh(models.mlp), fresh(models.mlp)
+        plan = layer_split(twin, models.vectors, ["CPU:1", "CPU:2"])
+        for model in (unplaced, twin):
+            model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"], jit_compile=False)
+        return unplaced, partitioner.place(twin, plan)
+
+    x, y = models.vectors(ROWS)
+    fit_both(both(), x, keras.utils.to_categorical(y, models.CLASSES), batch_size=BATCH)
+
+
+def test_an_optimizer_given_for_planning_is_the_placed_models(fresh_keras: None) -> None:
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+    x, y = np.ones((8, 8), np.float32), np.ones((8, 1), np.float32)
+    optimizer = keras.optimizers.SGD(0.5)
+    plan = partitioner.plan(
+        model, devices=["CPU:1", "CPU:2"], batch_size=8, loss="mse", optimizer=optimizer, strategy="layer-split"
+    )
+    placed = partitioner.place(model, plan)
+    assert placed.optimizer is optimizer
+    placed.train_on_batch(x, y)
+    assert int(optimizer.iterations.numpy()) == 1
+    optimizer.learning_rate = 0.0
+    before = [variable.numpy() for variable in placed.trainable_variables]
+    placed.train_on_batch(x, y)
+    for variable, value in zip(placed.trainable_variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_outputs_are_kept_to_the_end_of_a_step_only_for_metrics(microbatches: int, fresh_keras: None) -> None:
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def build() -> keras.Model:
+        model = models.mlp()
+        model.compile("sgd", loss, jit_compile=False)
+        return model
+
+    def of_train(placed: Any) -> dict[str, Any]:
+        (specs,) = [specs for kind, specs in placed.program.signatures() if kind is StepKind.TRAIN]
+        return placed.program.function(StepKind.TRAIN, specs).structured_outputs
+
+    pair = fresh(build), fresh(build)
+    plan = planned(pair[1], models.vectors, ["CPU:1", "CPU:2"], strategy="layer-split", microbatches=microbatches)
+    pair = pair[0], partitioner.place(pair[1], plan)
+    x, y = models.vectors(96)
+    fit_both(pair, x, y, batch_size=BATCH)
+    assert of_train(pair[1]).keys() == {"loss"}
+    for model in pair:
+        model.compile("sgd", loss, metrics=["accuracy"], jit_compile=False)
+    fit_both(pair, x, y, batch_size=BATCH)
+    assert of_train(pair[1]).keys() == {"loss", "y_pred"}
 
 
 def test_recompile_with_other_loss_weights(fresh_keras: None) -> None:

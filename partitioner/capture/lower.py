@@ -23,7 +23,7 @@ from partitioner.capture.shapes import settle_shapes
 from partitioner.capture.trace import Trace, trace_step
 from partitioner.ir.graph_def import producer, prune
 from partitioner.ir.op_graph import Op, OpGraph, Phase, Tensor, Variable, VariableKind
-from partitioner.ir.step import CapturedStep, StepKind
+from partitioner.ir.step import RESULTS, CapturedStep, StepKind
 
 
 def capture_step(
@@ -55,12 +55,13 @@ def capture_step(
     shared = share_reads(graph_def, order, names)
     colocations = {name: shared.get(target, target) for name, target in colocations.items()}
     outputs = {key: tf.nest.map_structure(_tensor_names, value) for key, value in trace.outputs.items()}
-    results = _names_in(outputs, *outputs)
+    needed = _names_in(outputs, *outputs)
+    results = tuple(key for key in RESULTS[kind] if key != "y_pred" or objective is None or objective.has_metrics)
     side_effects = tuple(
         op.name for op in trace.graph.control_outputs if op.op_def.is_stateful and op.type not in (READ, "Placeholder")
     )
     inputs = {tensor.op.name: tensor for tensor in trace.inputs}
-    graph_def = prune(graph_def, [*map(producer, results), *side_effects, *inputs])
+    graph_def = prune(graph_def, [*map(producer, needed), *side_effects, *inputs])
     live = {node.name for node in graph_def.node}
     captures = {name: external for name, external in captures.items() if name in live}
 
@@ -84,7 +85,7 @@ def capture_step(
             training=kind is StepKind.TRAIN,
             layers=trace.layers,
             inputs=tuple(tensor.name for tensor in trace.inputs),
-            outputs=tuple(dict.fromkeys(_names_in(outputs, "loss", "y_pred"))),
+            outputs=tuple(dict.fromkeys(_names_in(outputs, *results))),
             **graph,
             **settled_fields(settled, graph["tensors"]),
         ),
@@ -95,6 +96,7 @@ def capture_step(
         variables={name: variable for name, variable in variables.items() if name in live},
         variable_names={name: text for name, text in names.items() if name in live},
         outputs=outputs,
+        results=results,
         side_effects=side_effects,
         trainable=trace.trainable,
         seed=trace.seed.name if trace.seed is not None and trace.seed.op.name in live else "",

@@ -31,6 +31,11 @@ class TrainingObjective:
     compute_loss: Callable[[Any, Any, Any, Any, bool], Any]
 
     @property
+    def has_metrics(self) -> bool:
+        """Whether `model` was compiled with metrics, which look at its outputs."""
+        return getattr(self.model, "_compile_metrics", None) is not None
+
+    @property
     def loss_name(self) -> str:
         """The loss as people write it."""
         return _loss_text(self.loss)

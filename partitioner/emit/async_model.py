@@ -170,7 +170,7 @@ class AsyncPlacedModel(PlacedModel):
         """Metrics with these batches counted; None if there is none."""
         logs = None
         for part, computed in finished:
-            logs = self._count({name: computed[name] for name in ("loss", "y_pred")}, *part)
+            logs = self._count({name: computed.get(name) for name in ("loss", "y_pred")}, *part)
         return logs
 
     @contextmanager

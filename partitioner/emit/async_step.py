@@ -18,7 +18,6 @@ from partitioner.ir.stage_programs import CarriedState, StagePrograms
 from partitioner.ir.step import CapturedStep
 from partitioner.stages.programs import stage_programs
 
-RESULTS = ("loss", "y_pred")
 _ANY_SHAPE: Any = None
 
 
@@ -104,7 +103,7 @@ class GradientStep(StagedStep):
         self._needed = tuple(needed)
         effects = tuple(name for name in step.side_effects if step.graph.op[name].phase is not Phase.UPDATE)
         alone = replace(step, outputs={**step.outputs, "needed": self._needed}, side_effects=effects)
-        super().__init__(alone, replace(execution, alone=True), results=(*RESULTS, "needed"))
+        super().__init__(alone, replace(execution, alone=True), results=(*step.results, "needed"))
 
     def results_of(self, run: StepRun) -> dict[str, Any]:
         """The results, what the update needs, and each carried state before and after."""
@@ -133,7 +132,7 @@ class SharedUpdate:
     """
 
     def __init__(self, step: CapturedStep, execution: Execution) -> None:
-        programs = stage_programs(step, execution, results=RESULTS)
+        programs = stage_programs(step, execution, results=step.results)
         self._graph = step.graph
         self._states = programs.states
         self.needed = tuple(programs.gathered)

@@ -24,7 +24,7 @@ from partitioner.emit.program import Specs
 from partitioner.emit.variables import held_variable
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.json import from_json, to_json
-from partitioner.ir.step import StepKind
+from partitioner.ir.step import RESULTS, StepKind
 
 EXTRA = Path("assets.extra") / "partition.json"
 
@@ -64,7 +64,7 @@ def export_saved_model(placed: Any, path: str | Path) -> None:
     kinds: list[StepKind] = []
     serving: Any = None
     for kind, specs in placed.program.signatures():
-        function = placed.program.function(kind, specs)
+        function = placed.program.function(kind, specs, results=RESULTS[kind])
         if kind is StepKind.PREDICT:
             root.predict, serving = _predict(function, specs)
         elif kind is StepKind.EVALUATE:

@@ -31,8 +31,8 @@ class SavedProgram:
         self._root = root
         self._functions = {kind: getattr(root, _NAMES[kind]) for kind in extra.kinds}
 
-    def function(self, kind: StepKind, specs: Specs) -> Any:
-        """The saved function of a kind, called with (x, y, sample_weight).
+    def function(self, kind: StepKind, specs: Specs, *, results: Sequence[str] | None = None) -> Any:
+        """The saved function of a kind, called with (x, y, sample_weight); it returns all it can.
 
         Raises:
             UsageError: The kind was not saved, or the arguments do not have its signature.

@@ -214,7 +214,7 @@ class PlacedModel(keras.Model):
         with tf.device(list(self.program.devices.values())[-1]), tf.control_dependencies(ended):
             rows = tf.shape(tf.nest.flatten(x)[0])[0]
             self._loss_tracker.update_state(results["loss"], sample_weight=rows)
-            return self.compute_metrics(x, y, results["y_pred"], sample_weight=sample_weight)
+            return self.compute_metrics(x, y, results.get("y_pred"), sample_weight=sample_weight)
 
     def _original(self, purpose: str) -> keras.Model:
         if self.model is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -19,12 +19,6 @@ Capture = Callable[[StepKind, Specs], CapturedStep]
 Arrange = Callable[[CapturedStep], Execution]
 """Says how a step runs in this process: a device for every op, microbatches, schedule."""
 
-RESULTS = {
-    StepKind.PREDICT: ("y_pred",),
-    StepKind.EVALUATE: ("loss", "y_pred"),
-    StepKind.TRAIN: ("loss", "y_pred"),
-}
-
 
 class Program(Protocol):
     """What a placed model runs."""
@@ -39,8 +33,8 @@ class Program(Protocol):
         """Whether batches pass in microbatches, as calls of stage functions."""
         ...
 
-    def function(self, kind: StepKind, specs: Specs) -> Any:
-        """The ConcreteFunction for a kind of step on arguments of `specs`."""
+    def function(self, kind: StepKind, specs: Specs, *, results: Sequence[str] | None = None) -> Any:
+        """The ConcreteFunction for a kind of step on arguments of `specs`; returns what is asked of it, or needed."""
         ...
 
     def standardize(self, kind: StepKind, arguments: Specs) -> Specs:
@@ -77,7 +71,7 @@ class PlacedProgram:
         self.is_staged = False
         self._capture, self._arrange, self._optimizer = capture, arrange, optimizer
         self._steps: dict[tuple[StepKind, str], CapturedStep] = {}
-        self._functions: dict[tuple[StepKind, str], Any] = {}
+        self._functions: dict[tuple[StepKind, str, tuple[str, ...]], Any] = {}
 
     def add(self, step: CapturedStep) -> None:
         """Take over a step that is already captured, and move its variables to their devices now."""
@@ -98,18 +92,24 @@ class PlacedProgram:
         """How a step of this program runs."""
         return self._arrange(step)
 
-    def function(self, kind: StepKind, specs: Specs) -> Any:
+    def function(self, kind: StepKind, specs: Specs, *, results: Sequence[str] | None = None) -> Any:
         """The ConcreteFunction for a kind of step on arguments of `specs`.
+
+        Args:
+            kind: What it computes.
+            specs: Of its arguments.
+            results: What it returns, in a dict; by default what loss and metrics need.
 
         Raises:
             ModelError: The step cannot be traced.
             UsageError: It cannot run in the planned microbatches.
         """
-        key = _key(kind, specs)
-        if key not in self._functions:
-            with tf.init_scope():
-                step = self.step(kind, specs)
-                self._functions[key] = emit_function(step, self._arrange(step), results=RESULTS[kind])
+        with tf.init_scope():
+            step = self.step(kind, specs)
+            wanted = step.results if results is None else tuple(results)
+            key = (*_key(kind, specs), wanted)
+            if key not in self._functions:
+                self._functions[key] = emit_function(step, self._arrange(step), results=wanted)
         return self._functions[key]
 
     def standardize(self, kind: StepKind, arguments: Specs) -> Specs:

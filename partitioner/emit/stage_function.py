@@ -20,7 +20,7 @@ from partitioner.ir.execution import Execution, replica_prefix
 from partitioner.ir.graph_def import producer, reference, tensor_name
 from partitioner.ir.stage_programs import Gather, ProgramKind, StageProgram, StagePrograms
 from partitioner.ir.step import CapturedStep
-from partitioner.stages.run_ahead import keeps_order, run_ahead_limits
+from partitioner.stages.run_ahead import keeps_order, order_among, run_ahead_limits
 
 _numbers = itertools.count()
 _ARGUMENTS = "partition_arguments"  # scope of what is added to a stage's ops
@@ -122,8 +122,9 @@ class StageFunctions:
         devices = self._devices(program)
         placed = place_graph_def(body, devices, suffix=f"stage_{number}")
         if keeps_order(program.device) and set(devices.values()) == {program.device}:
-            aliases = self._programs.aliases
-            add_waits(placed, run_ahead_limits(self._step.graph, program.ops, aliases=aliases, given=program.inputs))
+            aliases, order = self._programs.aliases, order_among(self._programs.stages)
+            limits = run_ahead_limits(self._step.graph, program.ops, aliases=aliases, given=program.inputs, order=order)
+            add_waits(placed, limits)
         register_functions(placed)
         given = {name: self._dtype(name) for name in program.inputs}
         handles = {f"{name}:0": self._dtype(f"{name}:0") for name in captures}

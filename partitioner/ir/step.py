@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -15,6 +16,14 @@ class StepKind(StrEnum):
     PREDICT = "predict"
     EVALUATE = "evaluate"
     TRAIN = "train"
+
+
+RESULTS: Mapping[StepKind, tuple[str, ...]] = {
+    StepKind.PREDICT: ("y_pred",),
+    StepKind.EVALUATE: ("loss", "y_pred"),
+    StepKind.TRAIN: ("loss", "y_pred"),
+}
+"""Which of its outputs a step of each kind may have to return."""
 
 
 class LossReduction(StrEnum):
@@ -41,6 +50,7 @@ class CapturedStep:
         outputs: `{"y_pred", "loss", "gradients"}` as far as computed, with tensor names in place of tensors.
             A gradient is None (unconnected), a name, or (values, indices, dense shape) names for a sparse
             one.
+        results: Which of them its caller is given: those of `RESULTS`, but `y_pred` only where a metric looks at it.
         side_effects: Names of the ops to run besides those the outputs need.
         trainable: The variables the gradients belong to, in order.
         seed: Name of the scalar tensor the backward pass starts with: one, the gradient of the (scaled) loss by
@@ -59,6 +69,7 @@ class CapturedStep:
     variables: dict[str, Any]
     variable_names: dict[str, str]
     outputs: dict[str, Any]
+    results: tuple[str, ...]
     side_effects: tuple[str, ...]
     trainable: tuple[Any, ...] = ()
     seed: str = ""

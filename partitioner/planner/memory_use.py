@@ -1,9 +1,9 @@
-"""What a device holds at a moment: bytes by what they are for, and the tensors that take most of them."""
+"""What a device holds: bytes by what they are for, the tensors that take most of them, and the most over time."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from partitioner.ir.op_graph import VariableKind
 from partitioner.ir.schedule import HeldTensor, MemoryUse
@@ -41,3 +41,22 @@ def largest_tensors(buffers: Iterable[tuple[str, int]]) -> list[HeldTensor]:
             found[1] += 1
     most = heapq.nsmallest(_MOST_NAMED, sizes.items(), key=lambda item: (-item[1][0], item[0]))
     return [HeldTensor(tensor=tensor, size_bytes=size, num_buffers=count) for tensor, (size, count) in most]
+
+
+def most_over_time(held: Sequence[tuple[float, int]], seconds: float, *, num_parts: int) -> tuple[int, ...]:
+    """The most bytes held in each of equal parts of some time.
+
+    Args:
+        held: Seconds from its start, and bytes held from then on; ascending.
+        seconds: How long it is.
+        num_parts: Numbers to return; none where nothing is known.
+    """
+    if not held or seconds <= 0:
+        return ()
+    most = [0] * num_parts
+    ends = [start for start, _ in held[1:]] + [seconds]
+    for (start, size), end in zip(held, ends, strict=True):
+        first, last = (min(int(moment / seconds * num_parts), num_parts - 1) for moment in (start, end))
+        for part in range(first, last + 1):
+            most[part] = max(most[part], size)
+    return tuple(most)

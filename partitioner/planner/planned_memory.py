@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.op_graph import OpGraph
 from partitioner.ir.plan import DeviceMemory, LargeTensor
 from partitioner.ir.schedule import HeldTensor, Schedule
+from partitioner.planner.memory_use import most_over_time
 from partitioner.planner.topology import usable_bytes
 
 _PARTS = 60
@@ -33,7 +34,7 @@ def planned_memory(costed: CostedGraph, schedule: Schedule, devices: Iterable[st
                 headroom_bytes=placed.memory_bytes - use.total_bytes,
                 reserved_bytes=placed.device.memory_bytes - usable_bytes(DeviceName.parse(name), placed.device),
                 largest=tuple(_large_tensor(costed.graph, held) for held in use.largest),
-                over_time=most_over_time(schedule.memory.get(name, ()), schedule.step_seconds),
+                over_time=most_over_time(schedule.memory.get(name, ()), schedule.step_seconds, num_parts=_PARTS),
             )
         )
     return tuple(found)
@@ -42,24 +43,3 @@ def planned_memory(costed: CostedGraph, schedule: Schedule, devices: Iterable[st
 def _large_tensor(graph: OpGraph, held: HeldTensor) -> LargeTensor:
     op = graph.op[graph.tensor[held.tensor].producer]
     return LargeTensor(op=op.name, layer=op.layer, size_bytes=held.size_bytes, num_buffers=held.num_buffers)
-
-
-def most_over_time(
-    held: Sequence[tuple[float, int]], step_seconds: float, *, num_parts: int = _PARTS
-) -> tuple[int, ...]:
-    """The most bytes held in each of equal parts of a step.
-
-    Args:
-        held: Seconds, and bytes held from then on; ascending.
-        step_seconds: Of the whole step.
-        num_parts: Numbers to return; none where nothing is known.
-    """
-    if not held or step_seconds <= 0:
-        return ()
-    most = [0] * num_parts
-    ends = [seconds for seconds, _ in held[1:]] + [step_seconds]
-    for (start, size), end in zip(held, ends, strict=True):
-        first, last = (min(int(seconds / step_seconds * num_parts), num_parts - 1) for seconds in (start, end))
-        for part in range(first, last + 1):
-            most[part] = max(most[part], size)
-    return tuple(most)

@@ -192,7 +192,10 @@ class _Simulation:
         self.free[device] = end
         self.busy[device] += wires.cost.seconds
         sums = sum(wires.sums.values())
-        ledger.passing.append((start, end, max(0, wires.cost.transient_bytes - sums), sums, index))
+        over_time = wires.cost.over_time
+        parts = [start + (end - start) * part / len(over_time) for part in range(len(over_time))]
+        for since, until, size in zip(parts, [*parts[1:], end], over_time, strict=True):
+            ledger.passing.append((since, until, max(0, size - sums), min(size, sums), index))
         for value in wires.reads:
             ledger.use((value, _WHOLE if value.whole else part), end)
         for value in wires.before:

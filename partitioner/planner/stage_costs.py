@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from cost_models.memory import allocated_bytes
-from partitioner.ir.buffer_walk import walk
+from partitioner.ir.buffer_walk import Walk, walk
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.run_order import run_orders
 from partitioner.ir.stage_programs import StageProgram, StagePrograms
 from partitioner.planner.buffers import Buffers
 from partitioner.planner.kernel_memory import scratch_of_ops
-from partitioner.planner.memory_use import largest_tensors
-from partitioner.stages.run_ahead import keeps_order, run_ahead_limits
+from partitioner.planner.memory_use import largest_tensors, most_over_time
+from partitioner.stages.run_ahead import Order, keeps_order, order_among, run_ahead_limits
 
 CALL_SECONDS = 70e-6
 """To start a function and to hand over its results: 50 to 90 us between CPU devices of TensorFlow 2.21 on a 2-core x86
@@ -22,6 +23,9 @@ virtual machine."""
 OP_SECONDS = 2.5e-6
 """To dispatch an op inside a function, measured the same way, where the device's launch overhead is not larger. Only
 stage programs are charged with it: it is what makes microbatches too small to pay."""
+_PARTS = 8
+"""Of a call, in which the most bytes are told: what leaves a device after one call, or comes for the next, is rarely
+there when a call takes most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,7 @@ class ProgramCost:
         received_bytes: Of inputs that programs on other devices make.
         output_bytes: Of outputs, whether or not they have a buffer of their own.
         transient_bytes: Most that its own buffers take at a time, op by op as devices run them; inputs not included.
+        over_time: The most that they take in each of equal parts of a call.
         largest: Its own buffers that take most at that time, as tensors and bytes, at most five.
         left_bytes: Of its own buffers that are left when it ends, because outputs lie in them.
         owner: For each output, the tensor whose buffer it lies in: an output, an input, or None for a variable.
@@ -42,6 +47,7 @@ class ProgramCost:
     received_bytes: int
     output_bytes: int
     transient_bytes: int
+    over_time: tuple[int, ...]
     largest: tuple[tuple[str, int], ...]
     left_bytes: int
     owner: Mapping[str, str | None]
@@ -72,9 +78,10 @@ class StageCosts:
         found = []
         for program in programs.programs:
             received = tuple(n for n in program.inputs if made_on.get(n, program.device) != program.device)
-            key = (program.device, program.ops, program.outputs, received)
+            held = order_among(programs.stages)
+            key = (program.device, program.ops, program.outputs, received, held)
             if key not in self._known:
-                self._known[key] = self._of(program, received, programs.aliases)
+                self._known[key] = self._of(program, received, programs.aliases, held)
             found.append(self._known[key])
         return found
 
@@ -86,36 +93,56 @@ class StageCosts:
         """Bytes that a tensor's buffer takes on a device."""
         return allocated_bytes(self.costed.graph.tensor[tensor].size_bytes, self.kinds[device])
 
-    def _of(self, program: StageProgram, received: Iterable[str], aliases: Mapping[str, str]) -> ProgramCost:
+    def _of(
+        self, program: StageProgram, received: Iterable[str], aliases: Mapping[str, str], held: Order
+    ) -> ProgramCost:
         device, tensor = self.device(program.device), self.costed.graph.tensor
         roots = self._roots(program, aliases)
         walks = [
-            walk(
-                self.costed.graph.op,
+            (
+                walk(
+                    self.costed.graph.op,
+                    order,
+                    given=frozenset(program.inputs),
+                    kept=program.outputs,
+                    roots=roots,
+                    aliases=aliases,
+                    size_bytes=lambda name: self.size_bytes(name, device),
+                    scratch_bytes=self._scratch[self.kinds[device]],
+                ),
                 order,
-                given=frozenset(program.inputs),
-                kept=program.outputs,
-                roots=roots,
-                aliases=aliases,
-                size_bytes=lambda name: self.size_bytes(name, device),
-                scratch_bytes=self._scratch[self.kinds[device]],
             )
-            for order in self._orders(program, aliases)
+            for order in self._orders(program, aliases, held)
         ]
-        worst = max(walks, key=lambda one: one.most_bytes)
+        worst, order = max(walks, key=lambda one: one[0].most_bytes)
         return ProgramCost(
             seconds=self._call_seconds(program.ops, device),
             received_bytes=sum(tensor[name].size_bytes for name in received),
             output_bytes=sum(tensor[name].size_bytes for name in program.outputs),
             transient_bytes=worst.most_bytes,
+            over_time=self._over_time(worst, order, device),
             largest=tuple((held.tensor, held.size_bytes) for held in largest_tensors(worst.alive())),
             left_bytes=worst.left_bytes,
             owner=_owners(program, roots),
         )
 
     def _call_seconds(self, ops: Iterable[str], device: int) -> float:
-        dispatch = self._dispatch_seconds[device]
-        return CALL_SECONDS + sum(self._seconds[name][device] + dispatch for name in ops)
+        return CALL_SECONDS + sum(self._op_seconds(name, device) for name in ops)
+
+    def _op_seconds(self, name: str, device: int) -> float:
+        return self._seconds[name][device] + self._dispatch_seconds[device]
+
+    def _over_time(self, walked: Walk, order: Sequence[str], device: int) -> tuple[int, ...]:
+        changes: dict[int, list[int]] = {}
+        for index, _, size in walked.changes:
+            changes.setdefault(index, []).append(size)
+        moments, seconds, held = [], 0.0, 0
+        for index, name in enumerate(order):
+            during = list(accumulate(changes.get(index, ()), initial=held))
+            moments.append((seconds, max(during)))
+            held = during[-1]
+            seconds += self._op_seconds(name, device)
+        return most_over_time(moments, seconds, num_parts=_PARTS) or (walked.most_bytes,)
 
     def _roots(self, program: StageProgram, aliases: Mapping[str, str]) -> dict[str, str | None]:
         """For the tensors of a program that have no buffer of their own, the tensor that has it."""
@@ -129,7 +156,7 @@ class StageCosts:
                     found[output] = found.get(source, source) if source is not None else None
         return found
 
-    def _orders(self, program: StageProgram, aliases: Mapping[str, str]) -> Iterator[list[str]]:
+    def _orders(self, program: StageProgram, aliases: Mapping[str, str], held: Order) -> Iterator[list[str]]:
         """The orders in which its device may run the program's ops."""
         graph = self.costed.graph
         inside = set(program.ops).difference(graph.tensor[name].producer for name in program.inputs)
@@ -139,7 +166,7 @@ class StageCosts:
             needs[name] = inside.intersection([*made, *graph.op[name].control_inputs])
         is_cpu = keeps_order(program.device)
         if is_cpu:
-            limits = run_ahead_limits(graph, program.ops, aliases=aliases, given=program.inputs)
+            limits = run_ahead_limits(graph, program.ops, aliases=aliases, given=program.inputs, order=held)
             needs = {name: found.union(limits.get(name, ())) for name, found in needs.items()}
         return run_orders(program.ops, needs, self._working.intersection(program.ops) if is_cpu else ())
 

@@ -14,7 +14,6 @@ from itertools import accumulate
 from typing import Any
 
 from cost_models.memory import allocated_bytes
-from partitioner.emit.program import RESULTS
 from partitioner.ir.stage_programs import ProgramKind, StageProgram, StagePrograms
 from partitioner.ir.step import CapturedStep, StepKind
 from partitioner.stages.programs import stage_programs
@@ -38,7 +37,7 @@ def measured_peak_bytes(placed: Any, profile: Profile, kind: StepKind = StepKind
     if not execution.is_staged:
         (name,) = set(execution.placement.values())
         return {name: variables[name] + _batch_bytes(step) + _peak_of_all(profile)}
-    programs = stage_programs(step, execution, results=RESULTS[kind])
+    programs = stage_programs(step, execution, results=step.results)
     graph = placed.program.function(kind, specs).graph
     holding = _Holding(programs, step, {op.name: op.device for op in graph.get_operations()}, profile)
     return {name: variables[name] + holding.peak_bytes(name) for name in placed.program.devices.values()}

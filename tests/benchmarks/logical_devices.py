@@ -21,7 +21,7 @@ def start(num_devices: int, *, num_threads: int | None = None, serial: bool = Fa
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(num_threads or num_devices)
     if serial:
-        run_ahead.ORDER = run_ahead.Order(ahead=1, ahead_of_updates=1, least_rank=0)
+        run_ahead.ORDER = run_ahead.ORDER_IN_STAGES = run_ahead.Order(ahead=1, ahead_of_updates=1, least_rank=0)
     devices = [f"CPU:{first + index}" for index in range(num_devices)]
     partitioner.set_up_devices(devices)
     return devices

@@ -29,7 +29,7 @@ from tests.benchmarks.logical_devices import start
 SCHEDULES = ("gpipe", "1f1b")
 RECOMPUTE = ("none", "all")
 MODELS = ("dense", "cnn", "decoder")
-_STEPS = 3
+_STEPS = 7
 _ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -6,21 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import networkx as nx
-import pytest
 from graphs import Builder, random_graphs
 from hypothesis import given, settings
 
 from cost_models.specs import TensorSpec
 from partitioner.ir.op_graph import Phase
-from partitioner.stages import run_ahead
 from partitioner.stages.run_ahead import ORDER, Order, keeps_order, run_ahead_limits
 
 
 def limits(made: Builder, order: Order) -> Mapping[str, set[str]]:
     graph = made.graph()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_ahead, "ORDER", order)
-        found = run_ahead_limits(graph, [op.name for op in graph.ops])
+    found = run_ahead_limits(graph, [op.name for op in graph.ops], order=order)
     return {name: set(sources) for name, sources in found.items()}
 
 
