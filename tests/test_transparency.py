@@ -295,7 +295,7 @@ def test_outputs_are_kept_to_the_end_of_a_step_only_for_metrics(microbatches: in
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def build() -> keras.Model:
-        model = models.mlp()
+        model = models.dense_stack()
         model.compile("sgd", loss, jit_compile=False)
         return model
 

@@ -42,8 +42,8 @@ class Replica:
         self.num_microbatches = execution.num_microbatches
         functions = StageFunctions(step, programs, execution, replica=number)
         self.once = [functions.build(program) for program in programs.once]
-        self.forward = [functions.build(program) for program in programs.forward]
         several = self.num_microbatches > 1
+        self.forward = [functions.build(program, accumulate=several) for program in programs.forward]
         self.backward = [functions.build(program, accumulate=several) for program in programs.backward]
         self.update = [functions.build(program) for program in programs.update]
         if variables is None:

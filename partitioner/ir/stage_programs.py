@@ -76,7 +76,8 @@ class StagePrograms:
     Attributes:
         stages: Device of each stage; a device may hold several.
         once: What no row of the batch decides (reads of parameters), in an order in which they can run.
-        forward: One per stage; stage s needs only stages before it.
+        forward: One per stage; stage s needs only stages before it. That of a single stage runs the backward ops too,
+            unless it is recomputed: they find what the forward ops made where it is, and let go of it as they go.
         backward: One per stage, needing only stages behind it; none in inference.
         update: In an order in which they can run; none in inference.
         gathered: For each tensor that update programs (or the caller) need of all microbatches together, how.

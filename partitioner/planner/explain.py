@@ -43,14 +43,15 @@ def explained(
     """
     deadline = time.monotonic() + min(_ALL_SECONDS, planner.time_limit_seconds)
     quick = planner.within(_PLAN_SECONDS)
-    conflict = _Packing(planner, groups).conflict()
+    packing = _Packing(planner, groups)
+    conflict = packing.conflict()
     helps = [error.help] if error.help else []
     for text, other in _changes(quick, replan, conflict.requirements if conflict else planner.requirements):
         if time.monotonic() > deadline:
             break
         if _is_planned(other, replan):
             helps.append(text)
-    helps += _more_devices(quick, replan, deadline)
+    helps += _more_devices(quick, replan, deadline, packing.fewest_more_devices())
     notes = [*error.notes, *([conflict.note] if conflict else [])]
     return InfeasibleError(error.message, where=error.where, notes=notes, help=", or ".join(helps) or None)
 
@@ -78,14 +79,16 @@ def _missing_bytes(planner: ShapePlanner, replan: Callable[[ShapePlanner], Shape
     return math.ceil(max(over, 0) / _MIB) * _MIB
 
 
-def _more_devices(planner: ShapePlanner, replan: Callable[[ShapePlanner], Shape], deadline: float) -> list[str]:
+def _more_devices(
+    planner: ShapePlanner, replan: Callable[[ShapePlanner], Shape], deadline: float, fewest: float
+) -> list[str]:
     last = len(planner.machines.devices) - 1
     larger = planner
     for count in range(1, _MOST_DEVICES + 1):
         if time.monotonic() > deadline:
             break
         larger = larger.with_another_device(last)
-        if _is_planned(larger, replan):
+        if count >= fewest and _is_planned(larger, replan):
             size = format_bytes(planner.machines.devices[last].memory_bytes)
             return ["add a device" if count == 1 else f"add {count} devices of {size}"]
     return []
@@ -133,6 +136,14 @@ class _Packing:
             requirements=requirements,
             note=f"conflict: {names} keep {held} and may be on {places} only{why}: {format_bytes(room)} in all",
         )
+
+    def fewest_more_devices(self) -> float:
+        """Devices like the last one without which what lasts has no room; infinite where none would help."""
+        sizes = lasting_item_bytes(self._costed, self._coarsened(self._planner.requirements))
+        room = [placed.memory_bytes for placed in self._devices]
+        if max(sizes, default=0) > max(room) or not room[-1]:
+            return math.inf
+        return max(0, math.ceil((sum(sizes) - sum(room)) / room[-1]))
 
     def _coarsened(self, requirements: Sequence[Requirement]) -> Coarsening:
         return coarsen(self._costed, rules=self._planner.rules(self._groups, requirements))

@@ -78,7 +78,9 @@ def _symbol(text: str) -> str:
 def _legend(plan: PlanDocument, column_seconds: float) -> str:
     symbols = {_symbol(action.action) for action in plan.timeline}
     parts = []
-    for name, known in (("forward", _FORWARDS), ("backward", _BACKWARDS)):
+    # A single stage runs both passes in one.
+    is_one = plan.model.training and symbols.isdisjoint(_BACKWARDS)
+    for name, known in (("forward and backward" if is_one else "forward", _FORWARDS), ("backward", _BACKWARDS)):
         used = [symbol for symbol in known if symbol in symbols]
         if used:
             parts.append(f"{used[0]}-{used[-1]} {name}" if len(used) > 1 else f"{used[0]} {name}")

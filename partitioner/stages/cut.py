@@ -279,12 +279,12 @@ class _Cut:
         update = self._pieces([op for op in self.ops if self.role[op.name] is Role.UPDATE])
         bodies: list[tuple[ProgramKind, int, str, list[str]]] = []
         bodies += [(ProgramKind.ONCE, i, self.device[ops[0]], ops) for i, ops in enumerate(once)]
-        for kind, role in ((ProgramKind.FORWARD, Role.FORWARD), (ProgramKind.BACKWARD, Role.BACKWARD)):
+        for kind, roles in self._repeated_roles().items():
             by_stage: list[list[str]] = [[] for _ in self.stages]
             for op in self.ops:
-                if self.role[op.name] is role:
+                if self.role[op.name] in roles:
                     by_stage[self.stage[op.name]].append(op.name)
-            if role is Role.FORWARD or any(by_stage):
+            if kind is ProgramKind.FORWARD or any(by_stage):
                 bodies += [(kind, s, self.stages[s], ops) for s, ops in enumerate(by_stage)]
         bodies += [(ProgramKind.UPDATE, i, self.device[ops[0]], ops) for i, ops in enumerate(update)]
 
@@ -324,6 +324,12 @@ class _Cut:
             aliases=self.aliases,
             relocated=self.relocated,
         )
+
+    def _repeated_roles(self) -> dict[ProgramKind, set[Role]]:
+        """What the programs of a microbatch run. Nothing comes between forward and backward of a single stage."""
+        if len(self.stages) == 1 and not self.recomputed:
+            return {ProgramKind.FORWARD: {Role.FORWARD, Role.BACKWARD}}
+        return {ProgramKind.FORWARD: {Role.FORWARD}, ProgramKind.BACKWARD: {Role.BACKWARD}}
 
     def _body(self, kind: ProgramKind, stage: int, ops: Sequence[str]) -> list[str]:
         """The ops of a program with copied constants and the forward ops it reruns."""

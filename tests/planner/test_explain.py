@@ -83,6 +83,24 @@ def test_more_devices_are_planned_with_before_they_are_told() -> None:
     assert len(set(on_all(plan.with_another_device(0)).found.placement.values())) == 2
 
 
+@pytest.mark.parametrize(("limit", "sizes"), [(200, []), (300, [4])])
+def test_more_devices_are_planned_with_only_where_there_would_be_room(limit: int, sizes: list[int]) -> None:
+    """Four parts of 256 MiB: no number of devices of 200 MiB can hold one, and it takes four of 300 MiB, not two."""
+    plan = planner(four_layers(), topology(2, memory_bytes=limit * MIB))
+    planned: list[int] = []
+
+    def replan(asked: ShapePlanner) -> Shape:
+        machines = asked.machines.devices
+        if len(machines) > 2 and machines[0].memory_bytes == limit * MIB:
+            planned.append(len(machines))
+        return on_all(asked)
+
+    with pytest.raises(OutOfMemoryError) as raised:
+        on_all(plan)
+    explained(raised.value, plan, replan, ((0, 1),))
+    assert planned == sizes
+
+
 def test_what_better_machines_gain() -> None:
     """Two towers of 4 s on one device; a second halves that, and then a third and more memory gain nothing."""
     made = Builder()

@@ -61,12 +61,15 @@ def test_devices_stand_in_the_plans_order(pipeline_plan: PlanDocument) -> None:
 
 
 def test_the_legend_tells_only_what_is_there(pipeline_plan: PlanDocument) -> None:
-    def legend(*actions: tuple[str, float, float], num_microbatches: int) -> str:
+    def legend(*actions: tuple[str, float, float], num_microbatches: int, training: bool = True) -> str:
         plan = replace(_with(pipeline_plan, *actions), num_microbatches=num_microbatches)
+        plan = replace(plan, model=replace(plan.model, training=training))
         return _draw(plan, num_columns=2).legend.split(";")[0]
 
     assert legend(("0F0", 0, 1), ("0B0", 1, 2), num_microbatches=1) == "0 forward, a backward, . idle"
-    assert legend(("0F0", 0, 1), ("0F1", 1, 2), num_microbatches=2) == "0-1 forward by microbatch, . idle"
+    forwards = ("0F0", 0, 1), ("0F1", 1, 2)
+    assert legend(*forwards, num_microbatches=2, training=False) == "0-1 forward by microbatch, . idle"
+    assert legend(*forwards, num_microbatches=2) == "0-1 forward and backward by microbatch, . idle"
     many = [(f"0{kind}{i}", i, i + 1) for kind in "FB" for i in range(12)]
     assert legend(*many, ("U", 12, 13), num_microbatches=12) == (
         "0-9 forward, a-j backward by the microbatch's last digit, U update, . idle"

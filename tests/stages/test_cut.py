@@ -150,6 +150,22 @@ def test_two_layers_on_two_devices() -> None:
     assert not (programs.states or programs.recomputed or programs.aliases or programs.relocated)
 
 
+def test_a_single_stage_runs_both_passes_in_one_program_unless_it_recomputes() -> None:
+    whole = graph(*FORWARD, *BACKWARD, *UPDATE)
+    alone = {"A": " ".join(one.name for one in whole.ops)}
+    programs = cut_up(whole, alone)
+    assert shown(programs) == [
+        "I0 A: w1 w2 | -> w1 w2",
+        "F0 A: a b c loss dc dw2 db da dw1 | x w1 w2 y seed -> loss dw2 dw1",
+        "U0 A: u1 u2 | dw1 dw2 ->",
+    ]
+    assert gathered(programs) == {"dw1": Gather.SUM, "dw2": Gather.SUM}
+    assert shown(cut_up(whole, alone, recompute=None))[1:3] == [
+        "F0 A: a b c loss | x w1 w2 y -> loss",
+        "B0 A: a b c dc dw2 db da dw1 | x w1 w2 seed y -> dw2 dw1",
+    ]
+
+
 def test_a_stage_that_recomputes_keeps_only_what_enters_it() -> None:
     whole = graph(*FORWARD, *BACKWARD, *UPDATE)
     assert shown(cut_up(whole, TWO, recompute=None))[2:6] == [
@@ -633,8 +649,8 @@ def test_any_network_on_any_devices_computes_the_same(
     programs = cut(whole, placement, results=["loss:0"], roots=effects, seed="seed:0", recompute=recompute)
     check(whole, programs, seed="seed:0")
     for program in programs.forward:
-        forward = [name for name in program.ops if whole.op[name].type != "Const"]
-        assert {placement[name] for name in forward} <= {program.device}
+        own = [one for one in map(whole.op.__getitem__, program.ops) if one.type != "Const"]
+        assert {placement[one.name] for one in own if one.phase is Phase.FORWARD} <= {program.device}
     in_programs = {name for program in programs.programs for name in program.ops}
     assert {one.name for one in whole.ops if one.phase is Phase.UPDATE} <= in_programs
     arithmetic, rows = Arithmetic(whole, "seed:0"), [3, 5, 11]

@@ -60,13 +60,17 @@ def _contiguous(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
     incumbent.offer(best_chain(problem), "intervals of a row")
     incumbent.raise_bound(quick_bound(problem))
     raise_by_items(problem, incumbent)
-    raise_by_counts(problem, incumbent, _upper_bound(problem, incumbent), budget)
     if incumbent.is_settled:
         return
-    model = StageModel(problem, incumbent.lower_bound, _upper_bound(problem, incumbent))
+    upper_bound = _upper_bound(problem, incumbent)
+    model = StageModel(problem, incumbent.lower_bound, upper_bound)
     if incumbent.assignment is not None:
         model.hint(incumbent.assignment)
-    run_model(model, incumbent, budget, work=budget.work, seed=problem.seed, method="CP-SAT over stages")
+    with ThreadPoolExecutor(1) as pool:
+        # Where CP-SAT does not close, its own bound may be 0 to the end.
+        counted = pool.submit(raise_by_counts, problem, incumbent, upper_bound, _budget(problem))
+        run_model(model, incumbent, budget, work=budget.work, seed=problem.seed, method="CP-SAT over stages")
+        counted.result()
 
 
 def _free(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
