@@ -144,9 +144,8 @@ class PlacedProgram:
 
     def forget(self) -> None:
         """Drop what depends on loss and optimizer, which are about to change."""
-        for table in (self._steps, self._functions):
-            for key in [key for key in table if key[0] is not StepKind.PREDICT]:
-                del table[key]
+        self._steps = {key: step for key, step in self._steps.items() if key[0] is StepKind.PREDICT}
+        self._functions = {key: made for key, made in self._functions.items() if key[0] is StepKind.PREDICT}
 
 
 def cast_integers(arguments: Any, specs: Any) -> Any:
