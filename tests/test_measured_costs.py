@@ -64,9 +64,10 @@ def test_what_was_measured_once_is_not_measured_again() -> None:
 
 def test_a_file_plans_elsewhere_as_measuring_does_here(tmp_path: Path) -> None:
     model = models.mlp()
-    here = plan(model, costs="measured")
+    # On one device: what is found in a few seconds of search differs from search to search.
+    here = plan(model, costs="measured", strategy="single")
     assert api.save_costs(model, tmp_path / "costs.json")
-    there = plan(models.mlp(), costs=tmp_path / "costs.json")
+    there = plan(models.mlp(), costs=tmp_path / "costs.json", strategy="single")
     assert there.predicted.step_seconds == pytest.approx(here.predicted.step_seconds)
     assert there.costs.source.endswith("costs.json")
 
