@@ -84,24 +84,29 @@ InputShape = Sequence[int] | Mapping[str, Sequence[int]] | None
 class _Planned:
     """What a model was last planned with, so that placing it right away need not trace it again.
 
+    It must not hold the model, which would then never be let go of.
+
     Attributes:
         step: The captured step.
-        objective: What it minimises; its optimizer is the one in the step.
+        loss: What it minimises; None in inference.
+        optimizer: The one in the step; None in inference.
+        fields: What the plan says of both.
         compiled: What Keras knew then of how the model was compiled.
     """
 
     step: CapturedStep
-    objective: TrainingObjective | None
+    loss: Any
+    optimizer: Any
+    fields: Mapping[str, str]
     compiled: Any
 
     def serves(self, model: keras.Model, plan: PlanDocument) -> bool:
         """Whether `plan` is a plan of this step, and the model was not compiled anew since."""
-        own = _objective_fields(self.objective) if self.objective else {}
         return (
             self.compiled is _compile_config(model)
             and self.step.kind is (StepKind.TRAIN if plan.model.training else StepKind.PREDICT)
             and self.step.graph.fingerprint == plan.model.fingerprint
-            and all(getattr(plan.model, name) == value for name, value in own.items())
+            and all(getattr(plan.model, name) == value for name, value in self.fields.items())
         )
 
 
@@ -304,7 +309,14 @@ def plan(
         raise explained(error, plan_shape, decide, groups) from error
     gains = gains_of(plan_shape, decide, best) if what_if else ()
     groups, costed, found = best.groups, best.costed, best.found
-    _last_planned[model] = _Planned(step=step, objective=trained, compiled=_compile_config(model))
+    minimised = _objective_fields(trained) if trained else {}
+    _last_planned[model] = _Planned(
+        step=step,
+        loss=trained and trained.loss,
+        optimizer=trained and trained.optimizer,
+        fields=minimised,
+        compiled=_compile_config(model),
+    )
     _last_costs[model] = known
     info = ModelInfo(
         source=source,
@@ -315,7 +327,7 @@ def plan(
         batch_size=batch_size,
         training=training,
         input_shapes={name: tuple(sizes) for name, sizes in _input_shapes(input_shape).items()},
-        **({} if trained is None else _objective_fields(trained)),
+        **minimised,
     )
     infos = [replace(i, origin=Origin.MEASURED) if n in measured else i for n, i in enumerate(infos)]
     fields = plan_fields(costed, found, [infos[index] for index in groups[0]], requested=chosen, objective=goal)
@@ -477,18 +489,23 @@ def _step_of_plan(model: keras.Model, plan: PlanDocument) -> tuple[CapturedStep,
     """The step the plan was made from, and what it minimises: as just captured, or traced again."""
     planned = _last_planned.get(model)
     if planned is not None and planned.serves(model, plan):
-        return planned.step, planned.objective
-    objective = _objective_of_plan(model, plan)
+        return planned.step, _objective_of_plan(model, plan, loss=planned.loss, optimizer=planned.optimizer)
+    objective = _objective_of_plan(model, plan, loss=plan.model.loss, optimizer=plan.model.optimizer)
     x = input_specs(model, plan.model.input_shapes)
     return _capture(model, x, None, objective, plan.model.batch_size), objective
 
 
-def _objective_of_plan(model: keras.Model, plan: PlanDocument) -> TrainingObjective | None:
+def _objective_of_plan(
+    model: keras.Model, plan: PlanDocument, *, loss: Any, optimizer: Any
+) -> TrainingObjective | None:
+    """What a plan's step minimises: as compiled where the plan says so, else with this loss and optimizer."""
     if not plan.model.training:
         return None
-    loss = None if plan.model.loss_origin == "compiled" else plan.model.loss
-    optimizer = None if plan.model.optimizer_origin == "compiled" else plan.model.optimizer
-    return training_objective(model, loss=loss, optimizer=optimizer)
+    return training_objective(
+        model,
+        loss=None if plan.model.loss_origin == "compiled" else loss,
+        optimizer=None if plan.model.optimizer_origin == "compiled" else optimizer,
+    )
 
 
 def _compile_arguments(model: keras.Model, objective: TrainingObjective) -> dict[str, Any]:

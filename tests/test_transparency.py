@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -288,6 +290,16 @@ def test_an_optimizer_given_for_planning_is_the_placed_models(fresh_keras: None)
     placed.train_on_batch(x, y)
     for variable, value in zip(placed.trainable_variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_planning_a_model_does_not_keep_it_alive() -> None:
+    model = models.mlp()
+    planned(model, models.vectors, ["CPU:1"])
+    known = weakref.ref(model)
+    del model
+    keras.backend.clear_session()
+    gc.collect()
+    assert known() is None
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
