@@ -207,7 +207,7 @@ class Bench:
             microbatches=1,
             schedule="sequential",
             pins=pins | {"compile_loss/.*": names[-1]},
-            time_limit=2,
+            time_limit=20,
         )
 
     def placed(self, num_devices: int, rounds: int, *, microbatches: int, schedule: str, recompute: bool) -> Any:
