@@ -26,6 +26,7 @@ from tensorflow.python.ops.handle_data_util import copy_handle_data, get_handle_
 from cost_models.specs import ITEM_BYTES, FunctionRun, OpSpec, TensorSpec
 from partitioner.capture.attributes import readable_attributes
 from partitioner.capture.function_buffers import FunctionBuffers
+from partitioner.capture.loops import is_idle_sum
 from partitioner.capture.tensor_lists import NOTHING, TensorList, fullest, grown, list_after
 from partitioner.capture.trips import count_trips, step
 from partitioner.ir.graph_def import producer, prune, tensor_name
@@ -61,6 +62,7 @@ class Reading:
         passed_on: For outputs of loops that no trip changes, the input that they are; for lists of which items are
             replaced one by one, the input that they take the place of.
         assumed_trips: Loops whose number of trips is not known, and the number that was assumed.
+        idle_sums: By the name of a function, its nodes of which `is_idle_sum` holds wherever it is run.
     """
 
     specs: dict[str, TensorSpec] = field(default_factory=dict)
@@ -71,6 +73,7 @@ class Reading:
     runs: dict[str, tuple[FunctionRun, ...]] = field(default_factory=dict)
     passed_on: dict[str, str] = field(default_factory=dict)
     assumed_trips: dict[str, int] = field(default_factory=dict)
+    idle_sums: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def value(self, tensor: Any) -> float | None:
         """The number that a tensor is in every run; None where that is not known."""
@@ -348,6 +351,9 @@ class GraphReader:
         ops = self.read(function.nodes, function.graph, function.tensors, known)
         outside.assumed += [f"{op.name}/{name}" for name in known.assumed]
         outside.assumed_trips |= {f"{op.name}/{name}": count for name, count in known.assumed_trips.items()}
+        known.idle_sums[function.graph.name] = frozenset(plain(one.name) for one in ops if is_idle_sum(one))
+        for name, idle in known.idle_sums.items():
+            outside.idle_sums[name] = idle & outside.idle_sums.get(name, idle)
         results = [function.tensors[name] for name in function.results]
         return _Inside(arguments=function.arguments, results=results, ops=ops, reading=known)
 

@@ -17,6 +17,7 @@ from partitioner.capture.gradient_order import sort_gradient_parts, tape_rank
 from partitioner.capture.graph_def import READ, bypass_identity_n, limit_trips_at_once, share_reads, take_colocations
 from partitioner.capture.grouping import RawOp, colocation_groups, parameter_of_slots
 from partitioner.capture.kernels import is_host_only
+from partitioner.capture.loops import drop_idle_sums, only_reads
 from partitioner.capture.loss_reduction import loss_reduction
 from partitioner.capture.objective import TrainingObjective
 from partitioner.capture.shapes import settle_shapes
@@ -57,8 +58,11 @@ def capture_step(
     outputs = {key: tf.nest.map_structure(_tensor_names, value) for key, value in trace.outputs.items()}
     needed = _names_in(outputs, *outputs)
     results = tuple(key for key in RESULTS[kind] if key != "y_pred" or objective is None or objective.has_metrics)
+    library = {function.signature.name: function for function in graph_def.library.function}
     side_effects = tuple(
-        op.name for op in trace.graph.control_outputs if op.op_def.is_stateful and op.type not in (READ, "Placeholder")
+        op.name
+        for op in trace.graph.control_outputs
+        if op.op_def.is_stateful and op.type not in (READ, "Placeholder") and not only_reads(op.node_def, library)
     )
     inputs = {tensor.op.name: tensor for tensor in trace.inputs}
     graph_def = prune(graph_def, [*map(producer, needed), *side_effects, *inputs])
@@ -66,6 +70,9 @@ def capture_step(
     captures = {name: external for name, external in captures.items() if name in live}
 
     settled = settle_shapes(graph_def, inputs, captures, batch_size)
+    if any(settled.idle_sums.values()):
+        drop_idle_sums(graph_def, settled.idle_sums)
+        settled = settle_shapes(graph_def, inputs, captures, batch_size)
     graph = _op_graph(
         trace,
         nodes=_topological(graph_def, order),
