@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 from cost_models.specs import FunctionRun, OpSpec, TensorSpec
 
 _ONEDNN_OPS = frozenset((
@@ -13,23 +16,86 @@ _ONEDNN_OPS = frozenset((
 _ONEDNN_BYTES = 10 * 1024
 
 
-def scratch_bytes(op: OpSpec, device_type: str) -> int:
+# What the columns of an image fill in TensorFlow's own kernels, and the work for which they wake a thread.
+_COLUMNS_BYTES = 30 << 20
+_THREAD_BYTES = 256 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """What runs the ops of a CPU.
+
+    Attributes:
+        onednn: Whether oneDNN's kernels do, where it has some; else TensorFlow's own, which are built on Eigen.
+        intra_op_threads: Threads for one op.
+        inter_op_threads: Ops that run at a time.
+    """
+
+    onednn: bool = True
+    intra_op_threads: int = 1
+    inter_op_threads: int = 1
+
+
+ONEDNN = Kernels()
+
+
+def scratch_bytes(op: OpSpec, device_type: str, kernels: Kernels = ONEDNN) -> int:
     """Bytes of scratch space of one op on a `CPU` or `GPU`; for one that runs functions, of the run that takes most."""
-    kernel = _ONEDNN_BYTES if device_type == "CPU" and op.type in _ONEDNN_OPS else 0
-    inside = max((_held_bytes(run, device_type) for run in op.runs if run.times), default=0)
-    return kernel + inside + (_einsum_bytes(op) if op.type == "Einsum" else 0)
+    inside = max((_held_bytes(run, device_type, kernels) for run in op.runs if run.times), default=0)
+    return (
+        (_kernel_bytes(op, kernels) if device_type == "CPU" else 0)
+        + inside
+        + (_einsum_bytes(op) if op.type == "Einsum" else 0)
+    )
 
 
-def _held_bytes(run: FunctionRun, device_type: str) -> int:
-    return run.held_bytes + max((scratch_bytes(op, device_type) for op in run.ops), default=0)
+def _held_bytes(run: FunctionRun, device_type: str, kernels: Kernels) -> int:
+    return run.held_bytes + max((scratch_bytes(op, device_type, kernels) for op in run.ops), default=0)
 
 
-def workspace_bytes(op: OpSpec, device_type: str) -> int:
+def _kernel_bytes(op: OpSpec, kernels: Kernels) -> int:
+    if kernels.onednn:
+        return _ONEDNN_BYTES if op.type in _ONEDNN_OPS else 0
+    if op.type == "Conv2DBackpropFilter":
+        return _columns_bytes(op.outputs[0], op.inputs[2])
+    if op.type == "Conv2DBackpropInput":
+        return _columns_bytes(op.inputs[1], op.inputs[2], threads=kernels.intra_op_threads)
+    return 0
+
+
+def _columns_bytes(filters: TensorSpec, outputs: TensorSpec, *, threads: int | None = None) -> int:
+    """The matrix of columns by which a gradient of a convolution becomes a product.
+
+    It has the columns of as many images as fill 30 MiB, with the filter and their outputs, and be the batch smaller. A
+    gradient of inputs takes one image at a time if it is the only one, or work enough for all `threads`.
+
+    Source: conv_grad_filter_ops.cc and conv_grad_input_ops.h of TensorFlow (Conv2DCustomBackpropFilterOp and
+    Conv2DCustomBackpropInputOp).
+
+    Args:
+        filters: Of the convolution: height, width, depth of inputs, depth of outputs.
+        outputs: Or their gradient: images, height, width, depth.
+        threads: For one op; None for a gradient of filters.
+    """
+    *window, depth = filters.shape
+    images, *area, _ = outputs.shape
+    patch, places = math.prod(window), math.prod(area)
+    work = places * patch + places * depth + patch * depth
+    item_bytes = outputs.size_bytes // outputs.num_elements if outputs.num_elements else 0
+    if not work or not item_bytes:
+        return 0
+    alone = threads is not None and (images == 1 or work // threads >= _THREAD_BYTES // item_bytes)
+    at_once = 1 if alone else math.ceil(_COLUMNS_BYTES // item_bytes / work)
+    return at_once * places * patch * item_bytes
+
+
+def workspace_bytes(op: OpSpec, device_type: str, kernels: Kernels = ONEDNN) -> int:
     """Bytes that a pooling op leaves for its gradient: oneDNN's index of the largest element, one byte per output.
 
     Source: mkl_maxpooling_op.cc of TensorFlow (`AllocateWorkspaceTensor`, uint8).
     """
-    return op.outputs[0].num_elements if op.type == "MaxPool" and device_type == "CPU" else 0
+    leaves = op.type == "MaxPool" and device_type == "CPU" and kernels.onednn
+    return op.outputs[0].num_elements if leaves else 0
 
 
 def _einsum_bytes(op: OpSpec) -> int:

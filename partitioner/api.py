@@ -6,7 +6,7 @@ import math
 import platform
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,10 @@ import tensorflow as tf
 from cost_models.measured import MeasuredCosts
 from cost_models.topology import Topology
 from partitioner.capture.batching import BatchSizes
-from partitioner.capture.lower import capture_step
-from partitioner.capture.objective import TrainingObjective, training_objective
-from partitioner.capture.signature import input_specs, specs_like, target_specs
+from partitioner.capture.objective import training_objective
+from partitioner.capture.signature import input_specs
 from partitioner.capture.source import LoadedModel
 from partitioner.capture.source import load_model as _load_model
-from partitioner.capture.trace import build, output_specs
 from partitioner.costing import (
     ANALYTIC,
     MEASURED,
@@ -38,7 +36,6 @@ from partitioner.emit.async_program import AsyncProgram
 from partitioner.emit.export import export_saved_model
 from partitioner.emit.function import emit_function, emit_stepwise
 from partitioner.emit.load import load_placed
-from partitioner.emit.mirrored_variable import first_replica_only
 from partitioner.emit.placed_model import PlacedModel
 from partitioner.emit.program import PlacedProgram
 from partitioner.emit.variables import refresh_optimizer
@@ -49,6 +46,7 @@ from partitioner.ir.plan import CostsInfo, ModelInfo, Objective, Origin, PlanDoc
 from partitioner.ir.step import CapturedStep, StepKind
 from partitioner.measure.store import write_costs
 from partitioner.plan_view import Plan
+from partitioner.planned_step import captured, compile_arguments, first_step, objective_fields, remember, step_of_plan
 from partitioner.planner.assemble import plan_fields
 from partitioner.planner.async_updates import staleness_bound, with_async_updates
 from partitioner.planner.chosen_topology import chosen_topology
@@ -80,37 +78,6 @@ from partitioner.verification import verify_placed
 InputShape = Sequence[int] | Mapping[str, Sequence[int]] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Planned:
-    """What a model was last planned with, so that placing it right away need not trace it again.
-
-    It must not hold the model, which would then never be let go of.
-
-    Attributes:
-        step: The captured step.
-        loss: What it minimises; None in inference.
-        optimizer: The one in the step; None in inference.
-        fields: What the plan says of both.
-        compiled: What Keras knew then of how the model was compiled.
-    """
-
-    step: CapturedStep
-    loss: Any
-    optimizer: Any
-    fields: Mapping[str, str]
-    compiled: Any
-
-    def serves(self, model: keras.Model, plan: PlanDocument) -> bool:
-        """Whether `plan` is a plan of this step, and the model was not compiled anew since."""
-        return (
-            self.compiled is _compile_config(model)
-            and self.step.kind is (StepKind.TRAIN if plan.model.training else StepKind.PREDICT)
-            and self.step.graph.fingerprint == plan.model.fingerprint
-            and all(getattr(plan.model, name) == value for name, value in self.fields.items())
-        )
-
-
-_last_planned: weakref.WeakKeyDictionary[Any, _Planned] = weakref.WeakKeyDictionary()
 # The measured costs it was planned with, if any.
 _last_costs: weakref.WeakKeyDictionary[Any, MeasuredCosts | None] = weakref.WeakKeyDictionary()
 
@@ -256,7 +223,7 @@ def plan(
     )
     trained = training_objective(model, loss=loss, optimizer=optimizer) if training else None
     x = input_specs(model, _input_shapes(input_shape), example_inputs)
-    step = _capture(model, x, example_targets, trained, batch_size)
+    step = first_step(model, x, example_targets, trained, batch_size)
     counts = allowed_counts(step, microbatches)
     is_open = chosen is Strategy.AUTO and replicas == "auto"
     shapes = candidates(machines, most_replicas=batch_size) if is_open and not uncuttable(step) else ()
@@ -266,7 +233,8 @@ def plan(
     refresh_optimizer(trained.optimizer if trained else None)
     measured = measured_devices(known, machines, titles)
     machines = with_measured_links(machines, known)
-    whole = cost_graph(step.graph, machines, measured)
+    kernels = runtime.cpu_kernels()
+    whole = cost_graph(step.graph, machines, measured, kernels)
     source_of_costs = str(costs) if isinstance(costs, (str, Path)) else MEASURED
     refuse_other_ops(source_of_costs, whole, measured)
     refuse_uncuttable(step, len(groups))
@@ -274,7 +242,7 @@ def plan(
 
     def costed_on(rows: int, devices: Sequence[int]) -> CostedGraph:
         known = {place: measured[index] for place, index in enumerate(devices) if index in measured}
-        return cost_graph(graph(rows), machines.subset(devices), known)
+        return cost_graph(graph(rows), machines.subset(devices), known, kernels)
 
     plan_shape = ShapePlanner(
         machines=machines,
@@ -309,14 +277,7 @@ def plan(
         raise explained(error, plan_shape, decide, groups) from error
     gains = gains_of(plan_shape, decide, best) if what_if else ()
     groups, costed, found = best.groups, best.costed, best.found
-    minimised = _objective_fields(trained) if trained else {}
-    _last_planned[model] = _Planned(
-        step=step,
-        loss=trained and trained.loss,
-        optimizer=trained and trained.optimizer,
-        fields=minimised,
-        compiled=_compile_config(model),
-    )
+    remember(model, step, trained)
     _last_costs[model] = known
     info = ModelInfo(
         source=source,
@@ -327,7 +288,7 @@ def plan(
         batch_size=batch_size,
         training=training,
         input_shapes={name: tuple(sizes) for name, sizes in _input_shapes(input_shape).items()},
-        **minimised,
+        **(objective_fields(trained) if trained else {}),
     )
     infos = [replace(i, origin=Origin.MEASURED) if n in measured else i for n, i in enumerate(infos)]
     fields = plan_fields(costed, found, [infos[index] for index in groups[0]], requested=chosen, objective=goal)
@@ -358,7 +319,7 @@ def place(model: keras.Model, plan: PlanDocument) -> PlacedModel:
         ModelError: The model cannot be traced, or holds variables that Keras does not own.
     """
     devices = runtime.set_up_devices(sorted({*plan.placement.values(), *plan.used_devices}))
-    step, objective = _step_of_plan(model, plan)
+    step, objective = step_of_plan(model, plan)
     local = rebase(plan, step.graph)
 
     is_async = plan.updates == Updates.ASYNC
@@ -372,7 +333,7 @@ def place(model: keras.Model, plan: PlanDocument) -> PlacedModel:
 
     def capture(kind: StepKind, specs: tuple[Any, Any, Any]) -> CapturedStep:
         needs_loss = kind is not StepKind.PREDICT
-        return _captured(
+        return captured(
             model,
             kind,
             specs,
@@ -397,7 +358,7 @@ def place(model: keras.Model, plan: PlanDocument) -> PlacedModel:
     else:
         placed = PlacedModel(program, model=model, name=model.name, plan=plan)
     if objective is not None:
-        placed.compile(**_compile_arguments(model, objective))
+        placed.compile(**compile_arguments(model, objective))
     program.add(step)
     return placed
 
@@ -464,70 +425,6 @@ def save_costs(model: keras.Model, path: str | Path) -> bool:
 def with_verification(plan: Plan, verification: Verification) -> Plan:
     """The plan with what its verification showed."""
     return replace(plan, verification=verification)
-
-
-def _capture(
-    model: keras.Model, x: Any, example_targets: Any, objective: TrainingObjective | None, batch_size: int
-) -> CapturedStep:
-    build(model, x)
-    if objective is None:
-        return _captured(model, StepKind.PREDICT, (x, None, None), batch_size=batch_size)
-    if example_targets is not None:
-        y = specs_like(tf.nest.map_structure(tf.convert_to_tensor, example_targets))
-    else:
-        y = target_specs(output_specs(model, x), objective.loss)
-    return _captured(model, StepKind.TRAIN, (x, y, None), batch_size=batch_size, objective=objective)
-
-
-def _captured(model: keras.Model, kind: StepKind, specs: tuple[Any, Any, Any], **options: Any) -> CapturedStep:
-    """A step of the model as one replica runs it, though its variables may be mirrored by now."""
-    with first_replica_only():
-        return capture_step(model, kind, specs, **options)
-
-
-def _step_of_plan(model: keras.Model, plan: PlanDocument) -> tuple[CapturedStep, TrainingObjective | None]:
-    """The step the plan was made from, and what it minimises: as just captured, or traced again."""
-    planned = _last_planned.get(model)
-    if planned is not None and planned.serves(model, plan):
-        return planned.step, _objective_of_plan(model, plan, loss=planned.loss, optimizer=planned.optimizer)
-    objective = _objective_of_plan(model, plan, loss=plan.model.loss, optimizer=plan.model.optimizer)
-    x = input_specs(model, plan.model.input_shapes)
-    return _capture(model, x, None, objective, plan.model.batch_size), objective
-
-
-def _objective_of_plan(
-    model: keras.Model, plan: PlanDocument, *, loss: Any, optimizer: Any
-) -> TrainingObjective | None:
-    """What a plan's step minimises: as compiled where the plan says so, else with this loss and optimizer."""
-    if not plan.model.training:
-        return None
-    return training_objective(
-        model,
-        loss=None if plan.model.loss_origin == "compiled" else loss,
-        optimizer=None if plan.model.optimizer_origin == "compiled" else optimizer,
-    )
-
-
-def _compile_arguments(model: keras.Model, objective: TrainingObjective) -> dict[str, Any]:
-    """What to compile the placed model with: the model's own arguments, loss and optimizer as planned."""
-    own = _compile_config(model)
-    arguments = dict(own.config) if own is not None and model.compiled else {}
-    arguments.pop("jit_compile", None)
-    return {**arguments, "loss": objective.loss, "optimizer": objective.optimizer}
-
-
-def _compile_config(model: keras.Model) -> Any:
-    """What Keras keeps of how a model was compiled, one object per call of `compile`; None if it was not."""
-    return getattr(model, "_compile_config", None)
-
-
-def _objective_fields(objective: TrainingObjective) -> dict[str, str]:
-    return {
-        "loss": objective.loss_name,
-        "loss_origin": objective.loss_origin,
-        "optimizer": objective.optimizer_name,
-        "optimizer_origin": objective.optimizer_origin,
-    }
 
 
 def _input_shapes(shape: InputShape) -> dict[str, tuple[int, ...]]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+# Whether oneDNN is on depends on the processor and the environment; the public API does not tell.
+from tensorflow.python.util import _pywrap_util_port
+
+from cost_models.scratch import Kernels
 from partitioner.emit.cluster import connect
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName
@@ -60,6 +65,16 @@ def gpu_titles() -> dict[str, str]:
         )
         for index, gpu in enumerate(tf.config.list_physical_devices("GPU"))
     }
+
+
+def cpu_kernels() -> Kernels:
+    """What runs ops on the CPUs of this process; workers are taken to have the same."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Kernels(
+        onednn=_pywrap_util_port.IsMklEnabled(),
+        intra_op_threads=tf.config.threading.get_intra_op_parallelism_threads() or cores,
+        inter_op_threads=tf.config.threading.get_inter_op_parallelism_threads() or cores,
+    )
 
 
 def _make_logical_cpus(count: int) -> None:

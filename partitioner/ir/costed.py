@@ -10,6 +10,7 @@ import networkx as nx
 
 from cost_models.hardware import Device
 from cost_models.roofline import op_seconds
+from cost_models.scratch import ONEDNN, Kernels
 from cost_models.specs import OpCost, compute_dtype
 from cost_models.topology import Topology
 from partitioner.ir.op_graph import OpGraph
@@ -26,6 +27,7 @@ class CostedGraph:
         measured: Seconds of each op by index of a device of the topology, as measured on such a device, or inferred
             from ops that were. Devices that it lacks have their rooflines.
         measured_ops: Names of the ops whose very shapes were measured.
+        kernels: What runs ops on its CPUs.
     """
 
     graph: OpGraph
@@ -33,6 +35,7 @@ class CostedGraph:
     topology: Topology
     measured: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     measured_ops: frozenset[str] = frozenset()
+    kernels: Kernels = ONEDNN
 
     def __post_init__(self) -> None:
         for numbers in (self.costs, *self.measured.values()):

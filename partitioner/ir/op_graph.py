@@ -81,6 +81,11 @@ class Op:
     differentiates: str = ""
     stateful: bool = False
 
+    @property
+    def title(self) -> str:
+        """What people know it by: its layer, else the variable it takes, else its own name."""
+        return self.layer or next(iter(self.variables), self.name)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:

@@ -83,7 +83,7 @@ class _Sets:
                 self._sets.union(op.colocation_group, op.name)
         _join_leaf_layers(costed, self._sets)
         set_of = {op.name: self._sets[op.name] for op in graph.ops}
-        refuse_contradictions(set_of, rules, devices, title=lambda name: graph.op[name].layer or name)
+        refuse_contradictions(set_of, rules, devices, title=lambda name: graph.op[name].title)
         for rule in rules:
             if rule.together:
                 self._sets.union(*dict.fromkeys(rule.ops))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from cost_models.flops import op_cost, unknown
 from cost_models.measured import MeasuredDevice
+from cost_models.scratch import ONEDNN, Kernels
 from cost_models.specs import OpCost, OpSpec, TensorSpec
 from cost_models.topology import Topology
 from partitioner.ir.costed import CostedGraph
@@ -15,7 +16,12 @@ from partitioner.ir.op_graph import Op, OpGraph
 _HANDLE = TensorSpec(shape=(), dtype="resource")
 
 
-def cost_graph(graph: OpGraph, topology: Topology, measured: Mapping[int, MeasuredDevice] | None = None) -> CostedGraph:
+def cost_graph(
+    graph: OpGraph,
+    topology: Topology,
+    measured: Mapping[int, MeasuredDevice] | None = None,
+    kernels: Kernels = ONEDNN,
+) -> CostedGraph:
     """The graph with the cost of each op.
 
     Ops whose type has no formula, or has one that needs the rank of a tensor that TensorFlow does not know (what a
@@ -25,10 +31,11 @@ def cost_graph(graph: OpGraph, topology: Topology, measured: Mapping[int, Measur
         graph: The graph.
         topology: What it is planned for.
         measured: What is known of ops on devices of the topology, by their index.
+        kernels: What runs ops on its CPUs.
     """
     specs = [op_spec(graph, op) for op in graph.ops]
     costs = tuple(_cost(graph, spec) for spec in specs)
-    costed = CostedGraph(graph=graph, costs=costs, topology=topology)
+    costed = CostedGraph(graph=graph, costs=costs, topology=topology, kernels=kernels)
     if not measured:
         return costed
     columns: dict[tuple[int, str], tuple[float, ...]] = {}

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from cost_models.memory import allocated_bytes
 from cost_models.scratch import scratch_bytes, workspace_bytes
-from partitioner.ir.op_graph import OpGraph
+from partitioner.ir.costed import CostedGraph
 from partitioner.planner.costs import op_spec
 
 
-def scratch_of_ops(graph: OpGraph, device_type: str) -> dict[str, int]:
-    """While they run, by op; those that take nothing are left out."""
-    return {op.name: size for op in graph.ops if (size := scratch_bytes(op_spec(graph, op), device_type))}
+def scratch_of_ops(costed: CostedGraph, device_type: str) -> dict[str, int]:
+    """While they run, by op; those that take nothing are left out.
+
+    Both gradients of an op can be computed as soon as that of its output is there. Where a CPU runs several ops at a
+    time, and TensorFlow's own kernels take as much as they do for convolutions, each counts with the other's.
+    """
+    graph, kernels = costed.graph, costed.kernels
+    found = {op.name: size for op in graph.ops if (size := scratch_bytes(op_spec(graph, op), device_type, kernels))}
+    if device_type != "CPU" or kernels.onednn or kernels.inter_op_threads == 1:
+        return found
+    together: dict[str, int] = {}
+    for name, size in found.items():
+        source = graph.op[name].differentiates or name
+        together[source] = together.get(source, 0) + size
+    return {name: together[graph.op[name].differentiates or name] for name in found}
 
 
-def sizes_of_tensors(graph: OpGraph, device_type: str, *, workspaces: bool = False) -> dict[str, int]:
+def sizes_of_tensors(costed: CostedGraph, device_type: str, *, workspaces: bool = False) -> dict[str, int]:
     """Bytes of every tensor's buffer; with `workspaces`, what ops leave for their gradients is part of their output."""
+    graph = costed.graph
     sizes = {tensor.name: allocated_bytes(tensor.size_bytes, device_type) for tensor in graph.tensors}
     if workspaces:
         for op in graph.ops:
-            if extra := workspace_bytes(op_spec(graph, op), device_type):
+            if extra := workspace_bytes(op_spec(graph, op), device_type, costed.kernels):
                 sizes[op.outputs[0]] += allocated_bytes(extra, device_type)
     return sizes

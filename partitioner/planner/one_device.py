@@ -28,8 +28,8 @@ def with_memory_of_one(schedule: Schedule, costed: CostedGraph, buffers: Buffers
     graph = costed.graph
     name = costed.topology.devices[device].name
     kind = DeviceName.parse(name).type
-    sizes = sizes_of_tensors(graph, kind, workspaces=graph.training)
-    scratch = scratch_of_ops(graph, kind)
+    sizes = sizes_of_tensors(costed, kind, workspaces=graph.training)
+    scratch = scratch_of_ops(costed, kind)
     roots = {tensor.name: buffers.root(tensor.name) for tensor in graph.tensors if tensor.name in buffers.passes_on}
     worst, order = max(
         (

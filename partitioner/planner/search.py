@@ -202,7 +202,7 @@ class _Search:
             whole = Rule(text="--strategy single", ops=tuple(self.coarsening.item_of), together=True)
             graph = self.costed.graph
             refuse_contradictions(
-                self.coarsening.item_of, [whole, *rules], names, title=lambda name: graph.op[name].layer or name
+                self.coarsening.item_of, [whole, *rules], names, title=lambda name: graph.op[name].title
             )
         if self.strategy is Strategy.LAYER_SPLIT and (idle := self._must_be_idle()):
             raise InfeasibleError(

@@ -60,7 +60,7 @@ class StageCosts:
         self.costed = costed
         self._index = {placed.name: index for index, placed in enumerate(costed.topology.devices)}
         self.kinds = [DeviceName.parse(placed.name).type for placed in costed.topology.devices]
-        self._scratch = {kind: scratch_of_ops(costed.graph, kind) for kind in dict.fromkeys(self.kinds)}
+        self._scratch = {kind: scratch_of_ops(costed, kind) for kind in dict.fromkeys(self.kinds)}
         self._passes_on = Buffers(costed).passes_on
         self._working = frozenset(
             op.name for op, cost in zip(costed.graph.ops, costed.costs, strict=True) if cost.flops or cost.moved_bytes

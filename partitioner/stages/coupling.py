@@ -53,9 +53,7 @@ def one_pass_at_a_time(graph: OpGraph) -> str:
     """
     for op in graph.ops:
         if op.type == "EagerPyFunc" and op.phase is Phase.BACKWARD:
-            return (
-                f"the gradient of tf.py_function in {op.layer or op.name} needs that no other forward pass came between"
-            )
+            return f"the gradient of tf.py_function in {op.title} needs that no other forward pass came between"
     return ""
 
 

@@ -1,10 +1,11 @@
 """Whether plans are ranked as they turn out: predicted against measured step times of many plans of one model.
 
 `python -m tests.benchmarks.ranking` measures the ops of a model, then plans it in many ways with what was measured: on
-one device, cut in two after each of its blocks in 8 microbatches, cut where the planner wants in 1 to 32 microbatches,
-and as the planner chooses. It runs each plan, in turns, in a process of its own, on two logical CPU devices that run
-one op at a time, and prints Kendall's tau between predicted and measured times, and how far what the planner chose is
-from the best. With `--inference` it plans the forward pass alone.
+one device and mirrored, whole and in 8 microbatches; cut in two after each of its blocks in 8 microbatches; cut where
+the planner wants in 1 to 32 microbatches, and with recompute; and as the planner chooses, of all ways and of splits. It
+runs each plan, in turns, in a process of its own, on two logical CPU devices that run one op at a time, and prints
+Kendall's tau between predicted and measured times, and how far what the planner chose is from the best. With
+`--inference` it plans the forward pass alone.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from tests.benchmarks.turns import Contender, answer_turns, take_turns
 DEVICES = ["CPU:0", "CPU:1"]
 MICROBATCHES = (1, 2, 4, 8, 16, 32)
 NUM_BLOCKS = 8
-AUTO = "auto"
+# Left to the planner: everything, and everything but to split.
+CHOSEN: dict[str, Mapping[str, Any]] = {"auto": {}, "auto split": {"strategy": "layer-split"}}
 
 
 def _tapering() -> tuple[Any, Any]:
@@ -58,10 +60,15 @@ def _workload(name: str) -> tuple[Any, Any]:
 MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {"tapering": _tapering, "decoder": partial(_workload, "decoder")}
 
 
-def ways(model: str) -> dict[str, Mapping[str, Any]]:
+def ways(model: str, training: bool) -> dict[str, Mapping[str, Any]]:
     """The plans to compare: by title, arguments of `plan`."""
     split = {"strategy": "layer-split"}
-    found: dict[str, Mapping[str, Any]] = {"one device": {"strategy": "single", "microbatches": 1}}
+    found: dict[str, Mapping[str, Any]] = {}
+    for title, strategy in (("one device", "single"), ("mirrored", "mirrored")):
+        for count in (1, 8):
+            found[f"{title}, {count} microbatches"] = {"strategy": strategy, "microbatches": count}
+    if training:
+        found["8 microbatches, recompute"] = split | {"microbatches": 8, "schedule": "1f1b", "recompute": "all"}
     for count in MICROBATCHES:
         found[f"{count} microbatches"] = split | {
             "microbatches": count,
@@ -71,7 +78,7 @@ def ways(model: str) -> dict[str, Mapping[str, Any]]:
         for cut in range(1, NUM_BLOCKS):
             pins = {f"block_{index}": DEVICES[index >= cut] for index in range(NUM_BLOCKS)}
             found[f"cut after {cut}"] = split | {"microbatches": 8, "schedule": "1f1b", "pins": pins}
-    return found | {AUTO: {}}
+    return found | CHOSEN
 
 
 def _measure(name: str, training: bool, path: Path) -> None:
@@ -94,7 +101,7 @@ def _run(name: str, way: str, training: bool, costs: Path) -> None:
 
     start(len(DEVICES), serial=True)
     model, data = MODELS[name]()
-    arguments = dict(ways(name)[way])
+    arguments = dict(ways(name, training)[way])
     if not training and arguments.get("schedule") == "1f1b":
         arguments["schedule"] = "gpipe"
     plan = partitioner.plan(
@@ -124,7 +131,7 @@ def _compare(name: str, training: bool, rounds: int, folder: Path) -> None:
     if not costs.exists():
         take_turns({name: [__spec__.name, "--measure", name, kind, costs]}, 0)
     contenders: dict[str, Sequence[object]] = {
-        way: [__spec__.name, "--run", name, way, kind, costs] for way in ways(name)
+        way: [__spec__.name, "--run", name, way, kind, costs] for way in ways(name, training)
     }
     found = take_turns(contenders, rounds)
     table = Table(title=f"{name} ({kind}): plans by measured step time (median)", title_justify="left")
@@ -141,13 +148,15 @@ def _compare(name: str, training: bool, rounds: int, folder: Path) -> None:
 
 def _summary(found: Mapping[str, Contender]) -> str:
     # A cut that is what the planner wants anyway is the same plan a second time.
-    fixed = list({(one.said["seconds"], one.said["text"]): one for way, one in found.items() if way != AUTO}.values())
-    tau: Any = kendalltau([one.said["seconds"] for one in fixed], [one.median for one in fixed])
-    best, chosen = min(fixed, key=lambda one: one.median), found[AUTO]
-    return (
-        f"Kendall's tau over {len(fixed)} plans: {tau.statistic:.3f}. The planner chooses {chosen.said['text']}, which "
-        f"took {chosen.median / best.median - 1:+.1%} longer than the best, {best.said['text']}"
-    )
+    fixed = {(one.said["seconds"], one.said["text"]): one for way, one in found.items() if way not in CHOSEN}
+    tau: Any = kendalltau([seconds for seconds, _ in fixed], [one.median for one in fixed.values()])
+    lines = [f"Kendall's tau over {len(fixed)} plans: {tau.statistic:.3f}."]
+    for way, arguments in CHOSEN.items():
+        asked = arguments.get("strategy", "")
+        best = min((one for (_, text), one in fixed.items() if text.startswith(asked)), key=lambda one: one.median)
+        over = found[way].median / best.median - 1
+        lines.append(f"{way}: {found[way].said['text']}; {over:+.1%} over the best measured, {best.said['text']}")
+    return "\n".join(lines)
 
 
 def main() -> None:

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from cost_models.scratch import scratch_bytes, workspace_bytes
+from cost_models.scratch import Kernels, scratch_bytes, workspace_bytes
 from cost_models.specs import FunctionRun, OpSpec, TensorSpec
+
+EIGEN = Kernels(onednn=False, intra_op_threads=2)
 
 
 def op(kind: str, *inputs: tuple[int, ...], output: tuple[int, ...], **attributes: str) -> OpSpec:
@@ -51,6 +53,28 @@ def test_products_on_a_cpu_take_a_scratchpad() -> None:
     product = op("MatMul", (8, 16), (16, 4), output=(8, 4))
     assert scratch_bytes(product, "CPU") >= 9088  # the most that was seen
     assert scratch_bytes(product, "GPU") == scratch_bytes(op("Relu", (8, 16), output=(8, 16)), "CPU") == 0
+
+
+def test_gradients_of_convolutions_without_onednn_lay_out_columns() -> None:
+    """28 x 28 places of 3 x 3 x 16 are 112,896 numbers, and 142,592 with filter and outputs: 30 MiB hold 55.2 of these.
+
+    A thread is woken for 65,536 numbers, so that the gradient of inputs takes an image at a time with two threads.
+    """
+    filters = op("Conv2DBackpropFilter", (8, 28, 28, 16), (4,), (8, 28, 28, 32), output=(3, 3, 16, 32))
+    inputs = op("Conv2DBackpropInput", (4,), (3, 3, 16, 32), (8, 28, 28, 32), output=(8, 28, 28, 16))
+    alone = op("Conv2DBackpropInput", (4,), (3, 3, 16, 32), (1, 28, 28, 32), output=(1, 28, 28, 16))
+    one, many = 4 * 112_896, 56 * 4 * 112_896
+    assert scratch_bytes(filters, "CPU", EIGEN) == many
+    assert scratch_bytes(inputs, "CPU", EIGEN) == one
+    assert scratch_bytes(inputs, "CPU", replace(EIGEN, intra_op_threads=4)) == many
+    assert scratch_bytes(alone, "CPU", replace(EIGEN, intra_op_threads=4)) == one
+    assert scratch_bytes(filters, "CPU") == 10 * 1024
+    assert scratch_bytes(filters, "GPU", EIGEN) == 0
+
+
+def test_without_onednn_products_and_pooling_take_nothing() -> None:
+    assert scratch_bytes(op("MatMul", (8, 16), (16, 4), output=(8, 4)), "CPU", EIGEN) == 0
+    assert workspace_bytes(op("MaxPool", (32, 48, 48, 32), output=(32, 24, 24, 32)), "CPU", EIGEN) == 0
 
 
 def test_a_loop_takes_what_its_dearest_function_holds_and_the_scratchpad_in_it() -> None:

@@ -55,6 +55,19 @@ def test_what_shares_a_device_anyhow_pinned_apart() -> None:
     assert error.notes[-1] == "one, three share a device, with 2 ops in all"
 
 
+def test_what_belongs_to_no_layer_goes_by_its_variable() -> None:
+    made = Builder()
+    made.add("a", 1.0, layer="one")
+    made.variable("optimizer/learning_rate", 4)
+    made.add("optimizer/Cast/ReadVariableOp", 1.0, variables=["optimizer/learning_rate"])
+    graph = made.costed().graph
+    asked = requirements_of(pins={"optimizer/.*": "GPU:0"}, forbid={"optimizer/.*": "GPU:0"})
+    rules = rules_of_graph(graph, asked, [[device] for device in parse_devices("GPU:0,GPU:1")])
+    with pytest.raises(InfeasibleError) as raised:
+        coarsen(made.costed(), rules=rules)
+    assert raised.value.notes[0] == "--pin optimizer/.*=GPU:0: optimizer/learning_rate may be on GPU:0 only"
+
+
 def test_forbidden_everywhere() -> None:
     assert refused(forbid={"two": ["GPU:0", "GPU:1"]}).notes == (
         "--forbid two=GPU:0,GPU:1: two may be on no device only",
