@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -211,7 +212,10 @@ def test_a_keras_file_for_inference(run: Run, tmp_path: Path) -> None:
 
 def test_memory_as_objective_splits_the_parameters(run: Run) -> None:
     plan = _plan(run, SMALL, "--objective", "memory", "--strategy", "layer-split")
-    assert sorted(stage["parameter_bytes"] for stage in plan["stages"]) == [108, 160]
+    held = Counter[str]()  # a device may have a stage without parameters besides
+    for stage in plan["stages"]:
+        held[stage["device"]] += stage["parameter_bytes"]
+    assert sorted(held.values()) == [108, 160]
 
 
 def test_one_strategy_one_device(run: Run) -> None:
