@@ -120,7 +120,7 @@ def planned(made: Bench, replicas: int, stages: int, microbatches: int) -> PlanD
         schedule="1f1b" if microbatches > 1 else "auto",
         recompute="none",
         pins=pins | {"compile_loss/.*": f"CPU:{stages}"},
-        time_limit=20,
+        time_limit=8,
     )
 
 
