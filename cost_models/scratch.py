@@ -14,8 +14,6 @@ _ONEDNN_OPS = frozenset((
 # Scratchpads of oneDNN's primitives: 8,216 to 9,088 bytes were seen with TensorFlow 2.21 (float32, convolutions of 3 to
 # 256 channels, products of up to 2,304 columns); convolutions on a CPU lay out no columns.
 _ONEDNN_BYTES = 10 * 1024
-
-
 # What the columns of an image fill in TensorFlow's own kernels, and the work for which they wake a thread.
 _COLUMNS_BYTES = 30 << 20
 _THREAD_BYTES = 256 << 10
@@ -41,12 +39,9 @@ ONEDNN = Kernels()
 
 def scratch_bytes(op: OpSpec, device_type: str, kernels: Kernels = ONEDNN) -> int:
     """Bytes of scratch space of one op on a `CPU` or `GPU`; for one that runs functions, of the run that takes most."""
+    kernel = _kernel_bytes(op, kernels) if device_type == "CPU" else 0
     inside = max((_held_bytes(run, device_type, kernels) for run in op.runs if run.times), default=0)
-    return (
-        (_kernel_bytes(op, kernels) if device_type == "CPU" else 0)
-        + inside
-        + (_einsum_bytes(op) if op.type == "Einsum" else 0)
-    )
+    return kernel + inside + (_einsum_bytes(op) if op.type == "Einsum" else 0)
 
 
 def _held_bytes(run: FunctionRun, device_type: str, kernels: Kernels) -> int:
@@ -66,8 +61,8 @@ def _kernel_bytes(op: OpSpec, kernels: Kernels) -> int:
 def _columns_bytes(filters: TensorSpec, outputs: TensorSpec, *, threads: int | None = None) -> int:
     """The matrix of columns by which a gradient of a convolution becomes a product.
 
-    It has the columns of as many images as fill 30 MiB, with the filter and their outputs, and be the batch smaller. A
-    gradient of inputs takes one image at a time if it is the only one, or work enough for all `threads`.
+    It has room for as many images as fill 30 MiB with their columns and outputs and the filter, even where the batch
+    has fewer. A gradient of inputs takes one image at a time if it is the only one, or is work enough for all `threads`.
 
     Source: conv_grad_filter_ops.cc and conv_grad_input_ops.h of TensorFlow (Conv2DCustomBackpropFilterOp and
     Conv2DCustomBackpropInputOp).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from partitioner.ir.graph_def import producer
+from partitioner.ir.graph_def import producer, resolved
 
 READ = "ReadVariableOp"
 _TRIPS_AT_ONCE = 2
@@ -85,11 +85,6 @@ def share_reads(graph_def: Any, order: Mapping[str, int], variable_of: Mapping[s
 
 
 def _rewire(graph_def: Any, through: Mapping[str, str]) -> None:
-    def follow(reference: str) -> str:
-        while reference in through:
-            reference = through[reference]
-        return reference
-
     gone = {producer(reference) for reference in through}
     for node in graph_def.node:
         if not any(producer(reference) in gone for reference in node.input):
@@ -97,10 +92,12 @@ def _rewire(graph_def: Any, through: Mapping[str, str]) -> None:
         inputs: list[str] = []
         for reference in node.input:
             if not reference.startswith("^"):
-                inputs.append(follow(reference))
+                inputs.append(resolved(reference, through))
             elif producer(reference) not in gone:
                 inputs.append(reference)
-            elif (target := "^" + producer(follow(producer(reference)))) not in inputs and target[1:] not in gone:
+            elif (target := "^" + producer(resolved(producer(reference), through))) not in inputs and target[
+                1:
+            ] not in gone:
                 inputs.append(target)
         del node.input[:]
         node.input.extend(inputs)

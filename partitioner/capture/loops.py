@@ -14,7 +14,7 @@ from typing import Any
 from tensorflow.python.framework import op_def_registry
 
 from partitioner.capture.graph_def import READ
-from partitioner.ir.graph_def import producer
+from partitioner.ir.graph_def import needed, producer, resolved
 
 
 def is_idle_sum(op: Any) -> bool:
@@ -65,28 +65,18 @@ def _is_stateless(op_type: str) -> bool:
 
 
 def _rewire(function: Any, through: Mapping[str, str]) -> None:
-    def follow(reference: str) -> str:
-        while reference in through:
-            reference = through[reference]
-        return reference
-
     for node in function.node_def:
         for index, read in enumerate(node.input):
-            node.input[index] = follow(read)
+            node.input[index] = resolved(read, through)
     for name, read in list(function.ret.items()):
-        function.ret[name] = follow(read)
+        function.ret[name] = resolved(read, through)
 
 
 def _prune(function: Any) -> None:
     """Drop what a function runs for nothing."""
     nodes = {node.name: node for node in function.node_def}
-    live: set[str] = set()
-    stack = [*map(producer, function.ret.values()), *function.control_ret.values()]
-    while stack:
-        name = stack.pop()
-        if name in nodes and name not in live:  # arguments are no nodes
-            live.add(name)
-            stack.extend(map(producer, nodes[name].input))
+    roots = [*map(producer, function.ret.values()), *function.control_ret.values()]
+    live = needed(nodes, roots, given={argument.name for argument in function.signature.input_arg})
     kept = [node for node in function.node_def if node.name in live]
     del function.node_def[:]
     function.node_def.extend(kept)

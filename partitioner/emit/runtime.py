@@ -67,13 +67,17 @@ def gpu_titles() -> dict[str, str]:
     }
 
 
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def cpu_kernels() -> Kernels:
     """What runs ops on the CPUs of this process; workers are taken to have the same."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Kernels(
         onednn=_pywrap_util_port.IsMklEnabled(),
-        intra_op_threads=tf.config.threading.get_intra_op_parallelism_threads() or cores,
-        inter_op_threads=tf.config.threading.get_inter_op_parallelism_threads() or cores,
+        intra_op_threads=tf.config.threading.get_intra_op_parallelism_threads() or num_cores(),
+        inter_op_threads=tf.config.threading.get_inter_op_parallelism_threads() or num_cores(),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 
@@ -21,16 +21,28 @@ def reference(tensor: str) -> str:
     return tensor.removesuffix(":0")
 
 
-def prune(graph_def: Any, wanted: Iterable[str]) -> Any:
-    """A GraphDef with the nodes that `wanted` need, data and control, in order; the library is kept."""
-    nodes = {node.name: node for node in graph_def.node}
+def resolved(reference: str, through: Mapping[str, str]) -> str:
+    """What a reference means where each reference of `through` stands for another."""
+    while reference in through:
+        reference = through[reference]
+    return reference
+
+
+def needed(nodes: Mapping[str, Any], wanted: Iterable[str], given: Container[str] = ()) -> set[str]:
+    """Names of the nodes that `wanted` need, data and control, themselves included; what is `given` needs no node."""
     live: set[str] = set()
     stack = list(wanted)
     while stack:
         name = stack.pop()
-        if name not in live:
+        if name not in live and name not in given:
             live.add(name)
             stack.extend(producer(reference) for reference in nodes[name].input)
+    return live
+
+
+def prune(graph_def: Any, wanted: Iterable[str]) -> Any:
+    """A GraphDef with the nodes that `wanted` need, data and control, in order; the library is kept."""
+    live = needed({node.name: node for node in graph_def.node}, wanted)
     pruned = type(graph_def)()
     pruned.versions.CopyFrom(graph_def.versions)
     pruned.library.CopyFrom(graph_def.library)

@@ -12,6 +12,7 @@ import msgspec
 import tensorflow as tf
 
 from cost_models.measured import MeasuredCosts
+from partitioner.emit.runtime import num_cores
 from partitioner.errors import UsageError
 from partitioner.ir.json import from_json, to_json
 
@@ -63,7 +64,7 @@ def settings() -> dict[str, str]:
         "processor": processor_title(),
         "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
         "inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
-        "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "cores": str(num_cores()),
         "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", ""),
         "tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()),
     }
