@@ -62,7 +62,7 @@ def _columns_bytes(filters: TensorSpec, outputs: TensorSpec, *, threads: int | N
     """The matrix of columns by which a gradient of a convolution becomes a product.
 
     It has room for as many images as fill 30 MiB with their columns and outputs and the filter, even where the batch
-    has fewer. A gradient of inputs takes one image at a time if it is the only one, or is work enough for all `threads`.
+    has fewer. A gradient of inputs takes one image at a time if it is alone, or is work enough for all `threads`.
 
     Source: conv_grad_filter_ops.cc and conv_grad_input_ops.h of TensorFlow (Conv2DCustomBackpropFilterOp and
     Conv2DCustomBackpropInputOp).
