@@ -17,6 +17,10 @@ _ONEDNN_BYTES = 10 * 1024
 # What the columns of an image fill in TensorFlow's own kernels, and the work for which they wake a thread.
 _COLUMNS_BYTES = 30 << 20
 _THREAD_BYTES = 256 << 10
+# What these multiply in 16 bits is converted to float32, and so is the product before it is converted back.
+_PRODUCTS = frozenset(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul"))
+_CONVERTED = frozenset(("bfloat16", "float16"))
+_FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +59,18 @@ def _kernel_bytes(op: OpSpec, kernels: Kernels) -> int:
         return _columns_bytes(op.outputs[0], op.inputs[2])
     if op.type == "Conv2DBackpropInput":
         return _columns_bytes(op.inputs[1], op.inputs[2], threads=kernels.intra_op_threads)
-    return 0
+    return _converted_bytes(op) if op.type in _PRODUCTS else 0
+
+
+def _converted_bytes(op: OpSpec) -> int:
+    """Copies in float32 of both factors of a product in 16 bits, and of what comes out.
+
+    Source: matmul_op_impl.h of TensorFlow (BaseBatchMatMulOp).
+    """
+    tensors = (*op.inputs, *op.outputs)
+    if any(tensor.dtype not in _CONVERTED for tensor in tensors):
+        return 0
+    return sum(tensor.num_elements * _FLOAT32_BYTES for tensor in tensors)
 
 
 def _columns_bytes(filters: TensorSpec, outputs: TensorSpec, *, threads: int | None = None) -> int:

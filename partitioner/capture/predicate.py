@@ -66,9 +66,13 @@ def predicated_writes(variable: tf.Variable) -> Iterator[None]:
 
 
 def _kept(write: str, variable: Any, value: Any, condition: Any) -> Any:
-    """What to write so that nothing changes unless `condition` holds."""
+    """What to write so that nothing changes unless `condition` holds.
+
+    A zero is a scalar: of the shape of a gradient, TensorFlow would keep it as a constant for each write.
+    """
     if isinstance(value, tf.IndexedSlices):
-        kept = tf.gather(variable, value.indices) if write == "scatter_update" else tf.zeros_like(value.values)
+        zero = tf.zeros([], value.dtype)
+        kept = tf.gather(variable, value.indices) if write == "scatter_update" else zero
         return tf.IndexedSlices(tf.where(condition, value.values, kept), value.indices, value.dense_shape)
     value = tf.convert_to_tensor(value, variable.dtype)
-    return tf.where(condition, value, variable.read_value() if write == "assign" else tf.zeros_like(value))
+    return tf.where(condition, value, variable.read_value() if write == "assign" else tf.zeros([], value.dtype))

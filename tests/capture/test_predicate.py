@@ -98,6 +98,18 @@ def test_sparse_writes(write: str, flag: bool) -> None:
     np.testing.assert_array_equal(v.numpy()[:, 0], taken if flag else [1, 2, 3])
 
 
+@pytest.mark.parametrize("write", ["assign_add", "scatter_add"])
+def test_zeros_of_the_shape_of_a_gradient_are_not_made(write: str) -> None:
+    v = tf.Variable(tf.ones([5, 7]))
+    value = tf.IndexedSlices(tf.ones([3, 7]), tf.constant([0, 1, 2])) if write == "scatter_add" else tf.ones([5, 7])
+    run = traced(lambda p: keras.ops.cond(p, quietly(lambda: getattr(v, write)(value)), lambda: None), v)
+    operations = run.get_concrete_function(tf.constant(True)).graph.get_operations()
+    zeros = [op for op in operations if op.type in ("Fill", "ZerosLike")]
+    constants = [tf.make_ndarray(op.get_attr("value")) for op in operations if op.type == "Const"]
+    assert not zeros
+    assert all(constant.size == 1 for constant in constants if constant.dtype == np.float32 and not constant.any())
+
+
 def test_a_condition_known_when_tracing_keeps_one_branch() -> None:
     v = tf.Variable(0.0)
 

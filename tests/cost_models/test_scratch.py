@@ -12,11 +12,13 @@ from cost_models.specs import FunctionRun, OpSpec, TensorSpec
 EIGEN = Kernels(onednn=False, intra_op_threads=2)
 
 
-def op(kind: str, *inputs: tuple[int, ...], output: tuple[int, ...], **attributes: str) -> OpSpec:
+def op(
+    kind: str, *inputs: tuple[int, ...], output: tuple[int, ...], dtype: str = "float32", **attributes: str
+) -> OpSpec:
     return OpSpec(
         type=kind,
-        inputs=tuple(TensorSpec(shape=shape, dtype="float32") for shape in inputs),
-        outputs=(TensorSpec(shape=output, dtype="float32"),),
+        inputs=tuple(TensorSpec(shape=shape, dtype=dtype) for shape in inputs),
+        outputs=(TensorSpec(shape=output, dtype=dtype),),
         attributes=attributes,
     )
 
@@ -75,6 +77,15 @@ def test_gradients_of_convolutions_without_onednn_lay_out_columns() -> None:
 def test_without_onednn_products_and_pooling_take_nothing() -> None:
     assert scratch_bytes(op("MatMul", (8, 16), (16, 4), output=(8, 4)), "CPU", EIGEN) == 0
     assert workspace_bytes(op("MaxPool", (32, 48, 48, 32), output=(32, 24, 24, 32)), "CPU", EIGEN) == 0
+
+
+@pytest.mark.parametrize("kind", ["MatMul", "BatchMatMulV2"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_without_onednn_products_in_16_bits_are_computed_in_float32(kind: str, dtype: str) -> None:
+    """As allocated by TensorFlow 2.21 for 256 rows of 784 numbers and 384 columns."""
+    product = op(kind, (256, 784), (784, 384), output=(256, 384), dtype=dtype)
+    assert scratch_bytes(product, "CPU", EIGEN) == 802_816 + 1_204_224 + 393_216
+    assert scratch_bytes(product, "GPU", EIGEN) == 0
 
 
 def test_a_loop_takes_what_its_dearest_function_holds_and_the_scratchpad_in_it() -> None:
