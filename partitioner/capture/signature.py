@@ -85,8 +85,9 @@ def _specs_from_shapes(model: keras.Model, shapes: dict[str, tuple[int, ...]]) -
         known = getattr(model, "_build_shapes_dict", None) or {}
         if len(known) == 1 and (shape := next(iter(known.values()))) and all(isinstance(s, int) for s in shape[1:]):
             return tf.TensorSpec([None, *shape[1:]], keras.config.floatx())
+        why = "is not built" if isinstance(model, keras.Sequential) else "is subclassed"
         raise ModelError(
-            f"the model {model.name!r} is subclassed and does not say which inputs it takes",
+            f"the model {model.name!r} {why} and does not say which inputs it takes",
             help="give the sizes without the batch, e.g. --input-shape 28,28,1, or set example_inputs in the file",
         )
     if len(shapes) == 1:

@@ -13,7 +13,7 @@ from partitioner.ir.op_graph import Phase, Tensor, VariableKind
 from partitioner.ir.units import format_bytes
 from partitioner.planner.buffers import total_bytes
 from partitioner.planner.coarsen import Coarsening
-from partitioner.planner.problem import item_bytes, lasting_item_bytes
+from partitioner.planner.problem import lasting_item_bytes
 from partitioner.planner.simulate import simulate
 
 
@@ -33,7 +33,7 @@ class Need:
         """The error with its numbers and ways out that were computed; `alternative` comes first of them."""
         devices = self.costed.topology.devices
         need = self._bytes_by_kind()
-        size, name = max(zip(item_bytes(self.costed, self.coarsening), self.coarsening.names, strict=True))
+        size, name = max(zip(lasting_item_bytes(self.costed, self.coarsening), self.coarsening.names, strict=True))
         have = ", ".join(f"{short_name(placed.name)} {format_bytes(placed.memory_bytes)}" for placed in devices)
         total = sum(need.values())
         kinds = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in need.items() if size > total / 1000)
@@ -42,10 +42,14 @@ class Need:
             notes=[
                 f"needs    {format_bytes(total)}: {kinds}",
                 f"have     {format_bytes(sum(placed.memory_bytes for placed in devices))}: {have}",
-                f"largest part: {name} {format_bytes(size)}",
+                f"largest part: {name} {format_bytes(size)}{self._too_large(size)}",
             ],
             help=", or ".join([*([alternative] if alternative else []), *self._ways_out()]) or None,
         )
+
+    def _too_large(self, size: int) -> str:
+        room = max(placed.memory_bytes for placed in self.costed.topology.devices)
+        return ", more than any device has; parts cannot be split" if size > room else ""
 
     def _bytes_by_kind(self) -> dict[str, int]:
         """What is kept between phases; in inference nothing is, and what counts is the peak on one device."""
@@ -63,7 +67,7 @@ class Need:
         batch_size = self._batch_size_that_fits()
         if batch_size:
             found.append(f"--batch-size {batch_size}")
-        return [*found, *self._larger_devices()]
+        return found
 
     def _batch_size_that_fits(self) -> int | None:
         size = self.costed.graph.batch_size // 2
@@ -82,11 +86,6 @@ class Need:
             ):
                 return True
         return False
-
-    def _larger_devices(self) -> list[str]:
-        largest = max(lasting_item_bytes(self.costed, self.coarsening))
-        room = max(placed.memory_bytes for placed in self.costed.topology.devices)
-        return [f"devices of more than {format_bytes(largest)} (no part can be split)"] if largest > room else []
 
 
 def with_batch_size(costed: CostedGraph, batch_size: int) -> CostedGraph:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from operator import contains
 from typing import Any
@@ -130,10 +130,12 @@ class _Search:
         seconds, status, note = 0.0, "optimal", ""
         starts = self._starts()
         if self.ways.allows_plain and not self._is_settled(bound) and not self.plain_deadline.is_over:
-            result = self._ask_solver(starts)
-            seconds, status, note = result.solution.seconds, result.solution.status, result.note
-            if result.solution.assignment is not None:
-                starts.append(result.solution.assignment)
+            for result in self._answers(starts):
+                seconds += result.solution.seconds
+                status, note = result.solution.status, result.note
+                if result.solution.assignment is not None:
+                    starts.append(result.solution.assignment)
+                    self._make_fit(result.solution.assignment)
             self._polish(starts)
         if self.ways.are_needed(self._eligible()) and not self._is_proved(bound):
             known = [judged.assignment for judged in sorted(self._plain(), key=self._worth)]
@@ -323,7 +325,17 @@ class _Search:
         for judged in sorted(allowed, key=self._worth):
             self._climb(judged.assignment, self._worth, share=1 / len(allowed))
 
-    def _climb(self, start: Assignment, worth: Callable[[Judged], tuple[float, ...]], *, share: float) -> Assignment:
+    def _make_fit(self, start: Assignment) -> None:
+        """Climb from a placement until something fits, if nothing does yet."""
+
+        def over(judged: Judged) -> tuple[float, ...] | None:
+            return None if self._eligible() else (judged.over_bytes, judged.largest_peak_bytes)
+
+        self._climb(start, over, share=1 / (1 + _MEMORY_ROUNDS))
+
+    def _climb(
+        self, start: Assignment, worth: Callable[[Judged], tuple[float, ...] | None], *, share: float
+    ) -> Assignment:
         """Improve a placement while this share of the allowance lasts; the judge remembers what was seen."""
         num_ops = min(_MAX_POLISHED_OPS, int(_POLISHED_OPS_PER_SECOND * self.time_limit_seconds)) * share
         known = self.judge.known
@@ -339,8 +351,8 @@ class _Search:
         adjacent = adjacent_items(self.costed, self.coarsening)
         return polish(start, adjacent=adjacent, num_devices=len(self.devices), worth=worth_of)
 
-    def _ask_solver(self, hints: Sequence[Assignment]) -> SolveResult:
-        """Solve, simulate, and while the simulated peak passes a limit, solve again with that much less room.
+    def _answers(self, hints: Sequence[Assignment]) -> Iterator[SolveResult]:
+        """What the solver finds; as long as that is simulated to pass a limit, again with that much less room.
 
         When what is kept between phases cannot be placed, the solver is asked again without what need not be
         held at the same time.
@@ -355,20 +367,18 @@ class _Search:
             time_limit_seconds=self.time_limit_seconds,
             seed=self.seed,
         )
-        first_seconds = min(self.time_limit_seconds * _FIRST_SHARE, self.plain_deadline.seconds_left)
-        problem = replace(problem, time_limit_seconds=max(first_seconds, _LEAST_SECONDS))
-        result, spent = solve(problem), 0.0
-        for _ in range(_MEMORY_ROUNDS):
+        seconds_left = min(self.time_limit_seconds * _FIRST_SHARE, self.plain_deadline.seconds_left)
+        spent, other = 0.0, problem
+        for _ in range(1 + _MEMORY_ROUNDS):
+            problem = replace(other, time_limit_seconds=max(seconds_left, _LEAST_SECONDS))
+            result = solve(problem)
+            yield result
             spent += result.solution.seconds
-            other = self._relaxed(problem, result) or self._tighter(problem, result)
-            if other is None and result.solution.status == "time-limit":
-                other = problem
+            again = problem if result.solution.status == "time-limit" else None
+            other = self._relaxed(problem, result) or self._tighter(problem, result) or again
             seconds_left = min(self.time_limit_seconds - spent, self.plain_deadline.seconds_left)
             if other is None or seconds_left <= 0:
-                break
-            problem = replace(other, time_limit_seconds=seconds_left)
-            result = solve(problem)
-        return replace(result, solution=replace(result.solution, seconds=spent))
+                return
 
     def _relaxed(self, problem: PlacementProblem, result: SolveResult) -> PlacementProblem | None:
         """The problem with what each item needs at least, when there is no room for all that it keeps."""

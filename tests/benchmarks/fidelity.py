@@ -43,7 +43,8 @@ def _start(way: str) -> list[str]:
 def _plan(model: Any, way: str, devices: Sequence[str], rows: int, costs: Any) -> Any:
     import partitioner
 
-    fixed: dict[str, Any] = {"microbatches": 8, "schedule": "1f1b"} if way == "train on 2" else {"microbatches": 1}
+    staged = {"microbatches": min(8, rows), "schedule": "1f1b"}
+    fixed: dict[str, Any] = staged if way == "train on 2" else {"microbatches": 1}
     return partitioner.plan(
         model,
         devices=devices,

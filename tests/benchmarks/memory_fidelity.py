@@ -72,7 +72,8 @@ def prepare(model: str, way: str) -> tuple[Any, Any, Callable[[], Any], Any]:
     devices = start(2 if way.endswith("on 2") else 1)
     keras_model, (x, y) = MODELS[model]()
     training = way.startswith("train")
-    fixed: dict[str, Any] = {"microbatches": 8, "schedule": "1f1b"} if len(devices) > 1 else {"microbatches": 1}
+    staged = {"microbatches": min(8, len(x)), "schedule": "1f1b"}
+    fixed: dict[str, Any] = staged if len(devices) > 1 else {"microbatches": 1}
     plan = partitioner.plan(
         keras_model,
         devices=devices,

@@ -80,6 +80,11 @@ def test_subclassed_model_needs_sizes_or_examples() -> None:
     }
 
 
+def test_a_sequential_without_an_input_is_not_built() -> None:
+    with pytest.raises(ModelError, match="is not built"):
+        input_specs(keras.Sequential([layers.Dense(3)]))
+
+
 def test_subclassed_model_that_has_been_called_remembers() -> None:
     model = models.subclassed()
     model(np.zeros((3, models.WIDTH), np.float32))

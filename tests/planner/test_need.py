@@ -56,7 +56,8 @@ def test_a_smaller_batch_would_fit() -> None:
 
 def test_a_part_that_no_device_holds() -> None:
     error = refused(chain([1.0] * 2, [4] * 2, [2048 * MIB, 256]).costed(topology(2, memory_bytes=1024 * MIB)))
-    assert error.help == "devices of more than 2.0 GiB (no part can be split)"
+    *_, largest = error.notes
+    assert re.fullmatch(r"largest part: \S+ 2\.0 GiB, more than any device has; parts cannot be split", largest)
 
 
 def test_another_strategy_would_do() -> None:
