@@ -129,7 +129,7 @@ class _Search:
             self.plain_deadline = self.deadline.at_share(_SHARE_AS_ONE_GRAPH)
         seconds, status, note = 0.0, "optimal", ""
         starts = self._starts()
-        if self.ways.allows_plain and not self._is_settled(bound) and not self.plain_deadline.is_over:
+        if self.ways.allows_plain and not self._is_settled(bound):
             for result in self._answers(starts):
                 seconds += result.solution.seconds
                 status, note = result.solution.status, result.note
@@ -317,10 +317,13 @@ class _Search:
         return renamed if same else judged
 
     def _polish(self, starts: Sequence[Assignment]) -> None:
-        """Climb from every start, the best first, each with an equal share of the allowance."""
+        """Climb from every start, the best first, each with an equal share of the allowance.
+
+        With no time left, starts are simulated until one fits.
+        """
         allowed = []
-        for start in dict.fromkeys(starts):
-            if self._is_allowed(start) and not self.plain_deadline.is_over:
+        for start in filter(self._is_allowed, dict.fromkeys(starts)):
+            if not self.plain_deadline.is_over or not self._eligible():
                 allowed.append(self.judge(start))
         for judged in sorted(allowed, key=self._worth):
             self._climb(judged.assignment, self._worth, share=1 / len(allowed))
@@ -369,7 +372,7 @@ class _Search:
         )
         seconds_left = min(self.time_limit_seconds * _FIRST_SHARE, self.plain_deadline.seconds_left)
         spent, other = 0.0, problem
-        for _ in range(1 + _MEMORY_ROUNDS):
+        for _ in range(0 if self.plain_deadline.is_over else 1 + _MEMORY_ROUNDS):
             problem = replace(other, time_limit_seconds=max(seconds_left, _LEAST_SECONDS))
             result = solve(problem)
             yield result

@@ -53,7 +53,7 @@ class StageSearch:
         What is not `thorough` ends with the first boundaries found.
         """
         for devices, count, schedule in self._splits():
-            if not self._is_hopeless(len(devices), count, schedule):
+            if self._has_nothing() or not self._is_hopeless(len(devices), count, schedule):
                 self._try_split(devices, count, schedule)
         for assignment in [one for one in given if len(set(one)) > 1 and self.is_allowed(one)][:_MAX_GIVEN]:
             if self.deadline.is_over:
@@ -106,6 +106,10 @@ class StageSearch:
         launch = costed.topology.devices[device].device.launch_overhead_seconds
         started = min(sum(seconds), launch * len(seconds))
         return started, sum(seconds) - started
+
+    def _has_nothing(self) -> bool:
+        """Whether no way at all is known yet: one is simulated even when time is over, rather than none be told."""
+        return self.plain_seconds == float("inf") and not self.judge.ways()
 
     def _is_hopeless(self, num_devices: int, count: int, schedule: ScheduleKind) -> bool:
         """Whether there is no time, or so many devices take longer for their work than something that fits.

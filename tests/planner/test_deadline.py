@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from graphs import chain, topology
+from graphs import chain, microbatching, pinned, pipeline, topology
 
 from partitioner.errors import TimeLimitError
 from partitioner.ir.plan import Strategy
@@ -45,3 +45,19 @@ def test_a_search_without_time_says_that_it_found_nothing_in_time() -> None:
     )
     with pytest.raises(TimeLimitError, match="no placement that fits was found within 60 s"):
         search(costed, strategy=Strategy.AUTO, deadline=Deadline(time.monotonic()))
+
+
+def test_a_search_without_time_keeps_to_pins() -> None:
+    """Bug: no placement that keeps to rules was looked at once the time was over, and none was said to fit."""
+    costed = chain([1.0] * 4, [4] * 4, [MIB] * 4).costed(topology(2))
+    rules = pinned(op0=1, op3=0)
+    found = search(costed, strategy=Strategy.AUTO, rules=rules, deadline=Deadline(time.monotonic()))
+    assert (found.placement["op0"], found.placement["op3"]) == (1, 0)
+
+
+def test_a_search_without_time_passes_microbatches_where_they_are_asked_for() -> None:
+    """Bug: the same with stages."""
+    costed = pipeline(4, forward=8.0, backward=16.0).costed(topology(2))
+    choices = microbatching(costed, 4)
+    found = search(costed, strategy=Strategy.AUTO, microbatching=choices, deadline=Deadline(time.monotonic()))
+    assert found.num_microbatches == 4
