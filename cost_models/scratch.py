@@ -53,6 +53,8 @@ def _held_bytes(run: FunctionRun, device_type: str, kernels: Kernels) -> int:
 
 
 def _kernel_bytes(op: OpSpec, kernels: Kernels) -> int:
+    if op.type == "Conv2DBackpropFilter" and (dense := _dense_filter_bytes(op)):
+        return dense
     if kernels.onednn:
         return _ONEDNN_BYTES if op.type in _ONEDNN_OPS else 0
     if op.type == "Conv2DBackpropFilter":
@@ -71,6 +73,18 @@ def _converted_bytes(op: OpSpec) -> int:
     if any(tensor.dtype not in _CONVERTED for tensor in tensors):
         return 0
     return sum(tensor.num_elements * _FLOAT32_BYTES for tensor in tensors)
+
+
+def _dense_filter_bytes(op: OpSpec) -> int:
+    """The gradient of a filter for groups of channels; nothing where there is one group.
+
+    Keras has XLA compile these, which on a CPU computes the filter from all channels to all, and copies it without
+    what goes from group to group.
+
+    Source: convolution_group_converter.cc of XLA (HandleBatchGroupCount); two buffers were seen with TensorFlow 2.21.
+    """
+    depth, depth_of_group = op.inputs[0].shape[-1], op.outputs[0].shape[-2]
+    return 2 * op.outputs[0].size_bytes * depth // depth_of_group if depth != depth_of_group else 0
 
 
 def _columns_bytes(filters: TensorSpec, outputs: TensorSpec, *, threads: int | None = None) -> int:

@@ -88,6 +88,14 @@ def test_without_onednn_products_in_16_bits_are_computed_in_float32(kind: str, d
     assert scratch_bytes(product, "GPU", EIGEN) == 0
 
 
+@pytest.mark.parametrize("kernels", [EIGEN, Kernels()])
+def test_a_gradient_for_groups_of_channels_takes_the_filter_from_all_to_all_twice(kernels: Kernels) -> None:
+    """As allocated by TensorFlow 2.21 for the last stage of a ConvNeXtTiny: 7 x 7 places, 768 groups of one channel."""
+    filters = op("Conv2DBackpropFilter", (4, 2, 2, 768), (4,), (4, 2, 2, 768), output=(7, 7, 1, 768))
+    assert scratch_bytes(filters, "CPU", kernels) == 231_211_008
+    assert scratch_bytes(filters, "GPU", kernels) == 0
+
+
 def test_a_loop_takes_what_its_dearest_function_holds_and_the_scratchpad_in_it() -> None:
     product = op("MatMul", (8, 16), (16, 4), output=(8, 4))
     runs = (FunctionRun(ops=(), times=4, held_bytes=4), FunctionRun(ops=(product,), times=3, held_bytes=1000))
