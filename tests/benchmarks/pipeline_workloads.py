@@ -43,11 +43,12 @@ class Workload:
         return max(self.width // 64, 1)
 
 
-# So many rows that a microbatch of 8 is as fast by the row as the batch: on an AMD EPYC, TensorFlow's products of fewer
-# than 384 rows of 1024, or 2048 of 512, take up to twice as long for each row, oneDNN's too.
+# As many rows as make an eighth of them about as fast by the row as all: on an AMD EPYC, TensorFlow's products of 256 or
+# 640 rows of 1024 take twice as long by the row as those of 768, and of 512 they are a third slower for 512 than for 640,
+# oneDNN's too. No tensor has 32 MiB, from which on the C library gives memory back to the system after every op.
 WORKLOADS = {
-    "dense-512": Workload(kind="dense", depth=8, width=512, batch_size=16384),
-    "dense-1024": Workload(kind="dense", depth=8, width=1024, batch_size=8192),
+    "dense-512": Workload(kind="dense", depth=8, width=512, batch_size=5120),
+    "dense-1024": Workload(kind="dense", depth=8, width=1024, batch_size=6144),
     "decoder": Workload(kind="decoder", depth=6, width=256, batch_size=32, length=128, vocabulary=512),
 }
 
