@@ -192,7 +192,7 @@ def test_every_kind_of_optimizer_updates_all_copies(name: str) -> None:
         placed.train_on_batch(x, y)
     # Activations of 16 bits differ in their last bits when rows are multiplied in other blocks.
     assert relative(weights(placed.model), weights(model)) < (1e-3 if name == "float16" else TOLERANCE)
-    assert_identical(placed)
+    assert placed.replicas_identical()
 
 
 def test_batches_of_any_size_are_cut_exactly() -> None:

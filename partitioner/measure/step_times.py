@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from partitioner.measure.profiler import Event, profiled
@@ -73,11 +73,11 @@ def time_step(
     )
 
 
-def seconds_by_op(events: Iterable[Event], ops: Collection[str]) -> dict[str, float]:
+def seconds_by_op(events: Sequence[Event], ops: Collection[str]) -> dict[str, float]:
     """Seconds that each op took in one run: of its kernels where it ran on a GPU, else on its thread.
 
     An event belongs to the op that it names (`NAME:TYPE`), or to the loop or branch whose body that op is in
-    (`LOOP/body/_7/NAME:TYPE`).
+    (`LOOP/body/_7/NAME:TYPE`). A call in which no op is named was compiled by XLA, and took until it was done.
     """
     host: dict[str, float] = {}
     device: dict[str, float] = {}
@@ -87,7 +87,21 @@ def seconds_by_op(events: Iterable[Event], ops: Collection[str]) -> dict[str, fl
         if owner is not None:
             found = device if on_device else host
             found[owner] = found.get(owner, 0.0) + event.seconds
-    return host | device
+    return _seconds_of_calls(events, ops) | host | device
+
+
+def _seconds_of_calls(events: Iterable[Event], ops: Collection[str]) -> dict[str, float]:
+    """Seconds from the start of ops that run asynchronously to when they were done."""
+    started: dict[tuple[str, object], int] = {}
+    found: dict[str, float] = {}
+    for event in events:
+        name = event.stats.get("name", "")
+        call = name, event.stats.get("step_id")
+        if event.name == "ExecutorState::ProcessAsync::Start" and name in ops:
+            started[call] = event.start
+        elif event.name == "ExecutorState::ProcessAsync::Done" and call in started:
+            found[name] = found.get(name, 0.0) + (event.start - started.pop(call)) / 1e12
+    return found
 
 
 def kernel_by_op(events: Iterable[Event], ops: Collection[str]) -> dict[str, str]:

@@ -39,6 +39,21 @@ def test_kernels_of_a_gpu_count_in_place_of_their_launch() -> None:
     assert seconds_by_op(events, {"a", "b"}) == {"a": 1.5, "b": 0.2}
 
 
+def test_what_xla_compiled_took_until_it_was_done() -> None:
+    """Bug: a grouped convolution of Keras, which XLA compiles, was taken to have been folded away."""
+    compiled = tf.function(lambda x: tf.matmul(x, x) @ x, autograph=False, jit_compile=True)
+
+    @tf.function(autograph=False)
+    def run(x: Any) -> Any:
+        return tf.reduce_sum(compiled(x), name="sum")
+
+    function = run.get_concrete_function(tf.TensorSpec([512, 512]))
+    (call,) = (op.name for op in function.graph.get_operations() if "PartitionedCall" in op.type)
+    value = tf.random.normal([512, 512])
+    times = time_step(lambda: function(value).numpy(), {call, "sum"}, budget_seconds=0.5)
+    assert times.step_seconds / 2 < times.op_seconds[call] < 2 * times.step_seconds
+
+
 def products() -> Any:
     @tf.function(autograph=False)
     def run(x: Any) -> Any:
