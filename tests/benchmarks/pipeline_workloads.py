@@ -44,8 +44,8 @@ class Workload:
 
 
 # As many rows as make an eighth of them about as fast by the row as all: on an AMD EPYC, TensorFlow's products of 256
-# or 640 rows of 1024 take twice as long by the row as those of 768, and 512 rows of 512 a third longer than 640, oneDNN's
-# too. No tensor has 32 MiB, from which on the C library gives memory back to the system after every op.
+# or 640 rows of 1024 take twice as long by the row as those of 768, and of 512 a third longer for 512 rows than for
+# 640, oneDNN's too. No tensor has 32 MiB, from which on the C library gives memory back to the system after every op.
 WORKLOADS = {
     "dense-512": Workload(kind="dense", depth=8, width=512, batch_size=5120),
     "dense-1024": Workload(kind="dense", depth=8, width=1024, batch_size=6144),
