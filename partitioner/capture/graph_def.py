@@ -93,12 +93,12 @@ def _rewire(graph_def: Any, through: Mapping[str, str]) -> None:
         for reference in node.input:
             if not reference.startswith("^"):
                 inputs.append(resolved(reference, through))
-            elif producer(reference) not in gone:
-                inputs.append(reference)
-            elif (target := "^" + producer(resolved(producer(reference), through))) not in inputs and target[
-                1:
-            ] not in gone:
-                inputs.append(target)
+                continue
+            target = producer(reference)
+            if target in gone:
+                target = producer(resolved(target, through))
+            if target not in gone and f"^{target}" not in inputs:
+                inputs.append(f"^{target}")
         del node.input[:]
         node.input.extend(inputs)
 

@@ -71,8 +71,7 @@ def _kept(write: str, variable: Any, value: Any, condition: Any) -> Any:
     A zero is a scalar: of the shape of a gradient, TensorFlow would keep it as a constant for each write.
     """
     if isinstance(value, tf.IndexedSlices):
-        zero = tf.zeros([], value.dtype)
-        kept = tf.gather(variable, value.indices) if write == "scatter_update" else zero
+        kept = tf.gather(variable, value.indices) if write == "scatter_update" else tf.zeros([], value.dtype)
         return tf.IndexedSlices(tf.where(condition, value.values, kept), value.indices, value.dense_shape)
     value = tf.convert_to_tensor(value, variable.dtype)
     return tf.where(condition, value, variable.read_value() if write == "assign" else tf.zeros([], value.dtype))
