@@ -1,15 +1,19 @@
-"""Which tensors share a buffer, which variables live where, and what is kept between phases."""
+"""Which tensors share a buffer, what they and the ops take, where variables live, what is kept between phases."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from cost_models.buffers import handed_on
 from partitioner.ir.costed import CostedGraph
+from partitioner.ir.devices import DeviceName
 from partitioner.ir.op_graph import Phase, VariableKind
+from partitioner.ir.run_order import run_orders
 from partitioner.planner.costs import op_spec
+from partitioner.planner.kernel_memory import scratch_of_ops, sizes_of_tensors
+from partitioner.stages.run_ahead import run_ahead_limits
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,31 @@ class Buffers:
         return found
 
     @cached_property
+    def sizes(self) -> Mapping[str, Mapping[str, int]]:
+        """By type of device, the bytes of every tensor's buffer where the step is one graph."""
+        return {kind: sizes_of_tensors(self.costed, kind, workspaces=self.costed.graph.training) for kind in self.kinds}
+
+    @cached_property
+    def scratch(self) -> Mapping[str, Mapping[str, int]]:
+        """By type of device, the bytes that ops take for themselves while they run."""
+        return {kind: scratch_of_ops(self.costed, kind) for kind in self.kinds}
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """Types of the devices."""
+        return tuple(dict.fromkeys(DeviceName.parse(placed.name).type for placed in self.costed.topology.devices))
+
+    def orders_on_cpu(self, is_alone: bool) -> Sequence[Sequence[str]]:
+        """The orders in which CPUs may run the ops; a CPU that runs them all is held to one more closely."""
+        if is_alone not in self._orders:
+            self._orders[is_alone] = list(_orders(self.costed, is_held=is_alone))
+        return self._orders[is_alone]
+
+    @cached_property
+    def _orders(self) -> dict[bool, Sequence[Sequence[str]]]:
+        return {}
+
+    @cached_property
     def home_op(self) -> Mapping[str, str]:
         """For each variable, an op that uses it: they share a device."""
         found: dict[str, str] = {}
@@ -78,6 +107,19 @@ class Buffers:
             for variable in op.variables:
                 found.setdefault(variable, op.name)
         return found
+
+
+def _orders(costed: CostedGraph, *, is_held: bool) -> Iterator[list[str]]:
+    graph = costed.graph
+    needs = {
+        op.name: dict.fromkeys([*(graph.tensor[read].producer for read in op.inputs), *op.control_inputs])
+        for op in graph.ops
+    }
+    if is_held:
+        for name, sources in run_ahead_limits(graph, [op.name for op in graph.ops]).items():
+            needs[name].update(dict.fromkeys(sources))
+    working = [op.name for op, cost in zip(graph.ops, costed.costs, strict=True) if cost.flops or cost.moved_bytes]
+    return run_orders([op.name for op in graph.ops], needs, frozenset(working))
 
 
 def total_bytes(costed: CostedGraph) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Every buffer that a step in microbatches took, and the stage function that took it, read from TensorFlow's profiler.
+"""Every buffer that a step took, and the op or stage function that took it, read from TensorFlow's profiler.
 
 Logical CPU devices share one allocator, so its totals do not tell devices apart. But the profiler records every buffer
 that `bfc` allocators give out and take back, with the op and the function run that it was for, and the calls of stage
@@ -64,12 +64,14 @@ class Profile:
         called_by: The call that each function run is part of, by the run's number.
         allocations: Buffers made while it ran.
         released: Buffers from before that it gave back, with the run that did.
+        ended: When each op did, by name in the function that ran it; the last of that name.
     """
 
     calls: list[Call] = field(default_factory=list)
     called_by: dict[int, str] = field(default_factory=dict)
     allocations: list[Allocation] = field(default_factory=list)
     released: list[Allocation] = field(default_factory=list)
+    ended: dict[str, int] = field(default_factory=dict)
 
 
 def profile(step: Callable[[], Any]) -> Profile:
@@ -86,6 +88,7 @@ def _read(events: Sequence[Event]) -> Profile:
     # Per thread, the call that is being started and the run whose op is at work.
     starting: dict[int, Event] = {}
     working: dict[int, Event] = {}
+    running: dict[int, Event] = {}
     last = max(event.end for event in events)
     for event in events:
         stats, thread = event.stats, event.line
@@ -117,9 +120,17 @@ def _read(events: Sequence[Event]) -> Profile:
                 made.end = event.start
             elif thread in working and event.start <= working[thread].end:
                 size = allocated_bytes(stats["requested_bytes"], "CPU")
-                run = working[thread].stats["id"]
-                found.released.append(Allocation(op="", run=run, start=0, end=event.start, size_bytes=size))
+                run, op = working[thread].stats["id"], _op_at(running.get(thread), event.start)
+                found.released.append(Allocation(op=op, run=run, start=0, end=event.start, size_bytes=size))
+        elif "::" not in event.name and ":" in event.name:
+            running[thread] = event
+            found.ended[event.name.partition(":")[0]] = event.end
     return found
+
+
+def _op_at(event: Event | None, moment: int) -> str:
+    """The op that an event is of, if it is of that moment too."""
+    return event.name.partition(":")[0] if event is not None and moment <= event.end else ""
 
 
 def _short(name: str) -> str:

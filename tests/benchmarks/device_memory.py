@@ -1,8 +1,8 @@
 """What each device held while a placed model's training step ran: buffers from the profiler, laid to devices.
 
-A buffer belongs to the device whose stage function made it. Logical CPU devices share the buffers that real ones would
-copy: a value that another device reads counts on each as long as it still has to read it, and the parts of the batch on
-the devices that read them. Variables count where they are.
+A buffer belongs to the device whose op or stage function made it. Logical CPU devices share the buffers that real ones
+would copy: a value that another device reads counts on each as long as it still has to read it, and the parts of the
+batch on the devices that read them. Variables count where they are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FOREVER = 2**63
 def measured_peak_bytes(placed: Any, profile: Profile, kind: StepKind = StepKind.TRAIN) -> dict[str, int]:
     """By device, its variables and its buffers at the worst moment of a profiled step.
 
-    The step runs in microbatches, or as one graph on one device.
+    The step runs in microbatches or in one piece.
     """
     specs = next(specs for one, specs in placed.program.signatures() if one is kind)
     step = placed.program.step(kind, specs)
@@ -35,26 +35,59 @@ def measured_peak_bytes(placed: Any, profile: Profile, kind: StepKind = StepKind
     for variable in placed.program.captured_variables():
         variables[variable.device] += allocated_bytes(variable.dtype.size * variable.shape.num_elements(), "CPU")
     if not execution.is_staged:
-        (name,) = set(execution.placement.values())
-        return {name: variables[name] + _batch_bytes(step) + _peak_of_all(profile)}
+        peaks = _peaks_in_one_piece(step, execution.placement, profile)
+        return {name: variables[name] + peak for name, peak in peaks.items()}
     programs = stage_programs(step, execution, results=step.results)
     graph = placed.program.function(kind, specs).graph
     holding = _Holding(programs, step, {op.name: op.device for op in graph.get_operations()}, profile)
     return {name: variables[name] + holding.peak_bytes(name) for name in placed.program.devices.values()}
 
 
-def _batch_bytes(step: CapturedStep) -> int:
-    """Who called the step holds its arguments until it ends."""
-    return sum(allocated_bytes(step.graph.tensor[name].size_bytes, "CPU") for name in step.inputs)
-
-
-def _peak_of_all(profile: Profile) -> int:
-    changes: Counter[int] = Counter()
-    for made in profile.allocations:
-        changes[made.start] += made.size_bytes
-        changes[made.end] -= made.size_bytes
+def _peaks_in_one_piece(step: CapturedStep, placement: Mapping[str, str], profile: Profile) -> dict[str, int]:
+    """What another device reads it holds from when the tensor was there until its last op that reads it has ended."""
+    tensor, ended = step.graph.tensor, profile.ended
+    first, last = min(ended.values()), max(ended.values()) + 1
+    # Who called the step holds its arguments until it ends.
+    batch = [
+        Allocation(op=op, run=-1, start=first, end=last, size_bytes=allocated_bytes(tensor[name].size_bytes, "CPU"))
+        for name, op in ((name, tensor[name].producer) for name in step.inputs)
+    ]
+    allocations = [*batch, *profile.allocations]
+    made = {(one.op, one.size_bytes): one for one in allocations}
+    behind: dict[str, Allocation] = {}
+    spans = {id(one): {placement[one.op]: (one.start, 0)} for one in allocations if one.op in placement}
+    for op in step.graph.ops:
+        device, end = placement[op.name], ended.get(op.name, 0)
+        for name in op.inputs:
+            if name in behind:
+                of_buffer = spans[id(behind[name])]
+                start, known = of_buffer.get(device, (ended.get(tensor[name].producer, behind[name].start), 0))
+                of_buffer[device] = start, max(known, end)
+        for name in op.outputs:
+            size = allocated_bytes(tensor[name].size_bytes, "CPU")
+            passed_on = (behind[read] for read in op.inputs if read in behind and behind[read].size_bytes == size)
+            buffer = made.get((op.name, size)) or next(passed_on, None)
+            if buffer is not None:
+                behind[name] = buffer
+    changes = {device: Counter[int]() for device in placement.values()}
+    for one in allocations:
+        of_buffer = spans.get(id(one), {})
+        # Whoever reads it last has it until it is let go.
+        lasting = max(of_buffer, key=lambda device: of_buffer[device][1], default=None)
+        for device, (start, end) in of_buffer.items():
+            _hold(changes[device], start, one.end if device == lasting else min(end, one.end), one.size_bytes)
     for gone in profile.released:
-        changes[gone.end] -= gone.size_bytes
+        if gone.op in placement:
+            _hold(changes[placement[gone.op]], gone.end, _FOREVER, -gone.size_bytes)
+    return {device: _most(found) for device, found in changes.items()}
+
+
+def _hold(changes: Counter[int], start: int, end: int, size_bytes: int) -> None:
+    changes[start] += size_bytes
+    changes[end] -= size_bytes
+
+
+def _most(changes: Counter[int]) -> int:
     return max(accumulate(changes[moment] for moment in sorted(changes)), default=0)
 
 
@@ -88,13 +121,10 @@ class _Holding:
 
     def peak_bytes(self, device: str) -> int:
         """The most that buffers took on a device."""
-        changes = self._changes.get(device, {})
-        return max(accumulate(changes[moment] for moment in sorted(changes)), default=0)
+        return _most(self._changes.get(device, Counter()))
 
     def _hold(self, device: str, start: int, end: int, size_bytes: int) -> None:
-        changes = self._changes.setdefault(device, Counter())
-        changes[start] += size_bytes
-        changes[end] -= size_bytes
+        _hold(self._changes.setdefault(device, Counter()), start, end, size_bytes)
 
     def _device(self, made: Allocation) -> str:
         if made.run in self._call_of:

@@ -1,9 +1,9 @@
 """Peak memory of each device, predicted by the plan and measured, on the models of the fidelity benchmark.
 
 `python -m tests.benchmarks.memory_fidelity` plans every model and runs the plan under TensorFlow's profiler, which
-tells every buffer that was given out and taken back: training and inference, as one graph on one device, and in 8
-microbatches on two. Devices are logical CPU devices with one intra-op thread; as many ops run at a time as there are
-devices. One process per model and way.
+tells every buffer that was given out and taken back: training and inference, as one graph on one device or split over
+two, and in 8 microbatches on two. Devices are logical CPU devices with one intra-op thread; as many ops run at a time
+as there are devices. One process per model and way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.benchmarks.allocations import ENVIRONMENT
 from tests.benchmarks.fidelity_models import MODELS
 from tests.benchmarks.logical_devices import start
 
-WAYS = ("train", "infer", "train on 2", "infer on 2")
+WAYS = ("train", "infer", "train in one on 2", "infer in one on 2", "train on 2", "infer on 2")
 _STEPS = 3
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,7 +73,7 @@ def prepare(model: str, way: str) -> tuple[Any, Any, Callable[[], Any], Any]:
     keras_model, (x, y) = MODELS[model]()
     training = way.startswith("train")
     staged = {"microbatches": min(8, len(x)), "schedule": "1f1b"}
-    fixed: dict[str, Any] = staged if len(devices) > 1 else {"microbatches": 1}
+    fixed: dict[str, Any] = {"microbatches": 1} if len(devices) == 1 or "in one" in way else staged
     plan = partitioner.plan(
         keras_model,
         devices=devices,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import Op, OpGraph, Phase, Tensor
 from partitioner.planner.costs import cost_graph
 from partitioner.planner.kernel_memory import scratch_of_ops, sizes_of_tensors
+from partitioner.planner.simulate import simulate
 
 IMAGES, FILTERS, OUTPUTS = (8, 28, 28, 16), (3, 3, 16, 32), (8, 28, 28, 32)
 COLUMNS_BYTES = 56 * 4 * 112_896  # as counted in `test_scratch.py`
@@ -57,3 +59,14 @@ def test_scratchpads_of_onednn_count_one_by_one(convolution: CostedGraph) -> Non
 
 def test_tensors_have_their_own_size(convolution: CostedGraph) -> None:
     assert sizes_of_tensors(convolution, "CPU", workspaces=True)["y:0"] == 4 * 8 * 28 * 28 * 32
+
+
+def test_columns_are_counted_on_the_device_of_their_gradient_in_a_step_in_one_piece(convolution: CostedGraph) -> None:
+    costed = cost_graph(convolution.graph, topology(2, kind="CPU"), kernels=EIGEN)
+    first, second = simulate(costed, {op.name: int(op.name == "dw") for op in costed.graph.ops}).peak.values()
+    images, filters, outputs = (4 * math.prod(shape) for shape in (IMAGES, FILTERS, OUTPUTS))
+    sizes = 64  # four numbers, in an allocator's smallest step
+    assert second.total_bytes == images + sizes + outputs + filters + COLUMNS_BYTES
+    assert second.largest[0].size_bytes == filters + COLUMNS_BYTES
+    # The convolution may come last, and its images are held until then.
+    assert first.total_bytes == images + sizes + filters + outputs + images + COLUMNS_BYTES
