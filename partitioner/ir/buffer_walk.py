@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from cost_models.buffers import may_overwrite
 
 Change = tuple[int, str, int]
 """Index of an op in the order, a tensor, and the bytes that its buffer takes; negative when it is let go."""
-
-
-Key = TypeVar("Key", bound=Hashable)
 
 
 class Runs(Protocol):
@@ -63,15 +60,15 @@ class Walk:
 
 
 def walk(
-    ops: Mapping[Key, Runs],
-    order: Iterable[Key],
+    ops: Mapping[str, Runs],
+    order: Iterable[str],
     *,
     given: Collection[str],
     kept: Collection[str],
     roots: Mapping[str, str | None],
     aliases: Mapping[str, str],
     size_bytes: Callable[[str], int],
-    scratch_bytes: Mapping[Key, int] | None = None,
+    scratch_bytes: Mapping[str, int] | None = None,
 ) -> Walk:
     """Run ops one by one: outputs are taken when an op starts, what nobody needs any more is let go when it ends.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -10,13 +10,10 @@ from cost_models.memory import allocated_bytes
 from partitioner.ir.buffer_walk import Walk, walk
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
-from partitioner.ir.op_graph import VariableKind
+from partitioner.ir.op_graph import Op, VariableKind
 from partitioner.ir.schedule import MemoryUse, Schedule
 from partitioner.planner.buffers import Buffers
 from partitioner.planner.memory_use import largest_tensors, memory_use
-
-Began = tuple[float, "str | Transfer"]
-"""Seconds after the start of the step, and the op, or the tensor on its way, that began then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +23,11 @@ class Transfer:
     tensor: str
     target: int
     is_received: bool
+
+    @property
+    def name(self) -> str:
+        """Unlike that of any op: theirs have no blanks."""
+        return f"{self.tensor} to {self.target}"
 
     @property
     def type(self) -> str:
@@ -43,12 +45,16 @@ class Transfer:
         return (self.tensor,) if self.is_received else ()
 
 
+Work = Op | Transfer
+"""What a device does."""
+
+
 def with_memory(
     schedule: Schedule,
     costed: CostedGraph,
     buffers: Buffers,
     placement: Mapping[str, int],
-    began: Sequence[Sequence[Began]],
+    began: Sequence[Sequence[tuple[float, Work]]],
 ) -> Schedule:
     """A simulated step with the memory of its devices.
 
@@ -61,7 +67,7 @@ def with_memory(
         costed: What was simulated.
         buffers: Of `costed`.
         placement: Index of a device for every op.
-        began: What happened on each device, as it ended.
+        began: What each device did, in the order in which it was done, and in how many seconds it began.
     """
     layout = _Layout(costed, buffers, placement)
     is_alone = len(set(placement.values())) == 1
@@ -109,22 +115,22 @@ class _Layout:
             current = self._buffers.passes_on[current]
         return current
 
-    def parts(self, order: Sequence[str]) -> list[list[str | Transfer]]:
+    def parts(self, order: Iterable[str]) -> list[list[Work]]:
         """What each device runs of an order of all ops; what it reads of others comes as soon as it is made."""
-        found: list[list[str | Transfer]] = [[] for _ in self.kinds]
-        for op in order:
-            device = self._placement[op]
+        found: list[list[Work]] = [[] for _ in self.kinds]
+        for op in map(self._graph.op.__getitem__, order):
+            device = self._placement[op.name]
             found[device].append(op)
-            for name in self._graph.op[op].outputs:
+            for name in op.outputs:
                 for target in {self._placement[reader] for reader in self._graph.consumers[name]} - {device}:
                     found[target].append(Transfer(name, target, is_received=True))
         return found
 
-    def walk(self, device: int, order: Sequence[str | Transfer]) -> Walk:
-        """The buffers that a device holds while it runs ops, and gets and sends tensors, in that order."""
+    def walk(self, device: int, order: Sequence[Work]) -> Walk:
+        """The buffers that a device holds while it does that in that order."""
         return walk(
-            {one: self._graph.op[one] if isinstance(one, str) else one for one in order},
-            order,
+            {one.name: one for one in order},
+            [one.name for one in order],
             given=self._given[device],
             kept=[name for name in self._graph.outputs if self._maker(name) == device],
             roots=self._roots[device],

@@ -16,7 +16,7 @@ from cost_models.network import Arrival, Network
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.schedule import OpRun, Schedule, Send
 from partitioner.planner.buffers import Buffers
-from partitioner.planner.memory_in_one import Began, Transfer, with_memory
+from partitioner.planner.memory_in_one import Transfer, Work, with_memory
 
 _OP_ENDS, _ARRIVES = 0, 1
 
@@ -50,7 +50,7 @@ class _Simulation:
         self.network = Network[str](costed.topology)
         self.runs: list[OpRun] = []
         self.sends: list[Send] = []
-        self.began: list[list[Began]] = [[] for _ in self.names]
+        self.began: list[list[tuple[float, Work]]] = [[] for _ in self.names]
         self.end = 0.0
         self._wire()
 
@@ -131,7 +131,7 @@ class _Simulation:
     def _complete(self, index: int, now: float) -> list[int]:
         """Hand on the results of an op, and return the ops that can run now."""
         op, device = self.graph.ops[index], self.device[index]
-        self.began[device].append((now - self.costed.seconds[index][device], op.name))
+        self.began[device].append((now - self.costed.seconds[index][device], op))
         self.end = max(self.end, now)
         released: list[int] = []
         for name in (*op.outputs, f"^{op.name}"):
