@@ -14,7 +14,7 @@ from partitioner.emit.variables import held_variable, move_variables, variable_h
 from partitioner.ir.execution import Execution
 from partitioner.ir.graph_def import producer, prune
 from partitioner.ir.step import CapturedStep
-from partitioner.stages.run_ahead import keeps_order, run_ahead_limits
+from partitioner.stages.run_ahead import order_among, run_ahead_limits
 
 _numbers = itertools.count()
 
@@ -51,9 +51,9 @@ def emit_function(
     graph_def = place_graph_def(graph_def, execution.placement, suffix=f"placed_{next(_numbers)}")
     register_functions(graph_def)
     live = {node.name for node in graph_def.node}
-    used = set(execution.placement.values())
-    if len(used) == 1 and keeps_order(*used):
-        add_waits(graph_def, run_ahead_limits(step.graph, [op.name for op in step.graph.ops if op.name in live]))
+    ops = [op.name for op in step.graph.ops if op.name in live]
+    order = order_among(execution.placement.values())
+    add_waits(graph_def, run_ahead_limits(step.graph, ops, order=order, placement=execution.placement))
     outside = dict(step.captures) | {p: held_variable(v).handle for p, v in step.variables.items()}
 
     def run(*arguments: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from partitioner.ir.op_graph import Phase, VariableKind
 from partitioner.ir.run_order import run_orders
 from partitioner.planner.costs import op_spec
 from partitioner.planner.kernel_memory import scratch_of_ops, sizes_of_tensors
-from partitioner.stages.run_ahead import run_ahead_limits
+from partitioner.stages.run_ahead import Order, run_ahead_limits
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,14 @@ class Buffers:
         """Types of the devices."""
         return tuple(dict.fromkeys(DeviceName.parse(placed.name).type for placed in self.costed.topology.devices))
 
-    def orders_on_cpu(self, is_alone: bool) -> Sequence[Sequence[str]]:
-        """The orders in which CPUs may run the ops; a CPU that runs them all is held to one more closely."""
-        if is_alone not in self._orders:
-            self._orders[is_alone] = list(_orders(self.costed, is_held=is_alone))
-        return self._orders[is_alone]
+    def orders_on_cpu(self, held: Order) -> Sequence[Sequence[str]]:
+        """The orders in which CPUs may run the ops, where they are held that closely to ours."""
+        if held not in self._orders:
+            self._orders[held] = list(_orders(self.costed, held))
+        return self._orders[held]
 
     @cached_property
-    def _orders(self) -> dict[bool, Sequence[Sequence[str]]]:
+    def _orders(self) -> dict[Order, Sequence[Sequence[str]]]:
         return {}
 
     @cached_property
@@ -109,15 +109,14 @@ class Buffers:
         return found
 
 
-def _orders(costed: CostedGraph, *, is_held: bool) -> Iterator[list[str]]:
+def _orders(costed: CostedGraph, held: Order) -> Iterator[list[str]]:
     graph = costed.graph
     needs = {
         op.name: dict.fromkeys([*(graph.tensor[read].producer for read in op.inputs), *op.control_inputs])
         for op in graph.ops
     }
-    if is_held:
-        for name, sources in run_ahead_limits(graph, [op.name for op in graph.ops]).items():
-            needs[name].update(dict.fromkeys(sources))
+    for name, sources in run_ahead_limits(graph, [op.name for op in graph.ops], order=held).items():
+        needs[name].update(dict.fromkeys(sources))
     working = [op.name for op, cost in zip(graph.ops, costed.costs, strict=True) if cost.flops or cost.moved_bytes]
     return run_orders([op.name for op in graph.ops], needs, frozenset(working))
 

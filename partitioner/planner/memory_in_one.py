@@ -14,6 +14,7 @@ from partitioner.ir.op_graph import Op, VariableKind
 from partitioner.ir.schedule import MemoryUse, Schedule
 from partitioner.planner.buffers import Buffers
 from partitioner.planner.memory_use import largest_tensors, memory_use
+from partitioner.stages.run_ahead import order_among
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,10 @@ def with_memory(
         began: What each device did, in the order in which it was done, and in how many seconds it began.
     """
     layout = _Layout(costed, buffers, placement)
-    is_alone = len(set(placement.values())) == 1
-    on_cpu = [layout.parts(order) for order in (buffers.orders_on_cpu(is_alone) if "CPU" in layout.kinds else ())]
+    on_cpu = []
+    if "CPU" in layout.kinds:
+        held = order_among(placement.values())
+        on_cpu = [layout.parts(order) for order in buffers.orders_on_cpu(held)]
     walks = []
     for device, kind in enumerate(layout.kinds):
         orders = [parts[device] for parts in on_cpu] if kind == "CPU" else [[what for _, what in began[device]]]

@@ -12,7 +12,7 @@ little. A GPU runs ops in the order in which they become ready, and is left alon
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cost_models.formulas_movement import FREE_OP_TYPES
@@ -46,8 +46,8 @@ devices took a sixth less memory than with 48, and varied by 1 % from process to
 (`tests.benchmarks.pipeline_memory`)."""
 
 
-def order_among(devices: Collection[str]) -> Order:
-    """How ops are held of a step whose stages are on these devices."""
+def order_among(devices: Iterable[Hashable]) -> Order:
+    """How ops are held of a step that runs on these devices."""
     return ORDER if len(set(devices)) == 1 else ORDER_IN_STAGES
 
 
@@ -63,8 +63,9 @@ def run_ahead_limits(
     aliases: Mapping[str, str] | None = None,
     given: Collection[str] = (),
     order: Order | None = None,
+    placement: Mapping[str, str] | None = None,
 ) -> dict[str, list[str]]:
-    """For ops of one device, those that each has to wait for, besides what it needs.
+    """For ops, those that each has to wait for, besides what it needs.
 
     Args:
         graph: Has the ops.
@@ -72,15 +73,29 @@ def run_ahead_limits(
         aliases: Tensors that are read in place of others.
         given: Tensors that are there before any op runs.
         order: How strictly; `ORDER` by default.
+        placement: Where each op is, if not all on one CPU: it waits for those of its own device, and only on CPUs.
     """
-    how = order or ORDER
     needs = _needs(graph, ops, aliases or {}, given)
+    by_device: dict[str, list[str]] = {}
+    # One order of all, so that no two devices wait for each other.
+    for name in _order(graph, ops, needs):
+        by_device.setdefault(placement[name] if placement else "", []).append(name)
+    limits: dict[str, list[str]] = {}
+    for device, own in by_device.items():
+        if not device or keeps_order(device):
+            limits |= _limits_on(graph, own, needs, order or ORDER)
+    return limits
+
+
+def _limits_on(
+    graph: OpGraph, ops: Sequence[str], needs: Mapping[str, Sequence[str]], how: Order
+) -> dict[str, list[str]]:
     held: list[str] = []
     lasts: list[int] = []  # by op held, how many of `held` must have ended before it
     starts: list[int] = []  # by place, how many of `held` come before it
     ended: dict[str, frozenset[int]] = {}  # by op, the latest of `held` that have ended when it has
     limits: dict[str, list[str]] = {}
-    for name in _order(graph, ops, needs):
+    for name in ops:
         is_held = _is_held(graph, name, how.least_rank)
         if is_held and graph.op[name].phase is Phase.UPDATE:
             last = max(0, len(held) - how.ahead_of_updates + 1)
@@ -89,7 +104,7 @@ def run_ahead_limits(
                 starts.append(len(held))
             last = starts[-how.ahead] if len(starts) >= how.ahead else 0
         first = lasts[last - 1] if last else 0  # those before end before `last - 1`, in turn
-        known = {index for source in needs[name] for index in ended[source] if index >= first}
+        known = {index for source in needs[name] for index in ended.get(source, ()) if index >= first}
         if is_held:
             for index in range(last - 1, first - 1, -1):
                 if index not in known:
@@ -104,7 +119,7 @@ def run_ahead_limits(
 
 def _is_held(graph: OpGraph, name: str, least_rank: int) -> bool:
     op = graph.op[name]
-    if op.type in FREE_OP_TYPES:
+    if op.type in FREE_OP_TYPES or op.host_only:  # a GPU may wait for what only its host can run
         return False
     return any(len(graph.tensor[tensor].spec.shape) >= least_rank for tensor in (*op.inputs, *op.outputs))
 

@@ -72,10 +72,8 @@ def _peaks_in_one_piece(step: CapturedStep, placement: Mapping[str, str], profil
     changes = {device: Counter[int]() for device in placement.values()}
     for one in allocations:
         of_buffer = spans.get(id(one), {})
-        # Whoever reads it last has it until it is let go.
-        lasting = max(of_buffer, key=lambda device: of_buffer[device][1], default=None)
         for device, (start, end) in of_buffer.items():
-            _hold(changes[device], start, one.end if device == lasting else min(end, one.end), one.size_bytes)
+            _hold(changes[device], start, min(end, one.end) if len(of_buffer) > 1 else one.end, one.size_bytes)
     for gone in profile.released:
         if gone.op in placement:
             _hold(changes[placement[gone.op]], gone.end, _FOREVER, -gone.size_bytes)

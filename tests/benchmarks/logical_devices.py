@@ -10,7 +10,7 @@ def start(num_devices: int, *, num_threads: int | None = None, serial: bool = Fa
 
     Each op runs on one thread, and as many ops at a time as there are threads (by default, devices), on whichever
     device they are. So while one device waits, another may run two of its ops at once, which no GPU would. With
-    `serial`, each op waits for the one before it on its device, wherever all ops of a function are on one.
+    `serial`, each op waits for the one before it on its device.
     """
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import tensorflow as tf
