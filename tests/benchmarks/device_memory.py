@@ -55,13 +55,16 @@ def _peaks_in_one_piece(step: CapturedStep, placement: Mapping[str, str], profil
     allocations = [*batch, *profile.allocations]
     made = {(one.op, one.size_bytes): one for one in allocations}
     behind: dict[str, Allocation] = {}
-    spans = {id(one): {placement[one.op]: (one.start, 0)} for one in allocations if one.op in placement}
+    spans = {id(one): {placement[one.op]: (one.start, one.start)} for one in allocations if one.op in placement}
+    for one in batch:
+        spans[id(one)] = {placement[one.op]: (one.start, one.end)}
     for op in step.graph.ops:
         device, end = placement[op.name], ended.get(op.name, 0)
         for name in op.inputs:
             if name in behind:
                 of_buffer = spans[id(behind[name])]
-                start, known = of_buffer.get(device, (ended.get(tensor[name].producer, behind[name].start), 0))
+                sent = ended.get(tensor[name].producer, behind[name].start)
+                start, known = of_buffer.get(device, (sent, sent))
                 of_buffer[device] = start, max(known, end)
         for name in op.outputs:
             size = allocated_bytes(tensor[name].size_bytes, "CPU")
@@ -73,7 +76,7 @@ def _peaks_in_one_piece(step: CapturedStep, placement: Mapping[str, str], profil
     for one in allocations:
         of_buffer = spans.get(id(one), {})
         for device, (start, end) in of_buffer.items():
-            _hold(changes[device], start, min(end, one.end) if len(of_buffer) > 1 else one.end, one.size_bytes)
+            _hold(changes[device], start, end if len(of_buffer) > 1 else one.end, one.size_bytes)
     for gone in profile.released:
         if gone.op in placement:
             _hold(changes[placement[gone.op]], gone.end, _FOREVER, -gone.size_bytes)

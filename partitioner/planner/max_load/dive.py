@@ -41,12 +41,16 @@ _MEMORY_TRIES = 100
 
 @dataclass(slots=True)
 class _Level:
-    """A coarser graph. `missed` is the largest load that was aimed at in vain, `noise` what disturbs its prices."""
+    """A coarser graph, and the work that dives on it have done.
+
+    `missed` is the largest load that was aimed at in vain, `noise` what disturbs its prices.
+    """
 
     graph: Contracted
     row: tuple[Step, ...]
     missed: int = -1
     noise: float = 0.0
+    work: float = 0.0
 
 
 class Diver:
@@ -56,7 +60,6 @@ class Diver:
         """Look for rows. No merged item weighs more than `heaviest`."""
         self._problem = problem
         self._random = random.Random(seed)
-        self._count = 0
         self._levels: list[_Level] = []
         for size in (*(size for size in _SIZES if size < len(problem.items)), len(problem.items)):
             graph = coarsen(problem, size, heaviest)
@@ -72,11 +75,12 @@ class Diver:
         end = budget.work - work
         found: dict[tuple[int, ...], str] = {}
         while self._levels and budget.work > end and not (budget.is_spent or incumbent.is_settled):
-            level = self._levels[self._count % len(self._levels)]
-            self._count += 1
+            level = min(self._levels, key=lambda one: one.work)
+            before = budget.work
             budget.work -= _LEAST_WORK
             aim = bound if level.missed < bound else (level.missed + known) // 2
             placed = self._dive(level, aim, budget)
+            level.work += before - budget.work
             load = None
             if placed is not None:
                 load = max(loads(level.graph.problem, placed))

@@ -1,4 +1,4 @@
-"""Bounds of free placements: what heavy items cost together, prices, and CP-SAT on all items, in turns."""
+"""Bounds of free placements: what heavy items cost together, prices or shares, and CP-SAT on all items, in turns."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from partitioner.planner.max_load.cp import run_model
 from partitioner.planner.max_load.free import FreeModel, in_order
 from partitioner.planner.max_load.incumbent import Budget, Incumbent
 from partitioner.planner.max_load.prices import PriceBound
-from partitioner.planner.max_load.share import raise_by_counts, raise_by_shares
+from partitioner.planner.max_load.share import ShareBound, raise_by_counts
 
 _PRICES = 0.6
-"""The part of the work that goes into prices, as long as these may tell more."""
+"""The part of the work that goes into prices, or shares where there are none, as long as these may tell more."""
 
 
 class FreeProof:
@@ -24,6 +24,7 @@ class FreeProof:
         """Nothing is done yet."""
         self._problem = problem
         self._prices: PriceBound | None = None
+        self._shares = ShareBound(problem)
         self.budget = budget
 
     def run(self, incumbent: Incumbent, known: MaxLoadAnswer, upper_bound: int, work: float) -> None:
@@ -32,9 +33,10 @@ class FreeProof:
         raise_by_counts(self._problem, incumbent, upper_bound, self.budget)
         if self._prices is None:
             self._prices = PriceBound(self._problem, self.budget)
-            if self._prices.is_done:
-                raise_by_shares(self._problem, incumbent, upper_bound, self.budget)
-        self._prices.run(incumbent, upper_bound, self.budget, _PRICES * work)
+        if self._prices.has_row:
+            self._prices.run(incumbent, upper_bound, self.budget, _PRICES * work)
+        else:
+            self._shares.run(incumbent, upper_bound, self.budget, _PRICES * work)
         if incumbent.is_settled:
             return
         model = FreeModel(self._problem, known.lower_bound, upper_bound)

@@ -41,7 +41,8 @@ class PriceBound:
     """Bisects for the least load at which no prices refute that the accelerators hold everything.
 
     Attributes:
-        is_done: Whether prices can do no more, or the items have no narrow row.
+        has_row: Whether the items have a narrow row; without, prices tell nothing.
+        is_done: Whether prices can do no more.
     """
 
     def __init__(self, problem: MaxLoadProblem, budget: Budget) -> None:
@@ -56,7 +57,8 @@ class PriceBound:
         self._sets: dict[tuple[int, ...], int] = {}
         self._possible: int | None = None
         self._program: _Program | None = None
-        self.is_done = self._row is None
+        self.has_row = self._row is not None
+        self.is_done = not self.has_row
 
     def run(self, incumbent: Incumbent, upper_bound: int, budget: Budget, work: float) -> None:
         """Raise the bound for so much work; a load of `upper_bound` is known to be possible."""

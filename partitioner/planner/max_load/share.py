@@ -97,25 +97,35 @@ def raise_by_counts(problem: MaxLoadProblem, incumbent: Incumbent, upper_bound: 
         incumbent.raise_bound(upper_bound if status == cp_model.INFEASIBLE else bound)
 
 
-def raise_by_shares(problem: MaxLoadProblem, incumbent: Incumbent, upper_bound: int, budget: Budget) -> None:
-    """Bisect for the least load at which accelerators can hold all the work, if each holds the most that any can."""
-    work = [item.accelerator_cost for item in problem.items]
-    low, high = incumbent.lower_bound, upper_bound
-    if not any(work) or all(device.is_cpu for device in problem.devices):
-        return
-    for _ in range(_BISECTIONS):
-        if incumbent.is_settled or budget.is_spent or high - low <= 1:
-            return
-        middle = (low + high) // 2
-        model = _OneAccelerator(problem)
-        model.cp.add(model.load <= middle)
-        model.cp.maximize(model.worth(work))
-        status, most = model.solve(_SHARE_WORK, budget)
-        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) and most < _share(problem, work, middle):
-            low = middle
-            incumbent.raise_bound(low + 1)
-        else:
-            high = middle
+class ShareBound:
+    """Bisects for the least load at which accelerators can hold all the work, if each holds the most that any can."""
+
+    def __init__(self, problem: MaxLoadProblem) -> None:
+        """Nothing is done yet."""
+        self._problem = problem
+        self._work = [item.accelerator_cost for item in problem.items]
+        self._possible: int | None = None
+        can_tell = any(self._work) and not all(device.is_cpu for device in problem.devices)
+        self._left = _BISECTIONS if can_tell else 0
+
+    def run(self, incumbent: Incumbent, upper_bound: int, budget: Budget, work: float) -> None:
+        """Raise the bound in steps that need no more than so much work; none may be left."""
+        end = budget.work - work
+        while self._left and budget.work - end >= _SHARE_WORK and not (incumbent.is_settled or budget.is_spent):
+            self._left -= 1
+            low, high = incumbent.lower_bound, min(self._possible or upper_bound, upper_bound)
+            if high - low <= 1:
+                return
+            middle = (low + high) // 2
+            model = _OneAccelerator(self._problem)
+            model.cp.add(model.load <= middle)
+            model.cp.maximize(model.worth(self._work))
+            status, most = model.solve(_SHARE_WORK, budget)
+            is_known = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+            if is_known and most < _share(self._problem, self._work, middle):
+                incumbent.raise_bound(middle + 1)
+            else:
+                self._possible = middle
 
 
 def _ones(problem: MaxLoadProblem, items: Sequence[int]) -> list[int]:
