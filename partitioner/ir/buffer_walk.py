@@ -69,6 +69,7 @@ def walk(
     aliases: Mapping[str, str],
     size_bytes: Callable[[str], int],
     scratch_bytes: Mapping[str, int] | None = None,
+    overlapping: bool = False,
 ) -> Walk:
     """Run ops one by one: outputs are taken when an op starts, what nobody needs any more is let go when it ends.
 
@@ -81,6 +82,8 @@ def walk(
         aliases: Tensors that are read in place of others.
         size_bytes: Bytes of a tensor's buffer.
         scratch_bytes: What ops take for themselves while they run; it counts as part of their output.
+        overlapping: Whether an op may still run when the next one starts. An output is then written over an input only
+            if all others that read it are ops whose results are read here too.
     """
     scratch = scratch_bytes or {}
     names = list(order)
@@ -90,6 +93,7 @@ def walk(
     }
     readers = Counter(buffer for buffers in reads.values() for buffer in buffers)
     staying = {roots.get(name, name) for name in kept}
+    shared = _read_meanwhile(ops, reads, roots) if overlapping else frozenset[tuple[str, str | None]]()
     held: dict[str | None, int] = {}
     changes: list[Change] = []
     now = most = most_after = 0
@@ -97,7 +101,11 @@ def walk(
         made = [output for output in ops[name].outputs if output not in roots and output not in given]
         for output in made:
             size = size_bytes(output)
-            free = [b for b in reads[name] if b in held and held[b] == size and readers[b] == 1 and b not in staying]
+            free = [
+                b
+                for b in reads[name]
+                if b in held and held[b] == size and readers[b] == 1 and b not in staying and (name, b) not in shared
+            ]
             if free and may_overwrite(ops[name].type):
                 now -= held.pop(free[0])
                 changes.append((index, free[0] or "", -size))
@@ -119,3 +127,21 @@ def walk(
                 now -= size
                 changes.append((index, buffer, -size))
     return Walk(changes=changes, most_bytes=most, most_after=most_after)
+
+
+def _read_meanwhile(
+    ops: Mapping[str, Runs], reads: Mapping[str, Sequence[str | None]], roots: Mapping[str, str | None]
+) -> frozenset[tuple[str, str | None]]:
+    """Ops, and buffers that they read while another may; what only passes buffers on takes no time."""
+    readers: dict[str | None, set[str]] = {}
+    maker: dict[str | None, str] = {}
+    for name, buffers in reads.items():
+        maker.update(dict.fromkeys(ops[name].outputs, name))
+        if not ops[name].outputs or any(output not in roots for output in ops[name].outputs):
+            for buffer in buffers:
+                readers.setdefault(buffer, set()).add(name)
+    found = set()
+    for name, buffers in reads.items():
+        before = {maker[buffer] for buffer in buffers if buffer in maker}
+        found.update((name, buffer) for buffer in buffers if readers.get(buffer, set()) - before - {name})
+    return frozenset(found)

@@ -91,6 +91,7 @@ class _Layout:
 
     def __init__(self, costed: CostedGraph, buffers: Buffers, placement: Mapping[str, int]) -> None:
         self._graph, self._buffers, self._placement = costed.graph, buffers, placement
+        self._inter_op_threads = costed.kernels.inter_op_threads
         self.kinds = [DeviceName.parse(placed.name).type for placed in costed.topology.devices]
         self._roots: list[dict[str, str | None]] = [{} for _ in self.kinds]
         for name in buffers.passes_on:
@@ -140,6 +141,7 @@ class _Layout:
             aliases={},
             size_bytes=self._buffers.sizes[self.kinds[device]].__getitem__,
             scratch_bytes=self._buffers.scratch[self.kinds[device]],
+            overlapping=self.kinds[device] == "CPU" and self._inter_op_threads > 1,
         )
 
     def use(

@@ -9,15 +9,14 @@ from partitioner.ir.buffer_walk import Walk, walk
 from partitioner.ir.op_graph import OpGraph
 
 
-def run(graph: OpGraph, order: list[str] | None = None, *, kept=(), given=(), roots=None, aliases=None) -> Walk:
+def run(graph: OpGraph, order: list[str] | None = None, *, kept=(), given=(), **how) -> Walk:
     return walk(
         graph.op,
         order or [op.name for op in graph.ops],
         given=given,
         kept=kept,
-        roots=roots or {},
-        aliases=aliases or {},
         size_bytes=lambda name: graph.tensor[name].size_bytes,
+        **{"roots": {}, "aliases": {}} | how,
     )
 
 
@@ -57,6 +56,18 @@ def test_an_input_of_the_same_size_that_nobody_else_needs_is_written_over() -> N
     assert run(graph).most_bytes == 2048
     # The caller still needs a, or has it from before.
     assert run(graph, ["a", "over"], kept=["a:0"]).most_bytes == 2048
+
+
+def test_what_another_op_may_still_read_is_not_written_over() -> None:
+    """`gate` reads a, and may run beside `half`; `both` reads what they make, and can come only after them."""
+    made = Builder()
+    made.add("a", 1.0, size_bytes=1024, type="MatMul")
+    made.add("half", 1.0, "a", size_bytes=1024, type="Mul")
+    made.add("gate", 1.0, "a", size_bytes=1024, type="Erf")
+    made.add("both", 1.0, "half", "gate", size_bytes=1024, type="Mul")
+    assert run(made.graph()).most_bytes == 2048
+    assert run(made.graph(), overlapping=True).most_bytes == 3072
+    assert run(made.graph(), overlapping=True, roots={"half:0": "a:0"}).most_bytes == 2048
 
 
 def test_another_name_keeps_the_buffer() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import networkx as nx
 from graphs import Builder, random_graphs
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cost_models.specs import TensorSpec
 from partitioner.ir.op_graph import Phase
@@ -107,3 +108,29 @@ def test_nothing_waits_in_a_circle_and_everything_far_before_has_ended(made: Bui
         assert len(ready) - len(updates) <= ahead
         assert len(updates) <= ahead_of_updates
         done.append(ready[-1])
+
+
+@settings(deadline=None, derandomize=True, max_examples=50, database=None)
+@given(random_graphs(max_ops=14), st.lists(st.sampled_from(["CPU:0", "CPU:1", "GPU:0"]), min_size=14, max_size=14))
+def test_cpus_hold_their_own_ops_to_one_order_and_do_not_wait_for_each_other(made: Builder, places: list[str]) -> None:
+    graph, ahead = made.graph(), 2
+    device = {op.name: f"/job:localhost/device:{place}" for op, place in zip(graph.ops, places, strict=False)}
+    found = run_ahead_limits(graph, list(device), order=Order(ahead=ahead, ahead_of_updates=ahead), placement=device)
+    edges = graph.to_networkx()
+    for name, sources in found.items():
+        edges.add_edges_from((source, name) for source in sources)
+        assert {device[source] for source in sources} == {device[name]}
+        assert keeps_order(device[name])
+    assert nx.is_directed_acyclic_graph(edges)
+    for place in ("CPU:0", "CPU:1"):
+        held = [op.name for op in graph.ops if op.phase is not Phase.UPDATE and device[op.name].endswith(place)]
+        for index, name in enumerate(held):
+            assert nx.ancestors(edges, name).issuperset(held[: max(0, index - ahead + 1)])
+
+
+def test_what_only_a_host_can_run_is_left_alone() -> None:
+    made = Builder()
+    for index in range(6):
+        made.add(f"o{index}", 1.0)
+    made.ops = [replace(op, host_only=True) for op in made.ops]
+    assert not limits(made, Order(ahead=1))

@@ -19,7 +19,8 @@ _HEAVIEST = 0.35
 """How much of the best load known one coarse item may weigh."""
 
 _DIVES = 0.7
-"""The part of the work that goes into dives; the rest improves what they found."""
+_FEWEST_DIVES = 0.1
+"""The part of the work that goes into dives, at first and after rounds that found nothing better; the rest improves."""
 
 _TRAJECTORIES = 2
 _STEP_WORK = 0.5
@@ -38,6 +39,7 @@ class FreeSearch:
         self._diver: Diver | None = None
         self._starts: dict[tuple[int, ...], int] = {}
         self._trajectories: list[Neighbourhood] = []
+        self._dives = _DIVES
         self.budget = budget
 
     def run(self, incumbent: Incumbent, known: MaxLoadAnswer, upper_bound: int, work: float) -> None:
@@ -49,8 +51,12 @@ class FreeSearch:
             heaviest = int(_HEAVIEST * upper_bound)
             self._diver = Diver(self._problem, heaviest, self._problem.seed, self.budget)
             self._place_coarsely(incumbent, known.lower_bound, upper_bound, heaviest)
-        self._note(incumbent, self._diver.run(incumbent, known.lower_bound, upper_bound, self.budget, _DIVES * work))
+        before = min(self._starts.values(), default=upper_bound)
+        found = self._diver.run(incumbent, known.lower_bound, upper_bound, self.budget, self._dives * work)
+        self._note(incumbent, found)
         best = sorted(self._starts, key=lambda start: self._starts[start])[:_TRAJECTORIES]
+        is_better = bool(best) and self._starts[best[0]] < before
+        self._dives = _DIVES if is_better else max(_FEWEST_DIVES, self._dives / 2)
         for trajectory in self._trajectories:
             if best and trajectory.load > self._starts[best[0]]:
                 trajectory.restart(best[0])

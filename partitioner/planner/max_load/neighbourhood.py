@@ -16,6 +16,12 @@ from partitioner.planner.max_load.loads import loads
 _LEAST_WORK = 0.005
 """What a step counts at least, in CP-SAT's deterministic units: building its model takes time too."""
 
+_FREE, _LEAST_FREE, _MOST_FREE = 120, 40, 600
+_MORE, _LESS = 1.25, 0.8
+"""How many items are placed anew: more after a step that was soon done in vain, fewer after one that was cut off."""
+
+_SOON = 0.2
+
 
 class Neighbourhood:
     """One trajectory of improvements from a start. Its steps depend on the seed and on nothing else.
@@ -26,10 +32,10 @@ class Neighbourhood:
         work: Deterministic work done, in CP-SAT's units.
     """
 
-    def __init__(self, problem: MaxLoadProblem, assignment: Sequence[int], seed: int, max_free: int = 120) -> None:
+    def __init__(self, problem: MaxLoadProblem, assignment: Sequence[int], seed: int) -> None:
         self._problem = problem
         self._random = random.Random(seed)
-        self._max_free = max_free
+        self._max_free = _FREE
         self._touching: list[list[int]] = [[] for _ in problem.items]
         for index, value in enumerate(problem.values):
             for item in value.items:
@@ -122,6 +128,11 @@ class Neighbourhood:
         solver = make_solver(work=work, seconds=seconds, seed=self._random.randrange(2**31))
         status = solver.solve(model.cp)
         self.work += max(solver.response_proto.deterministic_time, _LEAST_WORK)
+        if status == cp_model.OPTIMAL:
+            if solver.response_proto.deterministic_time < _SOON * work:
+                self._max_free = min(_MOST_FREE, int(_MORE * self._max_free))
+        else:
+            self._max_free = max(_LEAST_FREE, int(_LESS * self._max_free))
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return None
         lifted = merged.lift(model.assignment(solver))
