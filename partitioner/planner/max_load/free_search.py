@@ -20,7 +20,8 @@ _HEAVIEST = 0.35
 
 _DIVES = 0.7
 _FEWEST_DIVES = 0.1
-"""The part of the work that goes into dives, at first and after rounds that found nothing better; the rest improves."""
+"""The part of the work that goes into dives; the rest improves what is known. It becomes less, down to this, after each
+round in which only improving was of use."""
 
 _TRAJECTORIES = 2
 _STEP_WORK = 0.5
@@ -44,26 +45,28 @@ class FreeSearch:
 
     def run(self, incumbent: Incumbent, known: MaxLoadAnswer, upper_bound: int, work: float) -> None:
         """Search for so much work; what is found goes to the incumbent."""
-        end = self.budget.work - work
         if known.assignment is not None:
             self._starts[known.assignment] = upper_bound
         if self._diver is None:
             heaviest = int(_HEAVIEST * upper_bound)
             self._diver = Diver(self._problem, heaviest, self._problem.seed, self.budget)
             self._place_coarsely(incumbent, known.lower_bound, upper_bound, heaviest)
-        before = min(self._starts.values(), default=upper_bound)
+        known_load = min(self._starts.values(), default=upper_bound)
         found = self._diver.run(incumbent, known.lower_bound, upper_bound, self.budget, self._dives * work)
         self._note(incumbent, found)
         best = sorted(self._starts, key=lambda start: self._starts[start])[:_TRAJECTORIES]
-        is_better = bool(best) and self._starts[best[0]] < before
-        self._dives = _DIVES if is_better else max(_FEWEST_DIVES, self._dives / 2)
+        dived_to = min(self._starts.values(), default=upper_bound)
         for trajectory in self._trajectories:
             if best and trajectory.load > self._starts[best[0]]:
                 trajectory.restart(best[0])
         if not self._trajectories:
             seed = self._problem.seed
             self._trajectories = [Neighbourhood(self._problem, start, seed + i) for i, start in enumerate(best)]
-        self._improve(incumbent, self.budget.work - end)
+        # The last dive may have taken more than its part.
+        self._improve(incumbent, (1 - self._dives) * work)
+        improved_to = min((trajectory.load for trajectory in self._trajectories), default=upper_bound)
+        only_improving = improved_to < dived_to == known_load
+        self._dives = max(_FEWEST_DIVES, self._dives / 2) if only_improving else _DIVES
 
     def _note(self, incumbent: Incumbent, found: Mapping[tuple[int, ...], str]) -> None:
         for assignment, method in found.items():

@@ -20,10 +20,10 @@ from partitioner.planner.max_load.share import raise_by_counts, raise_by_items
 from partitioner.planner.max_load.stages import StageModel
 from partitioner.planner.max_load.start import first_fit
 
-_WORK_PER_SECOND = 0.4
+_WORK_PER_SECOND = 0.5
 """Work granted to each of the two threads per second of the time limit, in CP-SAT's deterministic units.
 
-A quiet machine does 0.3 to 0.55 in a second, so where it is quiet it is mostly the work that ends a run.
+A quiet machine does 0.3 to 0.6 in a second, so where it is quiet it is often the work that ends a run.
 """
 
 _FIRST_ROUND = 1.0
