@@ -68,7 +68,7 @@ def with_memory(
         costed: What was simulated.
         buffers: Of `costed`.
         placement: Index of a device for every op.
-        began: What each device did, in the order in which it was done, and in how many seconds it began.
+        began: What each device did and in how many seconds it began, in the order in which it ended.
     """
     layout = _Layout(costed, buffers, placement)
     on_cpu = []
