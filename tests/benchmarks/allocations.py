@@ -109,9 +109,11 @@ def _read(events: Sequence[Event]) -> Profile:
             found.calls.append(Call(name=_short(stats["name"]), start=start, end=event.end))
         elif event.name == "MemoryAllocation":
             size = allocated_bytes(stats["requested_bytes"], "CPU")
-            made = Allocation(
-                op=stats.get("tf_op", ""), run=stats.get("id", 0), start=event.start, end=last, size_bytes=size
-            )
+            op, run = stats.get("tf_op", ""), stats.get("id", 0)
+            if not op and thread in starting and event.start <= starting[thread].end:
+                # What XLA compiled asks for itself, for the op that calls it.
+                op, run = starting[thread].stats["name"], starting[thread].stats["step_id"]
+            made = Allocation(op=op, run=run, start=event.start, end=last, size_bytes=size)
             live[stats["addr"]] = made
             found.allocations.append(made)
         elif event.name == "MemoryDeallocation":

@@ -55,7 +55,11 @@ def _peaks_in_one_piece(step: CapturedStep, placement: Mapping[str, str], profil
     allocations = [*batch, *profile.allocations]
     made = {(one.op, one.size_bytes): one for one in allocations}
     behind: dict[str, Allocation] = {}
-    spans = {id(one): {placement[one.op]: (one.start, one.start)} for one in allocations if one.op in placement}
+    spans = {
+        id(one): {placement[op]: (one.start, one.start)}
+        for one in allocations
+        if (op := _op_of(one.op, placement)) is not None
+    }
     for one in batch:
         spans[id(one)] = {placement[one.op]: (one.start, one.end)}
     for op in step.graph.ops:
@@ -78,9 +82,17 @@ def _peaks_in_one_piece(step: CapturedStep, placement: Mapping[str, str], profil
         for device, (start, end) in of_buffer.items():
             _hold(changes[device], start, end if len(of_buffer) > 1 else one.end, one.size_bytes)
     for gone in profile.released:
-        if gone.op in placement:
-            _hold(changes[placement[gone.op]], gone.end, _FOREVER, -gone.size_bytes)
+        op = _op_of(gone.op, placement)
+        if op is not None:
+            _hold(changes[placement[op]], gone.end, _FOREVER, -gone.size_bytes)
     return {device: _most(found) for device, found in changes.items()}
+
+
+def _op_of(name: str, placement: Mapping[str, str]) -> str | None:
+    """The op of the step that one in a function is part of: of a loop, whose name comes before theirs."""
+    while name and name not in placement:
+        name = name.rpartition("/")[0]
+    return name or None
 
 
 def _hold(changes: Counter[int], start: int, end: int, size_bytes: int) -> None:
