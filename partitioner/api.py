@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -79,6 +80,9 @@ InputShape = Sequence[int] | Mapping[str, Sequence[int]] | None
 
 
 # The measured costs it was planned with, if any.
+_LEAST_SEARCH_SECONDS = 30.0
+_SHARE_OF_TRACING_AND_SEARCH = 0.9
+"""What tracing leaves the search of its time limit, and what both have of it: the plan must be told too."""
 _last_costs: weakref.WeakKeyDictionary[Any, MeasuredCosts | None] = weakref.WeakKeyDictionary()
 
 
@@ -180,8 +184,9 @@ def plan(
         optimizer: Name of a Keras optimizer, in place of the compiled one; Adam where there is neither.
         example_inputs: A batch of inputs, to tell their shapes and dtypes.
         example_targets: A batch of targets, where the loss does not tell their shapes.
-        time_limit: Seconds for the search, which then ends with the best found. The model is traced before, and what
-            `what_if` and refusals plan beside it has its own time.
+        time_limit: Seconds for tracing the model and the search, which then ends with the best found; the search has 30
+            of them, or all if there are fewer. Measuring, and what `what_if` and refusals plan beside, have time of
+            their own.
         seed: Of the solver; the same seed gives the same plan.
         source: Where the model came from, for the record.
         what_if: Whether to plan anew for one more device, twice the bandwidth of links, and 1 GiB more where it is
@@ -223,7 +228,9 @@ def plan(
     )
     trained = training_objective(model, loss=loss, optimizer=optimizer) if training else None
     x = input_specs(model, _input_shapes(input_shape), example_inputs)
+    began = time.monotonic()
     step = first_step(model, x, example_targets, trained, batch_size)
+    tracing_seconds = time.monotonic() - began
     counts = allowed_counts(step, microbatches)
     is_open = chosen is Strategy.AUTO and replicas == "auto"
     shapes = candidates(machines, most_replicas=batch_size) if is_open and not uncuttable(step) else ()
@@ -258,9 +265,9 @@ def plan(
         seed=seed,
     )
 
-    def decide(planner: ShapePlanner) -> Shape:
-        """What was asked for, with this planner's devices, requirements and time limit."""
-        planner = planner.started()
+    def decide(planner: ShapePlanner, seconds: float | None = None) -> Shape:
+        """What was asked for, with this planner's devices and requirements, and its time limit or so many seconds."""
+        planner = planner.started(seconds)
         if is_open:
             return best_strategy(
                 planner,
@@ -272,7 +279,8 @@ def plan(
         return planner(chosen, runs)
 
     try:
-        best = decide(plan_shape)
+        left = _SHARE_OF_TRACING_AND_SEARCH * time_limit - tracing_seconds
+        best = decide(plan_shape, max(min(time_limit, _LEAST_SEARCH_SECONDS), left))
     except OutOfMemoryError as error:
         raise explained(error, plan_shape, decide, groups) from error
     gains = gains_of(plan_shape, decide, best) if what_if else ()

@@ -257,3 +257,20 @@ def test_a_batch_that_the_microbatches_do_not_divide_is_planned_and_run_exactly(
     model, twin = built
     placed = partitioner.place(twin, planned(twin, batch_size=13, microbatches=microbatches, pins={}))
     np.testing.assert_allclose(losses(placed, 13), losses(model, 13), rtol=1e-6)
+
+
+def test_fewer_stages_than_devices_are_no_want_of_memory() -> None:
+    """It was told that three small layers do not fit on eight GPUs of 80 GiB."""
+    keras.utils.set_random_seed(3)
+    sizes = (16, 16, models.CLASSES)
+    model = keras.Sequential([keras.Input((models.WIDTH,)), *(layers.Dense(size) for size in sizes)])
+    with pytest.raises(UsageError, match=r"stages at most, fewer than 8 devices") as caught:
+        partitioner.plan(
+            models.compiled(model, "adam"),
+            devices="GPU:0-7",
+            hardware="h100-sxm",
+            batch_size=ROWS,
+            strategy="layer-split",
+            microbatches=4,
+        )
+    assert "--strategy auto" in caught.value.help

@@ -265,7 +265,8 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         type=_seconds,
         default=60.0,
         metavar="SECONDS",
-        help="for the search, which then ends with the best found (default: %(default)g)",
+        help="for tracing and the search, which then ends with the best found; it has at least 30, or all of fewer "
+        "(default: %(default)g)",
     )
     group.add_argument(
         "--what-if",

@@ -172,10 +172,10 @@ class ShapePlanner:
         other.time_limit_seconds = min(seconds, self.time_limit_seconds)
         return other
 
-    def started(self) -> ShapePlanner:
-        """One whose time begins now."""
+    def started(self, seconds: float | None = None) -> ShapePlanner:
+        """One whose time begins now, and ends with its limit or in so many seconds."""
         other = copy(self)
-        other.deadline = Deadline.after(self.time_limit_seconds)
+        other.deadline = Deadline.after(self.time_limit_seconds if seconds is None else seconds)
         return other
 
     def with_share(self, share: float) -> ShapePlanner:

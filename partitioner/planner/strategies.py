@@ -19,8 +19,11 @@ from partitioner.planner.shapes import Shape, ShapePlanner
 _MOST_PER_REPLICA = 8
 _MANY = 16
 _SAME = 1 + 1e-9
-# Of the time, for what is not replicated.
+# Of the time, for what is not replicated; and of many devices, where replicas of some are what matters most.
 _SHARE_OF_ONE = 0.75
+_SHARE_OF_ONE_OF_MANY = 0.25
+# Of the time left then, for one shape of several devices: the next have less each, but none is left out for one.
+_SHARE_OF_SHAPE = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,8 @@ def best_strategy(plan: ShapePlanner, *, microbatches: int | str, coupling: Sequ
         UsageError: The requirements do not go with the devices.
     """
     has_others = len(plan.machines.devices) > 1 and is_cuttable and not plan.tells_devices_apart
-    alone = _one_replica(plan.with_share(_SHARE_OF_ONE) if has_others else plan)
+    share = _SHARE_OF_ONE_OF_MANY if len(plan.machines.devices) > _MANY else _SHARE_OF_ONE
+    alone = _one_replica(plan.with_share(share) if has_others else plan)
     families: list[_Family] = []
     notes: list[str] = []
     if has_others:
@@ -154,8 +158,9 @@ def _best(plan: ShapePlanner, strategy: Strategy, shapes: Sequence[Groups], note
         if plan.deadline.is_over:
             num_late += len(known) - index
             break
+        is_simple = len(groups[0]) == 1 or len(plan.machines.devices) <= _MANY
         try:
-            shape = plan(strategy, groups, advises=False)
+            shape = (plan if is_simple else plan.with_share(_SHARE_OF_SHAPE))(strategy, groups, advises=False)
         except UsageError:  # more devices than parts, say
             continue
         except InfeasibleError:

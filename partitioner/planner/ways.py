@@ -101,8 +101,18 @@ class Ways:
 
     def refusal(self) -> UsageError | None:
         """Why the step cannot run in stages at all, where it must."""
-        if self.microbatching is None or self.judge is None or self.allows_plain or self.judge.ways():
+        if self.microbatching is None or self.judge is None or self.allows_plain:
             return None
+        num_devices = len(self.costed.topology.devices)
+        if ways := self.judge.ways():
+            most = max(len(set(way.assignment)) for way in ways)
+            if self.strategy is not Strategy.LAYER_SPLIT or most == num_devices or self.deadline.is_over:
+                return None
+            return UsageError(
+                f"the step runs in {most} stages at most, fewer than {num_devices} devices",
+                notes=[f"{len(self.coarsening.items)} parts; what runs backwards goes with what it is the gradient of"],
+                help=f"give at most {most} devices (to each replica), or --strategy auto",
+            )
         if self.judge.refusal is not None or self.deadline.is_over:
             return self.judge.refusal
         counts = ", ".join(map(str, self.microbatching.counts))
@@ -110,7 +120,7 @@ class Ways:
         return UsageError(
             f"a batch of {self.costed.graph.batch_size} rows cannot pass in {counts} microbatches "
             f"with the schedule {schedules}",
-            notes=[f"{len(self.costed.topology.devices)} devices, {len(self.coarsening.items)} parts"],
+            notes=[f"{num_devices} devices, {len(self.coarsening.items)} parts"],
             help="--microbatches auto --schedule auto",
         )
 
