@@ -13,6 +13,7 @@ import pytest
 
 from partitioner.cli import main
 from partitioner.ir.plan import Origin, PlanDocument
+from partitioner.report.dot import to_dot
 
 SMALL = str(Path(__file__).parent / "cli_models/small.py")
 NAMED = ("--hardware", "h100-sxm", "--link", "nvlink4")
@@ -117,3 +118,16 @@ def test_512_devices_take_few_lines(run: Run) -> None:
         ("infiniband-ndr", 0, 64),
     ]
     assert "64 shared uplinks" in report
+
+
+def test_of_many_replicas_that_do_the_same_one_is_told_and_drawn(run: Run) -> None:
+    """A plan of 128 replicas of four devices filled more than 8,000 lines."""
+    plan, report = run("--devices", "GPU:0-15", *NAMED, "--strategy", "mirrored", "--batch-size", "64", "--dry-run")
+    assert plan.num_replicas == 16
+    assert len(report.splitlines()) < 80
+    assert "stages (estimated, of replica 0 as of all)" in report
+    assert "memory at the peak (estimated, of replica 0 as of all)" in report
+    assert "replica 15" not in report
+    picture = to_dot(plan)
+    assert "replica 0 of 16, which are alike" in picture
+    assert picture.count("subgraph cluster_device") == 1

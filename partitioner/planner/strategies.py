@@ -22,7 +22,9 @@ _SAME = 1 + 1e-9
 # Of the time, for what is not replicated; and of many devices, where replicas of some are what matters most.
 _SHARE_OF_ONE = 0.75
 _SHARE_OF_ONE_OF_MANY = 0.25
-# Of the time left then, for one shape of several devices: the next have less each, but none is left out for one.
+# Of the time left then, for replicas of one device each; and of what these leave, for one shape of several, so that the
+# first does not take it all.
+_SHARE_OF_MIRRORED = 0.35
 _SHARE_OF_SHAPE = 0.3
 
 
@@ -55,8 +57,8 @@ def best_strategy(plan: ShapePlanner, *, microbatches: int | str, coupling: Sequ
         UsageError: The requirements do not go with the devices.
     """
     has_others = len(plan.machines.devices) > 1 and is_cuttable and not plan.tells_devices_apart
-    share = _SHARE_OF_ONE_OF_MANY if len(plan.machines.devices) > _MANY else _SHARE_OF_ONE
-    alone = _one_replica(plan.with_share(share) if has_others else plan)
+    is_large = len(plan.machines.devices) > _MANY
+    alone = _one_replica(plan.with_share(_SHARE_OF_ONE_OF_MANY if is_large else _SHARE_OF_ONE) if has_others else plan)
     families: list[_Family] = []
     notes: list[str] = []
     if has_others:
@@ -68,7 +70,8 @@ def best_strategy(plan: ShapePlanner, *, microbatches: int | str, coupling: Sequ
             notes.append(f"{unlike} are not alike, so that no replicas were considered that do the same on them")
         mirrored = [groups for groups in even if len(groups[0]) == 1]
         mixed = [groups for groups in even if len(groups[0]) > 1]
-        found = [_best(plan, Strategy.MIRRORED, mirrored[:1] if coupling else mirrored, notes)]
+        on_one = plan.with_share(_SHARE_OF_MIRRORED) if is_large else plan
+        found = [_best(on_one, Strategy.MIRRORED, mirrored[:1] if coupling else mirrored, notes)]
         found += [] if coupling else [_best(plan, Strategy.MIXED, mixed, notes)]
         families = [family for family in found if family is not None]
     elif plan.tells_devices_apart and len(plan.machines.devices) > 1:

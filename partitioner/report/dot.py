@@ -15,6 +15,7 @@ from partitioner.ir.plan import PlanDocument, Stage
 from partitioner.ir.units import format_bytes, format_bytes_of, format_seconds
 from partitioner.report.boxes import Arrow, Box, draw_boxes
 from partitioner.report.cost_graph import verdict_line
+from partitioner.report.first_replica import of_first_replica, shows_first_only
 from partitioner.report.microbatches import is_staged, passing
 
 # Colours that colour-blind people tell apart, in print too: M. Okabe and K. Ito, "Color Universal Design",
@@ -54,6 +55,7 @@ def to_dot(
     if rankdir not in ("TB", "LR", "BT", "RL"):
         raise ValueError(f"rankdir is {rankdir!r}, expected TB, LR, BT or RL")
     detail = Detail(detail)
+    plan = of_first_replica(plan) if shows_first_only(plan) else plan
     fold = detail is Detail.CHAINS or (detail is Detail.AUTO and len(plan.layers) > _MAX_SINGLE_BOXES)
     picture = draw_boxes(plan, fold=fold)
     graph = _empty_graph(plan, rankdir)
@@ -86,6 +88,8 @@ def _empty_graph(plan: PlanDocument, rankdir: str) -> pydot.Dot:
     if plan.cost_graph is not None:
         step = _text(verdict_line(plan, plan.cost_graph))
     lines = [f"<b>{_text(plan.model.name)}</b>", step]
+    if shows_first_only(plan):
+        lines.append(f"replica 0 of {plan.num_replicas}, which are alike")
     if passed := passing(plan):
         lines.append(_text(passed))
     if len(plan.used_devices) > 1:

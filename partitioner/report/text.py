@@ -27,12 +27,14 @@ from partitioner.report.basis import basis, device_rows, link_rows
 from partitioner.report.boxes import layer_runs
 from partitioner.report.checks import verification_lines
 from partitioner.report.cost_graph import load_rows, opening_line, solver_lines, verdict_line
+from partitioner.report.first_replica import of_first_replica, shows_first_only
 from partitioner.report.memory import PURPOSES, curves, headroom, largest_lines, purposes, reserved_line
 from partitioner.report.microbatches import best_ways, idle_sentence, is_chosen, is_staged
 from partitioner.report.timeline import Timeline, draw_timeline
 from partitioner.report.verdict import headline, reasons, short_names
 from partitioner.report.what_if import what_if_rows
 
+_OF_FIRST = ", of replica 0 as of all"
 _MAX_LISTED = 12
 _MAX_TIMELINE_COLUMNS = 72
 _MIN_TIMELINE_COLUMNS = 16
@@ -93,16 +95,16 @@ def _sections(plan: PlanDocument, files: Sequence[str | Path], width: int) -> It
         yield from _cost_graph_sections(plan, plan.cost_graph, files)
         return
     yield "strategy", _lines([headline(plan), *reasons(plan)])
-    yield "stages (estimated)", _stages(plan)
+    shown, of_shown = (of_first_replica(plan), _OF_FIRST) if shows_first_only(plan) else (plan, "")
+    yield f"stages (estimated{of_shown})", _stages(shown)
     yield "step time (estimated)", _baselines(plan)
     if is_staged(plan):
         if plan.considered:
             yield "microbatches (estimated)", _considered(plan)
         if (timeline := draw_timeline(plan, num_columns=_timeline_columns(plan, width))) is not None:
-            of = ", of replica 0 as of all" if plan.num_replicas > 1 else ""
-            yield f"timeline (estimated{of})", _timeline(timeline)
+            yield f"timeline (estimated{_OF_FIRST if plan.num_replicas > 1 else ''})", _timeline(timeline)
     if plan.memory:
-        yield "memory at the peak (estimated)", _memory(plan, num_columns=_timeline_columns(plan, width))
+        yield f"memory at the peak (estimated{of_shown})", _memory(shown, num_columns=_timeline_columns(plan, width))
     yield "solver", _lines(_solver(plan))
     yield from _what_if(plan)
     yield "hardware", _hardware(plan)
