@@ -88,9 +88,8 @@ class MeasuredDevice:
         own = self.ops.get(signature(op))
         if own is not None:
             return own.seconds + self.overhead_seconds
-        return (
-            self._ratio(op.type, cost, dtype, device) * _roofline_seconds(cost, device, dtype) + self.overhead_seconds
-        )
+        work = self._ratio(op.type, cost, dtype, device) * _roofline_seconds(cost, device, dtype)
+        return self._idle_seconds + work + self.overhead_seconds
 
     def has(self, op: OpSpec) -> bool:
         """Whether this very op was measured."""

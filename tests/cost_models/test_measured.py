@@ -95,6 +95,12 @@ def test_ops_that_do_next_to_nothing_tell_nothing_of_large_ones() -> None:
     assert seconds(device({"scalar": ran(1, 1e-6)}), op(16), 2 * 10**9) == pytest.approx(2.0 + 1e-6)
 
 
+def test_an_op_that_did_not_run_takes_what_one_without_work_takes_besides_its_work() -> None:
+    """Bug: ratios were of what ops took beyond that, and then nobody added it, so that small ops took nothing."""
+    known = device({"scalar": ran(1, 0.25), "large": ran(10**9, 2.0 + 0.25)}, overhead=0.5)
+    assert seconds(known, op(16), 2 * 10**9) == pytest.approx(0.25 + 4.0 + 0.5)
+
+
 def test_noise_on_little_work_tells_nothing_of_large_ops() -> None:
     """Bug: one concatenation of a few bytes that was held up made all others take seconds."""
     known = device({"idle": ran(1, 1e-6), "held up": ran(10, 50e-6), "other": ran(10**9, 2.0, type="Relu")})
