@@ -79,10 +79,11 @@ from partitioner.verification import verify_placed
 InputShape = Sequence[int] | Mapping[str, Sequence[int]] | None
 
 
-# The measured costs it was planned with, if any.
 _LEAST_SEARCH_SECONDS = 30.0
 _SHARE_OF_TRACING_AND_SEARCH = 0.85
 """What tracing leaves the search of its time limit, and what both have of it: the plan must be told too."""
+
+# The measured costs it was planned with, if any.
 _last_costs: weakref.WeakKeyDictionary[Any, MeasuredCosts | None] = weakref.WeakKeyDictionary()
 
 

@@ -100,7 +100,7 @@ class Ways:
         return tuple(best[key] for key in sorted(best))
 
     def refusal(self) -> UsageError | None:
-        """Why the step cannot run in stages at all, where it must."""
+        """Why the step cannot run in stages, or not in one on each device, where it must."""
         if self.microbatching is None or self.judge is None or self.allows_plain:
             return None
         num_devices = len(self.costed.topology.devices)
