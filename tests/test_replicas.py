@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -235,6 +235,25 @@ def test_gradients_summed_in_pieces_give_the_same_bits(monkeypatch: pytest.Monke
     assert weights(in_pieces.model).tobytes() == weights(placed.model).tobytes()
     assert relative(weights(in_pieces.model), weights(model)) < TOLERANCE
     assert_identical(in_pieces)
+
+
+def test_gradients_summed_within_processes_first_are_the_same_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As between two processes of two replicas each."""
+
+    def halves(names: Sequence[str]) -> list[list[int]]:
+        places = list(range(len(names)))
+        return [places[:2], places[2:]] if len(names) == 4 else [places]
+
+    x, y = models.vectors(ROWS)
+    model, placed = twins(models.mlp, 4, 1, microbatches=2)
+    monkeypatch.setattr(all_reduce, "equal_hosts", halves)
+    monkeypatch.setattr(all_reduce, "share_memory", lambda devices: False)
+    monkeypatch.setattr(all_reduce, "_LEAST_CUT_BYTES", 0)
+    for one in (model, placed):
+        for _ in range(3):
+            one.train_on_batch(x, y)
+    assert relative(weights(placed.model), weights(model)) < TOLERANCE
+    assert_identical(placed)
 
 
 # -- state -------------------------------------------------------------------------------------------------------------

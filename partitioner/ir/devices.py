@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _LOCAL = ("localhost", 0, 0)
@@ -76,6 +76,18 @@ def share_memory(canonical: Iterable[str]) -> bool:
     """Whether a tensor on one of these devices is on all, with no copy: they are CPU devices of one process."""
     names = [DeviceName.parse(device) for device in canonical]
     return all(name.type == "CPU" for name in names) and len({name.host for name in names}) == 1
+
+
+def equal_hosts(canonical: Sequence[str]) -> list[list[int]]:
+    """Positions of devices by the process they belong to; all together where processes have unlike numbers of them.
+
+    Devices that are one in each process are all together too: nothing is to be done within a process first.
+    """
+    hosts: dict[DeviceName, list[int]] = {}
+    for position, device in enumerate(canonical):
+        hosts.setdefault(DeviceName.parse(device).host, []).append(position)
+    sizes = {len(positions) for positions in hosts.values()}
+    return list(hosts.values()) if len(sizes) == 1 and sizes != {1} else [list(range(len(canonical)))]
 
 
 def short_ranges(canonical: Iterable[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cost_models.topology import Topology
@@ -12,7 +12,7 @@ from partitioner.ir.op_graph import OpGraph
 from partitioner.ir.plan import PlannedAction
 from partitioner.ir.schedule import MemoryUse
 from partitioner.ir.stage_programs import Gather
-from partitioner.planner.exchange_seconds import exchange_seconds, shared_sum_seconds
+from partitioner.planner.exchange_seconds import SumTimes, exchange_rounds, sum_times
 from partitioner.planner.found import Exchange, Found
 
 _UPDATE = "U"
@@ -31,7 +31,8 @@ class AllReduce:
         row_bytes: Of rows of sparse gradients, which every twin gets of all.
         shares_memory: Whether a tensor on one twin is on all: then they sum once, in turns.
         ready_seconds: When the last backward of its stages has ended.
-        seconds: What the exchange takes.
+        times: What the exchange takes alone.
+        waiting_seconds: Until an uplink that it needs is free.
     """
 
     device: str
@@ -40,23 +41,32 @@ class AllReduce:
     row_bytes: int
     shares_memory: bool
     ready_seconds: float
-    seconds: float
+    times: SumTimes
+    waiting_seconds: float = 0.0
 
     @property
     def end_seconds(self) -> float:
         """When every twin has the sums."""
-        return self.ready_seconds + self.seconds
-
-    @property
-    def bytes_per_pair(self) -> int:
-        """What each twin sends to each other: of the sums one part, and of its own gradient another; its rows."""
-        return 2 * self.sum_bytes // len(self.twins) + self.row_bytes
+        return self.ready_seconds + self.waiting_seconds + self.times.seconds
 
     @property
     def buffer_bytes(self) -> int:
         """What a twin holds of the sums and of all rows, beyond its own gradients."""
         sums = self.sum_bytes // len(self.twins) if self.shares_memory else self.sum_bytes
         return sums + self.row_bytes * len(self.twins)
+
+    def exchanges(self, machines: Topology) -> Iterator[Exchange]:
+        """What twins send each other: of the sums a part, and of their own gradients another; their rows."""
+        sums = exchange_rounds(self.sum_bytes, machines, self.twins)
+        groups = [(group, int(2 * one.part_bytes)) for one in sums for group in one.groups]
+        for group, size in [*groups, (self.twins, self.row_bytes)]:
+            if size:
+                yield Exchange(
+                    devices=tuple(machines.devices[index].name for index in group),
+                    bytes_per_pair=size,
+                    start_seconds=self.ready_seconds,
+                    end_seconds=self.end_seconds,
+                )
 
 
 def with_all_reduce(found: Found, graph: OpGraph, machines: Topology, groups: Sequence[Sequence[int]]) -> Found:
@@ -99,15 +109,7 @@ def with_all_reduce(found: Found, graph: OpGraph, machines: Topology, groups: Se
         schedule=staged.schedule,
         solver=replace(found.solver, objective=step, gap=(step - bound) / step if step else 0.0),
         considered=tuple(replace(way, step_seconds=way.step_seconds + delay) for way in found.considered),
-        exchanges=tuple(
-            Exchange(
-                devices=tuple(machines.devices[index].name for index in reduce.twins),
-                bytes_per_pair=reduce.bytes_per_pair,
-                start_seconds=reduce.ready_seconds,
-                end_seconds=reduce.end_seconds,
-            )
-            for reduce in reduces
-        ),
+        exchanges=tuple(exchange for reduce in reduces for exchange in reduce.exchanges(machines)),
     )
 
 
@@ -123,28 +125,34 @@ def _all_reduces(found: Found, graph: OpGraph, machines: Topology, groups: Seque
         sums = sum(tensor[one].size_bytes for one, how in own if how is Gather.SUM)
         rows = sum(tensor[one].size_bytes for one, how in own if how is Gather.CONCAT) * found.num_microbatches
         if sums or rows:
-            whole = sums + rows * len(twins) / 2  # gathering takes half of what summing takes
-            shares = share_memory([machines.devices[index].name for index in twins])
             reduces.append(
                 AllReduce(
                     device=name,
                     twins=twins,
                     sum_bytes=sums,
                     row_bytes=rows,
-                    shares_memory=shares,
+                    shares_memory=share_memory([machines.devices[index].name for index in twins]),
                     ready_seconds=max(
                         action.end_seconds
                         for action in staged.timeline
                         if action.device == name and action.action != _UPDATE
                     ),
-                    seconds=(
-                        shared_sum_seconds(whole, len(own), machines, twins)
-                        if shares
-                        else exchange_seconds(whole, machines, twins)
-                    ),
+                    times=sum_times(sums, rows, num_tensors=len(own), topology=machines, twins=twins),
                 )
             )
-    return reduces
+    return _one_after_the_other(reduces)
+
+
+def _one_after_the_other(reduces: Sequence[AllReduce]) -> list[AllReduce]:
+    """What devices of a host exchange shares its uplink: the first that is ready has it first."""
+    free = [0.0] * max((len(reduce.times.uplink_seconds) for reduce in reduces), default=0)
+    found = []
+    for reduce in sorted(reduces, key=lambda one: one.ready_seconds):
+        taken = reduce.times.uplink_seconds
+        waits = max((free[uplink] - reduce.ready_seconds for uplink, seconds in enumerate(taken) if seconds), default=0)
+        found.append(replace(reduce, waiting_seconds=max(0.0, waits)))
+        free = [max(end, reduce.ready_seconds) + seconds for end, seconds in zip(free, taken, strict=True)]
+    return found
 
 
 def _delayed(action: PlannedAction, delay: float) -> PlannedAction:

@@ -1,42 +1,106 @@
-"""Seconds that replicas take to sum gradients as steps are emitted: all to all, a part of each sum on each twin.
+"""Seconds that replicas take to sum gradients as steps are emitted: a part of each sum on each twin.
 
-Every twin sends every other its part of the values, sums what it gets, and sends the sum to all. What a device sends
+Every twin sends every other its part of the values, sums what it gets, and sends the sum to all. Where processes have
+several twins each, those of a process do so first, and then each with its peers in the others. What a device sends
 over links of one kind leaves it one after the other, as through the port of a switch; uplinks carry what crosses them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from cost_models.communication import transfer_seconds
 from cost_models.hardware import Link
 from cost_models.topology import Topology
+from partitioner.ir.devices import equal_hosts, share_memory
 
 
-def exchange_seconds(size_bytes: float, topology: Topology, twins: Sequence[int]) -> float:
-    """Seconds until every twin has the sums of tensors of this size in all.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """Groups of twins that exchange at the same time: indices of devices, and what each sends each other of its group.
 
-    In each of two rounds every twin sends every other an n-th. Small tensors are summed whole, but twins take turns.
+    A round is run twice, once with parts of what is summed and once with parts of the sums.
     """
-    part = size_bytes / len(twins)
+
+    groups: list[list[int]]
+    part_bytes: float
+
+
+def exchange_rounds(size_bytes: float, topology: Topology, twins: Sequence[int]) -> Iterator[Round]:
+    """Who exchanges what to sum tensors of this size in all: the twins of each process, then each with its peers.
+
+    Small tensors are summed whole, but twins take turns.
+    """
+    hosts = [[twins[place] for place in host] for host in equal_hosts([topology.devices[twin].name for twin in twins])]
+    yield Round(groups=hosts, part_bytes=size_bytes / len(hosts[0]))
+    if len(hosts) > 1:
+        yield Round(groups=[list(peers) for peers in zip(*hosts, strict=True)], part_bytes=size_bytes / len(twins))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumTimes:
+    """Seconds until every twin has all sums if nothing else is sent, and of them those that each uplink is taken."""
+
+    seconds: float
+    uplink_seconds: tuple[float, ...]
+
+
+def sum_times(
+    sum_bytes: float, row_bytes: float, *, num_tensors: int, topology: Topology, twins: Sequence[int]
+) -> SumTimes:
+    """What it takes to sum tensors over twins, and to gather rows.
+
+    Args:
+        sum_bytes: Of the tensors that are summed.
+        row_bytes: Of the rows that each twin has.
+        num_tensors: How many there are of both.
+        topology: The devices.
+        twins: Which of them sum.
+    """
+    within, *between = exchange_rounds(sum_bytes, topology, twins)
+    seconds, taken = 0.0, [0.0] * len(topology.uplinks)
+    far = [*between, *between]
+    if share_memory([topology.devices[twin].name for twin in within.groups[0]]):
+        gathered = row_bytes * len(twins) / 2  # gathering takes half of what summing takes
+        seconds += _shared_seconds(sum_bytes + gathered, num_tensors, topology, within.groups[0])
+    else:
+        far += [within, within, Round(groups=[list(twins)], part_bytes=row_bytes)]
+    for one in filter(lambda one: one.part_bytes, far):
+        uplinks = _uplink_seconds(one, topology)
+        seconds += max([*uplinks, *(_port_seconds(one.part_bytes, topology, group) for group in one.groups)])
+        taken = [before + more for before, more in zip(taken, uplinks, strict=True)]
+    return SumTimes(seconds=seconds, uplink_seconds=tuple(taken))
+
+
+def _uplink_seconds(one: Round, topology: Topology) -> list[float]:
+    """Seconds that each uplink needs for what crosses it in a round; both directions carry as much."""
+    found = []
+    for uplink in topology.uplinks:
+        crossing = 0
+        for group in one.groups:
+            inside = sum(twin in uplink.devices for twin in group)
+            crossing += inside * (len(group) - inside)
+        found.append(transfer_seconds(crossing * one.part_bytes, uplink.link) if crossing else 0.0)
+    return found
+
+
+def _port_seconds(part_bytes: float, topology: Topology, group: Sequence[int]) -> float:
+    """Seconds until the slowest of a group has sent to each other one after the other over links of a kind."""
     slowest = 0.0
-    for source in twins:
+    for source in group:
         row = topology.links[source]
-        links = {id(row[target]): row[target] for target in twins if target != source}
+        links = {id(row[target]): row[target] for target in group if target != source}
         counts: Counter[Link] = Counter()
         # By identity first: of hundreds of links few are different objects, and comparing those takes long.
-        for key, count in Counter(id(row[target]) for target in twins if target != source).items():
+        for key, count in Counter(id(row[target]) for target in group if target != source).items():
             counts[links[key]] += count
-        slowest = max([slowest, *(count * transfer_seconds(part, link) for link, count in counts.items())])
-    for uplink in topology.uplinks:
-        inside = sum(twin in uplink.devices for twin in twins)
-        if crossing := inside * (len(twins) - inside):
-            slowest = max(slowest, transfer_seconds(crossing * part, uplink.link))
-    return 2 * slowest
+        slowest = max([slowest, *(count * transfer_seconds(part_bytes, link) for link, count in counts.items())])
+    return slowest
 
 
-def shared_sum_seconds(size_bytes: float, num_tensors: int, topology: Topology, twins: Sequence[int]) -> float:
+def _shared_seconds(size_bytes: float, num_tensors: int, topology: Topology, twins: Sequence[int]) -> float:
     """Seconds until twins that share memory have summed tensors of this size in all, taking turns at whole ones."""
     device = topology.devices[twins[0]].device
     moved = (len(twins) + 1) * size_bytes

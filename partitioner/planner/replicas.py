@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -152,7 +153,10 @@ def _strategy(groups: Groups) -> Strategy:
 
 def _with_exchange(stages: Sequence[Stage], found: Found) -> list[Stage]:
     """The stages of the first replica; what a device sends to its twins counts for its first stage."""
-    sent = {one.devices[0]: (len(one.devices) - 1) * one.bytes_per_pair for one in found.exchanges}
+    sent = Counter[str]()
+    for exchange in found.exchanges:
+        for device in exchange.devices:
+            sent[device] += (len(exchange.devices) - 1) * exchange.bytes_per_pair
     return [replace(stage, send_bytes=stage.send_bytes + sent.pop(stage.device, 0)) for stage in stages]
 
 

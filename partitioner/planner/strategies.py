@@ -273,7 +273,7 @@ def _efficiency(shape: Shape, baselines: Sequence[Baseline]) -> str:
     if len(shape.groups) == 1:
         return told
     return (
-        f"{told}, if each twin sends each other its part of a stage's gradients when all its backward passes have ended"
+        f"{told}, if twins sum the gradients of a stage when all its backward passes have ended, those of a host first"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -26,9 +27,8 @@ def values_of(count: int, shape: tuple[int, ...]) -> list[np.ndarray]:
     return [generator.standard_normal(shape, np.float32) for _ in range(count)]
 
 
-def reduced(arrays: list[np.ndarray], *, turn: int = 0) -> tuple[list[np.ndarray], Any]:
-    """The sums, and the graph that makes them."""
-    devices = DEVICES[: len(arrays)]
+def graph_of(arrays: list[np.ndarray], devices: list[str], *, turn: int = 0) -> Any:
+    """The function that makes the sums."""
 
     def run(*values: Any) -> list[Any]:
         own = []
@@ -42,21 +42,26 @@ def reduced(arrays: list[np.ndarray], *, turn: int = 0) -> tuple[list[np.ndarray
                 found.append(tf.identity(value))
         return found
 
-    function = tf.function(run).get_concrete_function(*map(tf.constant, arrays))
+    return tf.function(run).get_concrete_function(*map(tf.constant, arrays))
+
+
+def reduced(arrays: list[np.ndarray], *, turn: int = 0) -> tuple[list[np.ndarray], Any]:
+    """The sums, and the graph that makes them."""
+    function = graph_of(arrays, DEVICES[: len(arrays)], turn=turn)
     return [value.numpy() for value in function(*map(tf.constant, arrays))], function.graph
 
 
-def sent_bytes(graph: Any) -> dict[str, int]:
-    """What each device sends to others: a tensor once to each device that reads it."""
+def sent_bytes(graph: Any, *, sender: Callable[[str], str] = str) -> dict[str, int]:
+    """What each device, or what `sender` makes of it, sends to others: a tensor once to each device that reads it."""
     sent = {
         (tensor.name, op.device): (tensor.op.device, tensor.shape.num_elements() * tensor.dtype.size)
         for op in graph.get_operations()
         for tensor in op.inputs
-        if op.device and tensor.op.device and op.device != tensor.op.device
+        if op.device and tensor.op.device and sender(op.device) != sender(tensor.op.device)
     }
     found: dict[str, int] = {}
     for device, size in sent.values():
-        found[device] = found.get(device, 0) + size
+        found[sender(device)] = found.get(sender(device), 0) + size
     return found
 
 
@@ -101,6 +106,30 @@ def test_pieces_need_no_multiple_of_anything(monkeypatch: pytest.MonkeyPatch) ->
         arrays = values_of(3, (size,))
         sums, _ = reduced(arrays)
         assert {found.tobytes() for found in sums} == {reduce(np.add, arrays).tobytes()}
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("GPU", (400, 331)), ("GPU", (5, 7)), ("CPU", (400, 331)), ("CPU", ())])
+def test_a_process_sends_each_element_once_however_many_replicas_it_has(kind: str, shape: tuple[int, ...]) -> None:
+    hosts, per_host = 3, 4
+    names = [f"/job:worker/replica:0/task:{host}/device:{kind}:{index}" for host in range(hosts) for index in range(4)]
+    arrays = values_of(hosts * per_host, shape)
+    size = arrays[0].nbytes
+    graph = graph_of(arrays, names).graph
+    sent = sent_bytes(graph, sender=lambda device: device.rpartition("/")[0])
+    assert sum(sent.values()) == 2 * (hosts - 1) * size
+    if kind == "GPU" and size > module._LEAST_CUT_BYTES:  # in a host's pieces, each of which its peers cut again or not
+        within = sent_bytes(graph)
+        assert max(within.values()) <= 2 * size * (per_host - 1 + hosts - 1) / per_host * 1.01
+
+
+@pytest.mark.usefixtures("far_apart")
+@pytest.mark.parametrize("shape", [(), (7,), (400, 331)])
+def test_processes_sum_first_what_is_in_them(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = {4: [[0, 1], [2, 3]]}
+    monkeypatch.setattr(module, "equal_hosts", lambda names: hosts.get(len(names), [list(range(len(names)))]))
+    arrays = values_of(4, shape)
+    sums, _ = reduced(arrays)
+    assert {found.tobytes() for found in sums} == {((arrays[0] + arrays[1]) + (arrays[2] + arrays[3])).tobytes()}
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitioner.ir.devices import DeviceName, short_ranges
+from partitioner.ir.devices import DeviceName, equal_hosts, short_ranges
 from partitioner.planner.topology import parse_devices
 
 
@@ -37,3 +37,17 @@ def test_ranges_name_every_device_once(indices: set[int]) -> None:
     names = [DeviceName(type="GPU", index=index) for index in sorted(indices)]
     told = short_ranges(name.canonical for name in names)
     assert parse_devices(told) == names
+
+
+@pytest.mark.parametrize(
+    ("names", "hosts"),
+    [
+        ("GPU:0-3", [[0, 1, 2, 3]]),
+        ("/job:worker/task:0/GPU:0-1,/job:worker/task:1/GPU:0-1", [[0, 1], [2, 3]]),
+        ("GPU:0,/job:worker/task:0/GPU:0,GPU:1,/job:worker/task:0/GPU:1", [[0, 2], [1, 3]]),
+        ("GPU:0-1,/job:worker/task:0/GPU:0", [[0, 1, 2]]),
+        ("/job:worker/task:0/GPU:0,/job:worker/task:1/GPU:0", [[0, 1]]),
+    ],
+)
+def test_processes_with_as_many_devices_each(names: str, hosts: list[list[int]]) -> None:
+    assert equal_hosts([name.canonical for name in parse_devices(names)]) == hosts

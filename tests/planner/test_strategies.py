@@ -16,7 +16,7 @@ from partitioner.errors import InfeasibleError, UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.plan import Objective, Strategy
-from partitioner.planner.exchange_seconds import exchange_seconds, shared_sum_seconds
+from partitioner.planner.exchange_seconds import sum_times
 from partitioner.planner.microbatches import PREFERENCE
 from partitioner.planner.rules import requirements_of
 from partitioner.planner.shapes import Shape, ShapePlanner
@@ -67,7 +67,7 @@ def used(shape: Shape) -> int:
     return len(set(shape.found.placement.values()))
 
 
-def two_hosts(between: Any) -> Topology:
+def two_hosts(between: Any, within: Any = FREE) -> Topology:
     placed = [
         TopologyDevice(
             name=DeviceName(job="worker", task=index // 2, type="GPU", index=index % 2).canonical,
@@ -76,7 +76,7 @@ def two_hosts(between: Any) -> Topology:
         )
         for index in range(4)
     ]
-    return Topology.of_hosts(placed, [0, 0, 1, 1], within=link(0.0, 2.0**30), between=between)
+    return Topology.of_hosts(placed, [0, 0, 1, 1], within=within, between=between)
 
 
 def test_one_device_wins_where_links_are_slow() -> None:
@@ -111,17 +111,19 @@ def test_a_split_wins_where_gradients_are_large() -> None:
     assert told["mirrored on 2 devices"] == pytest.approx(48.0 + 4 * 2**16 / 2**12, abs=DISPATCH)
 
 
-def test_mixed_wins_where_hosts_are_far_apart() -> None:
-    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=61_440, gradient_bytes=2304, parameter_bytes=2304)
+def test_mixed_wins_where_gradients_are_larger_than_what_stages_pass_on() -> None:
+    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=64, gradient_bytes=9 * 2**16, parameter_bytes=9 * 2**16)
     schedules = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.SEQUENTIAL)
-    found = choose(planner(made, two_hosts(link(0.25, 1024.0)), 1, 2, 4, 8, schedules=schedules))
+    wires = link(0.25, 2.0**18), link(0.0, 2.0**18)
+    found = choose(planner(made, two_hosts(*wires), 1, 2, 4, 8, schedules=schedules))
     assert found.groups == ((0, 1), (2, 3))
     assert (used(found), found.found.num_microbatches) == (2, 8)
-    # 9 slots of a microbatch for 8, and then the first stage's gradients: half of all, halves of it each way.
-    assert found.step_seconds == pytest.approx(96 / 4 * 9 / 8 + 2 * (0.25 + 2 * 2304 / 2 / 1024), abs=DISPATCH)
+    # 9 slots of a microbatch for 8; then the first stage's gradients: halves of half of all, there and back.
+    between = 2 * (0.25 + 9 / 4)
+    assert found.step_seconds == pytest.approx(96 / 4 * 9 / 8 + between, abs=DISPATCH)
     told = {baseline.name: baseline.step_seconds for baseline in found.found.baselines}
-    # Two of three twins are on the other host; each gets a quarter.
-    assert told["mirrored on 4 devices"] == pytest.approx(24 + 2 * 2 * (0.25 + 2304 / 1024), abs=DISPATCH)
+    # Halves of all gradients within a host, then halves of these with the twin on the other host.
+    assert told["mirrored on 4 devices"] == pytest.approx(24 + 4 * 9 / 4 + between, abs=DISPATCH)
     assert set(families(found)) >= {"single-device", "layer-split", "mirrored", "mixed"}
 
 
@@ -223,20 +225,54 @@ def test_replicas_stay_within_hosts() -> None:
     assert [groups for groups in candidates(machines, most_replicas=ROWS) if len(groups[0]) == 2] == [((0, 1), (3, 4))]
 
 
-def test_seconds_of_an_exchange() -> None:
+def sum_seconds(sum_bytes: float, machines: Topology, twins: tuple[int, ...], *, row_bytes: float = 0.0) -> float:
+    return sum_times(sum_bytes, row_bytes, num_tensors=2, topology=machines, twins=twins).seconds
+
+
+def test_seconds_of_sums_on_one_host() -> None:
     wire = link(0.25, 256.0)
     # 3 of 4 quarters leave each device, twice; over links of a kind one after the other.
-    assert exchange_seconds(1024, topology(4, wire=wire), (0, 1, 2, 3)) == 2 * 3 * (0.25 + 256 / 256)
-    assert exchange_seconds(1024, topology(4, wire=wire), (0, 3)) == 2 * (0.25 + 512 / 256)
-    hosts = two_hosts(wire)
-    uplinks = [Uplink(name=f"host {n}", devices=frozenset({2 * n, 2 * n + 1}), link=wire) for n in range(2)]
-    # 2 devices on each side send each of the 2 on the other a quarter through one uplink.
-    assert exchange_seconds(1024, replace(hosts, uplinks=tuple(uplinks)), (0, 1, 2, 3)) == 2 * (0.25 + 4 * 256 / 256)
-    assert exchange_seconds(1024, hosts, (0, 1, 2, 3)) == 2 * 2 * (0.25 + 256 / 256)
+    assert sum_seconds(1024, topology(4, wire=wire), (0, 1, 2, 3)) == 2 * 3 * (0.25 + 256 / 256)
+    assert sum_seconds(1024, topology(4, wire=wire), (0, 3)) == 2 * (0.25 + 512 / 256)
+    # Rows go whole to each other, once.
+    assert sum_seconds(0, topology(4, wire=wire), (0, 1, 2, 3), row_bytes=512) == 3 * (0.25 + 512 / 256)
+    assert sum_seconds(1024, topology(4, wire=wire), (0, 3), row_bytes=256) == 2 * (0.25 + 512 / 256) + 0.25 + 1
+
+
+def test_seconds_of_sums_over_hosts() -> None:
+    wire = link(0.25, 256.0)
+    hosts = two_hosts(wire, within=link(0.0, 512.0))
+    # Halves within a host, then each device halves of its half with its peer.
+    within, between = 2 * 512 / 512, 2 * (0.25 + 256 / 256)
+    assert sum_seconds(1024, hosts, (0, 1, 2, 3)) == within + between
+    uplinks = tuple(Uplink(name=f"host {n}", devices=frozenset({2 * n, 2 * n + 1}), link=wire) for n in range(2))
+    shared = replace(hosts, uplinks=uplinks)
+    # Both devices of a host send a quarter through one uplink.
+    found = sum_times(1024, 0, num_tensors=1, topology=shared, twins=(0, 1, 2, 3))
+    assert found.seconds == within + 2 * (0.25 + 2 * 256 / 256)
+    assert found.uplink_seconds == (2 * (0.25 + 2 * 256 / 256),) * 2
+    # Not as many on each host: the one that is alone sends a third to each of the others, one after the other.
+    assert sum_seconds(768, shared, (0, 1, 2)) == 2 * 2 * (0.25 + 256 / 256)
+
+
+def test_stages_of_a_host_have_its_uplink_one_after_the_other() -> None:
+    made = pipeline(2, forward=8.0, backward=16.0, gradient_bytes=2**12, parameter_bytes=2**12)
+    wire = link(0.0, 2.0**9)
+    uplinks = tuple(Uplink(name=f"host {n}", devices=frozenset({2 * n, 2 * n + 1}), link=wire) for n in range(2))
+    machines = replace(two_hosts(FREE), uplinks=uplinks)
+    found = planner(made, machines, 1, schedules=(ScheduleKind.GPIPE,))(Strategy.MIXED, ((0, 1), (2, 3)))
+    times = sorted((one.start_seconds, one.end_seconds) for one in found.found.exchanges)
+    # Half of the rows: 4 + 4 s forward, 8 s backward of the last stage, 8 of the first; each sum takes 8 s.
+    assert times == [pytest.approx((16.0, 24.0), abs=DISPATCH), pytest.approx((24.0, 32.0), abs=DISPATCH)]
+    slower = tuple(replace(uplink, link=link(0.0, 2.0**8)) for uplink in uplinks)
+    found = planner(made, replace(machines, uplinks=slower), 1, schedules=(ScheduleKind.GPIPE,))(
+        Strategy.MIXED, ((0, 1), (2, 3))
+    )
+    assert max(one.end_seconds for one in found.found.exchanges) == pytest.approx(16.0 + 2 * 16.0, abs=DISPATCH)
 
 
 def test_seconds_of_sums_in_shared_memory() -> None:
     processor = replace(device(), memory_bandwidth_bytes_per_second=1024.0, launch_overhead_seconds=0.5)
     placed = [replace(one, device=processor) for one in topology(2, kind="CPU").devices]
     # Two gradients are read and one sum is written, of 2 tensors; each device has one of these.
-    assert shared_sum_seconds(2048, 2, Topology.uniform(placed, FREE), (0, 1)) == (3 * 2048 / 1024 + 2 * 0.5) / 2
+    assert sum_seconds(2048, Topology.uniform(placed, FREE), (0, 1)) == (3 * 2048 / 1024 + 2 * 0.5) / 2
