@@ -4,15 +4,17 @@
 runs the plans in turns, each in a process of its own, on two logical CPU devices with one intra-op thread each. Beside
 them runs the unplaced model under `tf.distribute.MirroredStrategy` on the same devices, each replica with half of the
 batch, and each process with as many threads. It prints a table per model, and one of all: mirrored over
-MirroredStrategy, and `auto` over the fastest.
+MirroredStrategy, and `auto` over the fastest. Strategies that give the same plan count as one, with the turns of all.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -142,13 +144,15 @@ def _run(name: str, way: str, costs: Path) -> None:
     _start(way)
     if way == PEER:
         model, steps = _peer(name)
-        said = {"text": "", "seconds": None}
+        said = {"text": "", "seconds": None, "plan": PEER}
     else:
         given, data, plan = _plan(name, way, costs)
         model = partitioner.place(given, plan)
         steps = iter(tf.data.Dataset.from_tensors(data).repeat())
         text = f"{plan.strategy}, {plan.num_replicas} x {plan.num_stages}, {plan.num_microbatches} microbatches"
-        said = {"text": text, "seconds": plan.predicted.step_seconds}
+        stages = [(stage.device, stage.replica, stage.recompute) for stage in plan.stages]
+        ran = [sorted(plan.placement.items()), stages, plan.num_microbatches, plan.schedule]
+        said = {"text": text, "seconds": plan.predicted.step_seconds, "plan": json.dumps(ran)}
     model.make_train_function()
     answer_turns(lambda: _loss(model.train_function(steps)), said)
 
@@ -175,7 +179,7 @@ def _compare(name: str, rounds: int, folder: Path, console: Console) -> dict[str
     if not costs.exists():
         take_turns({name: [__spec__.name, "--measure", name, costs]}, 0)
     contenders: dict[str, Sequence[object]] = {way: [__spec__.name, "--run", name, way, costs] for way in (*WAYS, PEER)}
-    found = take_turns(contenders, rounds)
+    found = _joined(take_turns(contenders, rounds))
     table = Table(title=name, title_justify="left")
     for column in ("", "plan", "measured ms", "predicted ms"):
         table.add_column(column, justify="right" if column.endswith("ms") else "left")
@@ -184,6 +188,14 @@ def _compare(name: str, rounds: int, folder: Path, console: Console) -> dict[str
         table.add_row(way, one.said["text"], f"{one.median * 1e3:.2f}", f"{predicted * 1e3:.2f}" if predicted else "")
     console.print(table)
     return found
+
+
+def _joined(found: Mapping[str, Contender]) -> dict[str, Contender]:
+    """Contenders that run the same plan, each with the turns of all of them: what differs is chance."""
+    turns: dict[str, list[float]] = {}
+    for one in found.values():
+        turns.setdefault(one.said["plan"], []).extend(one.seconds)
+    return {way: replace(one, seconds=turns[one.said["plan"]]) for way, one in found.items()}
 
 
 def _summary(found: Mapping[str, Mapping[str, Contender]]) -> Table:

@@ -50,6 +50,7 @@ def run_model(
     method: str,
     lift: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple,
     is_exact: bool = True,
+    relaxes: bool = True,
 ) -> cp_model.CpSolverStatus:
     """Solve a model whose objective is the largest load, for at most `work` of the budget.
 
@@ -62,8 +63,11 @@ def run_model(
         method: Named in the answer.
         lift: From the model's assignments to those of the incumbent's problem.
         is_exact: Whether the model leaves out nothing that is better than the incumbent.
+        relaxes: Whether linear relaxations are worth their time.
     """
     solver = make_solver(work=min(work, budget.work), seconds=budget.seconds, seed=seed)
+    if not relaxes:
+        solver.parameters.linearization_level = 0
     if is_exact:
         solver.best_bound_callback = lambda bound: incumbent.raise_bound(round(bound))
     status = solver.solve(model.cp, _Tell(lambda found: incumbent.offer(lift(model.assignment(found)), method)))
