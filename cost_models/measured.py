@@ -40,6 +40,7 @@ class MeasuredOp:
         moved_bytes: Of one execution, by its formula.
         seconds: Of one execution: the median.
         num_runs: Steps behind it.
+        crowded_seconds: Of one execution while other devices of the host ran the same step; 0 if that was not measured.
     """
 
     type: str
@@ -48,12 +49,18 @@ class MeasuredOp:
     moved_bytes: int
     seconds: float
     num_runs: int
+    crowded_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.seconds) and self.seconds >= 0):
-            raise ValueError(f"{self.type} was measured to take {self.seconds} seconds")
+        for seconds in (self.seconds, self.crowded_seconds):
+            if not (math.isfinite(seconds) and seconds >= 0):
+                raise ValueError(f"{self.type} was measured to take {seconds} seconds")
         if self.flops < 0 or self.moved_bytes < 0 or self.num_runs < 1:
             raise ValueError(f"{self.type} has {self.flops} FLOPs, {self.moved_bytes} bytes, {self.num_runs} runs")
+
+    def seconds_of(self, *, crowded: bool) -> float:
+        """Seconds of one execution, alone or among others; a crowd makes nothing faster."""
+        return max(self.seconds, self.crowded_seconds) if crowded else self.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +73,7 @@ class MeasuredDevice:
         hardware: The catalogue's device whose peaks ratios are taken of.
         overhead_seconds: From one working op to the next, beyond the ops' own time.
         ops: By signature.
+        crowd: How many devices were busy, this one among them, when `crowded_seconds` were measured; 1 if none were.
     """
 
     type: str
@@ -73,8 +81,9 @@ class MeasuredDevice:
     hardware: str
     overhead_seconds: float
     ops: Mapping[str, MeasuredOp] = field(default_factory=dict)
+    crowd: int = 1
 
-    def seconds(self, op: OpSpec, cost: OpCost, device: Device, dtype: str) -> float:
+    def seconds(self, op: OpSpec, cost: OpCost, device: Device, dtype: str, *, crowded: bool = False) -> float:
         """Seconds of one execution of `op`, as measured or inferred, with the overhead.
 
         Args:
@@ -82,13 +91,14 @@ class MeasuredDevice:
             cost: Its cost.
             device: The device to take the roofline of, where it must be inferred.
             dtype: What its arithmetic is on.
+            crowded: While all devices of the crowd are busy.
         """
         if cost.flops == 0 and cost.moved_bytes == 0:
             return 0.0
         own = self.ops.get(signature(op))
         if own is not None:
-            return own.seconds + self.overhead_seconds
-        work = self._ratio(op.type, cost, dtype, device) * _roofline_seconds(cost, device, dtype)
+            return own.seconds_of(crowded=crowded) + self.overhead_seconds
+        work = self._ratio(op.type, cost, dtype, device, crowded) * _roofline_seconds(cost, device, dtype)
         return self._idle_seconds + work + self.overhead_seconds
 
     def has(self, op: OpSpec) -> bool:
@@ -99,7 +109,7 @@ class MeasuredDevice:
         """What both know; where both do, what `other` says."""
         return replace(other, ops={**self.ops, **other.ops})
 
-    def _ratio(self, op_type: str, cost: OpCost, dtype: str, device: Device) -> float:
+    def _ratio(self, op_type: str, cost: OpCost, dtype: str, device: Device, crowded: bool) -> float:
         """Measured over roofline time: geometric mean of the nearest, each weighed by one over its distance."""
         alike = (self._of_type.get((op_type, dtype), ()), self._of_dtype.get(dtype, ()), self._of_dtype.get("", ()))
         known = next((found for ops in alike if (found := [one for one in ops if self._tells(one, device)])), [])
@@ -107,7 +117,7 @@ class MeasuredDevice:
             return 1.0
         nearest = sorted((_distance(one, cost), index) for index, one in enumerate(known))[:NUM_NEIGHBOURS]
         weights = [1 / (distance + 0.05) for distance, _ in nearest]
-        logs = [math.log(_ratio_of(known[index], device, self._idle_seconds)) for _, index in nearest]
+        logs = [math.log(_ratio_of(known[index], device, self._idle_seconds, crowded)) for _, index in nearest]
         return math.exp(sum(w * log for w, log in zip(weights, logs, strict=True)) / sum(weights))
 
     def _tells(self, op: MeasuredOp, device: Device) -> bool:
@@ -202,9 +212,9 @@ def _roofline_seconds(cost: OpCost, device: Device, dtype: str) -> float:
     return op_seconds(cost, device, dtype) - device.launch_overhead_seconds
 
 
-def _ratio_of(op: MeasuredOp, device: Device, idle_seconds: float) -> float:
+def _ratio_of(op: MeasuredOp, device: Device, idle_seconds: float, crowded: bool) -> float:
     cost = OpCost(flops=op.flops, read_bytes=op.moved_bytes)
-    return (op.seconds - idle_seconds) / _roofline_seconds(cost, device, op.dtype)
+    return (op.seconds_of(crowded=crowded) - idle_seconds) / _roofline_seconds(cost, device, op.dtype)
 
 
 def _distance(op: MeasuredOp, cost: OpCost) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import networkx as nx
@@ -26,6 +26,7 @@ class CostedGraph:
         topology: What it is planned for.
         measured: Seconds of each op by index of a device of the topology, as measured on such a device, or inferred
             from ops that were. Devices that it lacks have their rooflines.
+        crowded: The same while all devices of the topology are busy, of those that such times were measured on.
         measured_ops: Names of the ops whose very shapes were measured.
         kernels: What runs ops on its CPUs.
     """
@@ -34,11 +35,12 @@ class CostedGraph:
     costs: tuple[OpCost, ...]
     topology: Topology
     measured: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    crowded: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     measured_ops: frozenset[str] = frozenset()
     kernels: Kernels = ONEDNN
 
     def __post_init__(self) -> None:
-        for numbers in (self.costs, *self.measured.values()):
+        for numbers in (self.costs, *self.measured.values(), *self.crowded.values()):
             if len(numbers) != len(self.graph.ops):
                 raise ValueError(f"{len(numbers)} costs for {len(self.graph.ops)} ops")
 
@@ -55,6 +57,11 @@ class CostedGraph:
             for index, placed in enumerate(self.topology.devices)
         ]
         return tuple(zip(*columns, strict=True))
+
+    @cached_property
+    def when_busy(self) -> CostedGraph:
+        """The same with what ops take while all devices of the topology are busy, where that is known."""
+        return replace(self, measured={**self.measured, **self.crowded}, crowded={}) if self.crowded else self
 
     def _roofline_seconds(self, devices: Sequence[Device]) -> list[tuple[float, ...]]:
         """Seconds of each op, for each of the devices."""

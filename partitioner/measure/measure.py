@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cost_models.measured import MeasuredDevice, MeasuredOp, signature
 from cost_models.specs import OpSpec
 from partitioner.ir.costed import CostedGraph
+from partitioner.measure.crowd import crowding
 from partitioner.measure.fused import shared_seconds
 from partitioner.measure.step_times import StepTimes, time_step
+
+_SHARE_OF_CROWD = 0.3
+"""Of the time for a step, what goes into running it beside others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,11 +26,13 @@ class Measurable:
         costed: Its op graph with costs, at the batch size it is run with.
         specs: What cost formulas see of each op.
         run: Runs it to its end, all of it on the device to be measured.
+        others: Run it on the other devices of the host, with variables of their own.
     """
 
     costed: CostedGraph
     specs: Sequence[OpSpec]
     run: Callable[[], Any]
+    others: Sequence[Callable[[], Any]] = ()
 
 
 def measure_device(
@@ -49,16 +55,23 @@ def measure_device(
     overhead = device.overhead_seconds
     ops: dict[str, MeasuredOp] = {}
     for number, step in enumerate(steps):
+        budget = budget_seconds / len(steps)
         times = time_step(
             step.run,
             step.costed.graph.op,
-            budget_seconds=budget_seconds / len(steps),
+            budget_seconds=(1 - _SHARE_OF_CROWD) * budget if step.others else budget,
             on_progress=lambda done, number=number: on_progress((number + done) / len(steps)),
         )
         if number == 0:
             overhead = _overhead_seconds(step.costed, times)
-        ops |= _measured_ops(step, times)
-    return device.merged(replace(device, overhead_seconds=overhead, ops=ops))
+        crowded = (
+            crowding(step.run, step.others, step.costed.graph.op, budget_seconds=_SHARE_OF_CROWD * budget)
+            if step.others
+            else {}
+        )
+        ops |= _measured_ops(step, times, crowded)
+    crowd = 1 + max(len(step.others) for step in steps)
+    return device.merged(replace(device, overhead_seconds=overhead, ops=ops, crowd=crowd))
 
 
 def _overhead_seconds(costed: CostedGraph, times: StepTimes) -> float:
@@ -66,16 +79,19 @@ def _overhead_seconds(costed: CostedGraph, times: StepTimes) -> float:
     return max(times.step_seconds - sum(times.op_seconds.values()), 0.0) / max(working, 1)
 
 
-def _measured_ops(step: Measurable, times: StepTimes) -> dict[str, MeasuredOp]:
+def _measured_ops(step: Measurable, times: StepTimes, crowded: Mapping[str, float]) -> dict[str, MeasuredOp]:
     """By signature, the median over the ops that have it and ran; one that never ran was folded away."""
     op_seconds = shared_seconds(step.costed, times.op_seconds, times.kernels)
     found: dict[str, list[float]] = {}
+    beside: dict[str, list[float]] = {}
     first: dict[str, MeasuredOp] = {}
     for op, spec, cost in zip(step.costed.graph.ops, step.specs, step.costed.costs, strict=True):
         key = signature(spec)
         seconds = found.setdefault(key, [])
         if op.name in op_seconds:
             seconds.append(op_seconds[op.name])
+            if op.name in crowded:
+                beside.setdefault(key, []).append(op_seconds[op.name] * crowded[op.name])
         first.setdefault(
             key,
             MeasuredOp(
@@ -87,4 +103,11 @@ def _measured_ops(step: Measurable, times: StepTimes) -> dict[str, MeasuredOp]:
                 num_runs=times.num_runs,
             ),
         )
-    return {key: replace(first[key], seconds=statistics.median(seconds or [0.0])) for key, seconds in found.items()}
+    return {
+        key: replace(
+            first[key],
+            seconds=statistics.median(seconds or [0.0]),
+            crowded_seconds=statistics.median(beside.get(key, [0.0])),
+        )
+        for key, seconds in found.items()
+    }

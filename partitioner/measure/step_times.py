@@ -90,6 +90,15 @@ def seconds_by_op(events: Sequence[Event], ops: Collection[str]) -> dict[str, fl
     return _seconds_of_calls(events, ops) | host | device
 
 
+def seconds_by_execution(events: Iterable[Event], ops: Collection[str]) -> dict[str, float]:
+    """Mean seconds of an event on the host that belongs to an op, however often and on however many devices it ran."""
+    found: dict[str, list[float]] = {}
+    for event in events:
+        if not event.plane.startswith("/device:") and (owner := _owner(event.name, ops)) is not None:
+            found.setdefault(owner, []).append(event.seconds)
+    return {name: statistics.fmean(seconds) for name, seconds in found.items()}
+
+
 def _seconds_of_calls(events: Iterable[Event], ops: Collection[str]) -> dict[str, float]:
     """Seconds from the start of ops that run asynchronously to when they were done."""
     started: dict[tuple[str, object], int] = {}

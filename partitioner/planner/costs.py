@@ -38,18 +38,22 @@ def cost_graph(
     costed = CostedGraph(graph=graph, costs=costs, topology=topology, kernels=kernels)
     if not measured:
         return costed
-    columns: dict[tuple[int, str], tuple[float, ...]] = {}
-    for index, known in measured.items():
+    columns: dict[tuple[int, str, bool], tuple[float, ...]] = {}
+
+    def column(index: int, known: MeasuredDevice, *, crowded: bool) -> tuple[float, ...]:
         device = topology.devices[index].device
-        key = id(known), device.name
+        key = id(known), device.name, crowded
         if key not in columns:
             columns[key] = tuple(
-                known.seconds(spec, cost, device, costed.compute_dtype(op.name))
+                known.seconds(spec, cost, device, costed.compute_dtype(op.name), crowded=crowded)
                 for op, spec, cost in zip(graph.ops, specs, costed.costs, strict=True)
             )
+        return columns[key]
+
     return replace(
         costed,
-        measured={index: columns[id(known), topology.devices[index].device.name] for index, known in measured.items()},
+        measured={index: column(index, known, crowded=False) for index, known in measured.items()},
+        crowded={index: column(index, known, crowded=True) for index, known in measured.items() if known.crowd > 1},
         measured_ops=frozenset(
             op.name
             for op, spec in zip(graph.ops, specs, strict=True)

@@ -11,7 +11,7 @@ from typing import Literal
 from cost_models.topology import Topology
 from partitioner.errors import InfeasibleError
 from partitioner.ir.costed import CostedGraph
-from partitioner.ir.devices import DeviceName
+from partitioner.ir.devices import DeviceName, share_memory
 from partitioner.ir.execution import Execution
 from partitioner.ir.plan import Objective, Strategy
 from partitioner.ir.requirements import Requirement, RequirementKind, Rule
@@ -113,7 +113,7 @@ class ShapePlanner:
             counts=counts,
             schedules=self._schedules,
             recompute=self._recompute,
-            costed_for=lambda rows: self._costed_for(rows, first),
+            costed_for=lambda rows: self._sized(rows, groups),
             programs=self._programs,
             plain=count == 1,
         )
@@ -195,7 +195,13 @@ class ShapePlanner:
 
     def costed(self, groups: Groups) -> CostedGraph:
         """The step of one replica on the first devices."""
-        return self._costed_for(math.ceil(self.batch_size / len(groups)), groups[0])
+        return self._sized(math.ceil(self.batch_size / len(groups)), groups)
+
+    def _sized(self, rows: int, groups: Groups) -> CostedGraph:
+        """The step for a number of rows on the first devices, whose twins, if any, do the same at the same time."""
+        costed = self._costed_for(rows, groups[0])
+        are_crowded = share_memory([self.machines.devices[index].name for group in groups for index in group])
+        return costed.when_busy if len(groups) > 1 and are_crowded else costed
 
     def rules(self, groups: Groups, requirements: Sequence[Requirement]) -> tuple[Rule, ...]:
         """What requirements mean for the step of one replica.
@@ -249,5 +255,6 @@ class ShapePlanner:
             costed = self._cost(rows, own)
             known = [own.index(self._like[device]) for device in first]
             measured = {place: costed.measured[one] for place, one in enumerate(known) if one in costed.measured}
-            self._costed[key] = replace(costed, topology=machines, measured=measured)
+            crowded = {place: costed.crowded[one] for place, one in enumerate(known) if one in costed.crowded}
+            self._costed[key] = replace(costed, topology=machines, measured=measured, crowded=crowded)
         return self._costed[key]

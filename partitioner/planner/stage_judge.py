@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
+from partitioner.ir.devices import share_memory
 from partitioner.ir.execution import Execution
 from partitioner.ir.op_graph import Phase
 from partitioner.ir.stage_programs import StagePrograms
@@ -39,7 +40,8 @@ class StageJudge:
         self.known: dict[tuple[object, ...], Way | None] = {}
         self.refusal: UsageError | None = None
         self.num_cut_ops = 0
-        self._costs: dict[int, StageCosts] = {}
+        self._share_memory = len(self.names) > 1 and share_memory(self.names)
+        self._costs: dict[tuple[int, bool], StageCosts] = {}
         self._items: dict[int, OrderedItems] = {}
         self._programs: dict[tuple[Assignment, frozenset[int]], StagePrograms | None] = {}
         self._wiring: dict[tuple[Assignment, frozenset[int], int], StageWiring] = {}
@@ -56,12 +58,14 @@ class StageJudge:
         """Rows of the largest microbatch."""
         return math.ceil(self.costed.graph.batch_size / num_microbatches)
 
-    def costs(self, num_microbatches: int) -> StageCosts:
-        """Costs at the size of a microbatch."""
-        rows = self.rows(num_microbatches)
-        if rows not in self._costs:
-            self._costs[rows] = StageCosts(self._costed_for(rows))
-        return self._costs[rows]
+    def costs(self, num_microbatches: int, *, alone: bool = False) -> StageCosts:
+        """Costs at the size of a microbatch, on a device that is `alone` or has others beside it, as stages have."""
+        key = self.rows(num_microbatches), not alone and self._share_memory
+        if key not in self._costs:
+            rows, are_crowded = key
+            costed = self._costed_for(rows)
+            self._costs[key] = StageCosts(costed.when_busy if are_crowded else costed)
+        return self._costs[key]
 
     def _costed_for(self, rows: int) -> CostedGraph:
         return self.costed if rows == self.costed.graph.batch_size else self.microbatching.costed_for(rows)
@@ -124,14 +128,14 @@ class StageJudge:
             last = self.names.index(programs.stages[-1])
             moved = tuple(device if device in holding else last for device in assignment)
             return self(moved, num_microbatches, schedule, recompute)
-        rows = self.rows(num_microbatches)
-        wiring_key = (assignment, recompute, rows)
+        costs = self.costs(num_microbatches, alone=len(holding) == 1)
+        wiring_key = (assignment, recompute, self.rows(num_microbatches))
         if wiring_key not in self._wiring:
-            self._wiring[wiring_key] = StageWiring(programs, self.costs(num_microbatches))
+            self._wiring[wiring_key] = StageWiring(programs, costs)
         try:
             staged = simulate_stages(
                 programs,
-                self.costs(num_microbatches).costed,
+                costs.costed,
                 num_microbatches=num_microbatches,
                 schedule=schedule,
                 wiring=self._wiring[wiring_key],

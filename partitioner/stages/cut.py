@@ -232,16 +232,25 @@ class _Cut:
                 sources = [s for name in self.inputs(op) if self.role.get(s := self.producer(name)) is Role.FORWARD]
                 if len(devices := {self.device[source] for source in sources}) == 1:
                     self.device[op.name] = devices.pop()
-        found = self._pieces(forward)
+        found = self._pieces(forward, late=self._of_state_alone(forward))
         stages = tuple(self.device[ops[0]] for ops in found)
         return stages, {name: index for index, ops in enumerate(found) for name in ops}
 
-    def _pieces(self, ops: Sequence[Op]) -> list[list[str]]:
+    def _of_state_alone(self, forward: Sequence[Op]) -> set[str]:
+        """Ops that compute of carried state and no rows: the decayed moving average, to which a mean is added."""
+        found: set[str] = set()
+        for op in forward:
+            sources = [*map(self.producer, self.inputs(op)), *(c for c in op.control_inputs if c in self.role)]
+            if all(source in found or self.role[source] in (Role.COPIED, Role.ONCE) for source in sources):
+                found.add(op.name)
+        return found
+
+    def _pieces(self, ops: Sequence[Op], late: Collection[str] = ()) -> list[list[str]]:
         known = {op.name for op in ops}
         needs = {
             op.name: [s for s in (*map(self.producer, self.inputs(op)), *op.control_inputs) if s in known] for op in ops
         }
-        return pieces([op.name for op in ops], needs, self.device)
+        return pieces([op.name for op in ops], needs, self.device, late)
 
     def _place_backward(self) -> None:
         """A stage for every backward op: that of the op it differentiates, at latest that of what it reads."""

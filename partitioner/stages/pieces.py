@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import networkx as nx
 
 
-def pieces(ops: Sequence[str], needs: Mapping[str, Sequence[str]], device: Mapping[str, str]) -> list[list[str]]:
+def pieces(
+    ops: Sequence[str],
+    needs: Mapping[str, Sequence[str]],
+    device: Mapping[str, str],
+    late: Collection[str] = (),
+) -> list[list[str]]:
     """The pieces, each in the order of `ops`, in an order in which they can run one after the other.
 
     Ops of one device that lie equally many device changes behind the start form a piece; then pieces of a device join
@@ -17,10 +22,17 @@ def pieces(ops: Sequence[str], needs: Mapping[str, Sequence[str]], device: Mappi
         ops: Names in a topological order.
         needs: For each op, those of `ops` that must end before it.
         device: Device of each op.
+        late: Ops that may need no others but these, and lie with their first reader rather than at the start.
     """
     level: dict[str, int] = {}
     for op in ops:
         level[op] = max((level[s] + (device[s] != device[op]) for s in needs[op]), default=0)
+    latest: dict[str, int] = {}
+    for op in reversed(ops):
+        if op in late:
+            level[op] = max(level[op], latest.get(op, 0))
+        for s in needs[op]:
+            latest[s] = min(latest.get(s, level[op]), level[op] - (device[s] != device[op]))
     members: dict[int, list[str]] = {}
     number: dict[tuple[str, int], int] = {}
     for op in ops:

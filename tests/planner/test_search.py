@@ -253,7 +253,7 @@ def every_placement(costed: CostedGraph) -> Iterator[dict[str, int]]:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.data(), random_graphs(max_ops=6, free_ops=False), st.sampled_from([2, 3]), st.sampled_from(list(Objective)))
+@given(st.data(), random_graphs(max_ops=8, free_ops=False), st.sampled_from([2, 3]), st.sampled_from(list(Objective)))
 def test_brute_force_agrees_under_rules_and_limits(data, made: Builder, count: int, objective: Objective) -> None:
     """Of ops that take time: those that take none stay with their neighbours, also where memory would gain."""
     rules = data.draw(rules_for([op.name for op in made.ops], count))

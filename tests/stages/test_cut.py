@@ -410,6 +410,31 @@ def test_state_of_two_stages_that_would_serialise_the_pipeline_is_refused() -> N
     assert "--microbatches 1" in str(caught.value.help)
 
 
+def test_a_moving_average_in_the_second_stage_of_a_device_is_read_there() -> None:
+    """Batch normalization behind a detour: what decays of its average needs no rows, and yet is no work of stage 0."""
+    ops = (
+        argument("x"),
+        op("a", "x"),
+        op("b", "a"),
+        op("mean", "b"),
+        read("old", "average"),
+        op("momentum", type="Const"),
+        op("decayed", "old", "momentum"),
+        op("new", "decayed", "mean"),
+        write("keep", "new", "average"),
+        op("loss", "mean"),
+    )
+    placed = {"A": "x a mean old momentum decayed new keep loss", "B": "b"}
+    programs = cut_up(graph(*ops), placed, seed="", roots=["keep"])
+    assert shown(programs) == [
+        "I0 A: old | -> old",
+        "F0 A: a | x -> a",
+        "F1 B: b | a -> b",
+        "F2 A: mean momentum decayed new loss | b old -> new loss",
+    ]
+    assert programs.states == (CarriedState(variable="average", stage=2, read="old:0", written="new:0"),)
+
+
 def test_state_that_is_changed_in_place_is_refused() -> None:
     ops = list(moving_average())
     ops.insert(5, op("add", "new", type="AssignAddVariableOp", variables=("mean",), stateful=True, layer="counter"))

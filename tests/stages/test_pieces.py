@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from partitioner.stages.pieces import pieces
 
 
-def of(placed: str, **needs: str) -> list[str]:
+def of(placed: str, late: str = "", **needs: str) -> list[str]:
     """Pieces of the ops `a`, `b`, ... on the devices of `placed`; each piece as the letters of its ops."""
     ops = "abcdefghij"[: len(placed)]
-    found = pieces(ops, {op: needs.get(op, "") for op in ops}, dict(zip(ops, placed, strict=True)))
+    found = pieces(ops, {op: needs.get(op, "") for op in ops}, dict(zip(ops, placed, strict=True)), late)
     return ["".join(piece) for piece in found]
 
 
@@ -44,6 +44,14 @@ def test_two_devices_that_wait_for_each_other_crosswise_need_three_pieces() -> N
     assert len(of("1221", b="a", d="c")) == 3
 
 
+def test_what_is_late_lies_with_its_first_reader() -> None:
+    assert of("11211", c="b", d="c", e="ad") == ["ab", "c", "de"]
+    assert of("11211", late="a", c="b", d="c", e="ad") == ["b", "c", "ade"]
+    # Of a chain of late ops each lies with the next; its first reader may be on another device.
+    assert of("11121", late="ab", b="a", d="c", e="bd") == ["c", "d", "abe"]
+    assert of("1212", late="a", c="b", d="ac") == ["b", "ac", "d"]
+
+
 def test_no_ops_have_no_pieces() -> None:
     assert of("") == []
 
@@ -67,12 +75,13 @@ def quotient(found: Sequence[Sequence[str]], needs: Mapping[str, Sequence[str]])
 
 
 @settings(deadline=None)
-@given(placed_graphs(16))
+@given(placed_graphs(16), st.integers(0, 5))
 def test_pieces_run_one_after_the_other_and_no_two_could_be_one(
-    graph: tuple[list[str], dict[str, list[str]], dict[str, str]],
+    graph: tuple[list[str], dict[str, list[str]], dict[str, str]], num_late: int
 ) -> None:
     ops, needs, device = graph
-    found = pieces(ops, needs, device)
+    late = [op for op in ops[:num_late] if not set(needs[op]) - set(ops[:num_late])]
+    found = pieces(ops, needs, device, late)
     assert sorted(op for piece in found for op in piece) == sorted(ops)
     for piece in found:
         assert piece == sorted(piece, key=ops.index)

@@ -1,0 +1,79 @@
+"""How much longer ops take while other devices of the host run the same step: they share its caches and its memory."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+
+from partitioner.measure.profiler import profiled
+from partitioner.measure.step_times import seconds_by_execution
+
+LEAST_RUNS, MOST_RUNS = 3, 9
+
+
+def crowding(
+    run: Callable[[], object],
+    others: Sequence[Callable[[], object]],
+    ops: Collection[str],
+    *,
+    budget_seconds: float,
+) -> dict[str, float]:
+    """By op, how many times as long an execution takes beside others as alone: at least 1.
+
+    Ctrl-C ends it: then nothing is known.
+
+    Args:
+        run: Runs the step to its end on one device.
+        others: Run it, with variables of their own, on the others: the same ops by the same names.
+        ops: Names of the ops of the step.
+        budget_seconds: When to stop, once there are a few runs.
+    """
+    try:
+        alone = _median_by_op(run, ops, budget_seconds / 2)
+        with _busy(others):
+            beside = _median_by_op(run, ops, budget_seconds / 2)
+    except KeyboardInterrupt:
+        return {}
+    return {name: max(1.0, beside[name] / seconds) for name, seconds in alone.items() if seconds and name in beside}
+
+
+def _median_by_op(run: Callable[[], object], ops: Collection[str], budget_seconds: float) -> dict[str, float]:
+    """Median over runs of what an execution of an op took on whichever device."""
+    found: dict[str, list[float]] = {}
+    start = time.perf_counter()
+    for number in range(MOST_RUNS):
+        if number >= LEAST_RUNS and time.perf_counter() - start > budget_seconds:
+            break
+        for name, seconds in seconds_by_execution(profiled(run), ops).items():
+            found.setdefault(name, []).append(seconds)
+    return {name: statistics.median(seconds) for name, seconds in found.items()}
+
+
+@contextmanager
+def _busy(runs: Sequence[Callable[[], object]]) -> Iterator[None]:
+    """All of them run again and again, each in a thread of its own; an error in one is raised at the end."""
+    is_over, errors = threading.Event(), list[Exception]()
+
+    def repeat(run: Callable[[], object]) -> None:
+        try:
+            while not is_over.is_set():
+                run()
+        except Exception as error:  # of whatever kind: it is raised where it is waited for
+            errors.append(error)
+
+    threads = [threading.Thread(target=repeat, args=(run,), daemon=True) for run in runs]
+    for run in runs:  # TensorFlow traces and warms up before it counts
+        run()
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+    if errors:
+        raise errors[0]
