@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -150,12 +151,16 @@ def _measured_device(
     graph = BatchSizes(step)
     graphs = {count: cost_graph(graph(count), topology) for count in dict.fromkeys(sizes)}
     specs = {count: [op_spec(costed.graph, op) for op in costed.graph.ops] for count, costed in graphs.items()}
+    is_known = all(before.has(spec) for found in specs.values() for spec in found)
     twins = _sharing_memory(index, topology)
-    is_known = before.crowd == 1 + len(twins) or not twins
-    if is_known and all(before.has(spec) for found in specs.values() for spec in found):
+    if is_known and before.crowd == 1 + len(twins):
         return before
     whole = graphs[step.graph.batch_size]
     need = simulate(whole, dict.fromkeys(whole.graph.op, index)).peak[placed.name].total_bytes
+    if need * (1 + len(twins)) > _half_of_memory():
+        twins = []
+    if is_known and not twins:
+        return before
     if need > placed.memory_bytes:
         short = DeviceName.parse(placed.name).short
         raise UsageError(
@@ -180,6 +185,14 @@ def _sharing_memory(index: int, topology: Topology) -> list[str]:
     """The other devices of the plan that share this one's memory, and so its bandwidth."""
     name = topology.devices[index].name
     return [other.name for other in topology.devices if other.name != name and share_memory([name, other.name])]
+
+
+def _half_of_memory() -> int:
+    """Bytes of the machine's memory that measuring may fill; none where the system does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, OSError, ValueError):
+        return 0
 
 
 def _with_own_variables(step: CapturedStep, device: str) -> CapturedStep:

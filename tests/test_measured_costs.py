@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import partitioner
 from partitioner import api
 from partitioner.errors import UsageError
 from partitioner.ir.plan import Origin
+from partitioner.measure.store import read_costs, write_costs
 from tests import models
 
 ROWS = 16
@@ -78,6 +80,38 @@ def test_other_sizes_are_inferred_and_the_plan_says_how_much(tmp_path: Path) -> 
     api.save_costs(model, tmp_path / "costs.json")
     other = partitioner.plan(models.mlp(), devices=DEVICES, batch_size=64, time_limit=4, costs=tmp_path / "costs.json")
     assert 0 < other.costs.measured_share < 1
+
+
+def test_devices_that_share_memory_are_measured_beside_each_other(tmp_path: Path) -> None:
+    model, path = models.mlp(), tmp_path / "costs.json"
+    plan(model, costs="measured", strategy="single")
+    api.save_costs(model, path)
+    (known,) = read_costs(path).devices
+    assert known.crowd == len(DEVICES)
+    assert any(op.crowded_seconds for op in known.ops.values())
+
+
+def test_replicas_and_pipelines_of_a_host_take_what_ops_take_beside_others(tmp_path: Path) -> None:
+    model, path = models.mlp(), tmp_path / "costs.json"
+    plan(model, costs="measured", strategy="single")
+    api.save_costs(model, path)
+    costs = read_costs(path)
+    (known,) = costs.devices
+    ways: list[dict[str, Any]] = [
+        {"strategy": "single"},
+        {"strategy": "single", "microbatches": 2},
+        {"strategy": "layer-split", "microbatches": 1},
+        {"strategy": "layer-split", "microbatches": 2},
+        {"strategy": "mirrored", "microbatches": 1},
+    ]
+    seconds = []
+    for factor in (1.0, 100.0):
+        ops = {key: replace(op, crowded_seconds=factor * op.seconds) for key, op in known.ops.items()}
+        write_costs(replace(costs, devices=(replace(known, ops=ops),)), path)
+        seconds.append([plan(models.mlp(), costs=path, **way).predicted.step_seconds for way in ways])
+    single, in_parts, split, pipeline, mirrored = (slow / fast for fast, slow in zip(*seconds, strict=True))
+    assert max(single, in_parts, split) < 2
+    assert min(pipeline, mirrored) > 2
 
 
 def test_devices_that_are_not_here_cannot_be_measured() -> None:

@@ -24,12 +24,12 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.busy_loops import BUSY_LOOPS, free_rounds
 from tests.benchmarks.pipeline_workloads import WORKLOADS, Workload, batch, keras_model
 from tests.benchmarks.turns import Contender, answer_turns, take_turns
 
 DEVICES = ["CPU:0", "CPU:1"]
 PIPELINES = ["1f1b 4", "1f1b 8", "gpipe 8"]
-LOOPS = {"one busy loop": 1, "two busy loops": 2}
 
 
 def _contender(workload: Workload, way: str) -> None:
@@ -89,30 +89,22 @@ def main() -> None:
 
 def _race(name: str, options: argparse.Namespace) -> None:
     ways = ["serial", "tf.device", "split", *options.pipelines]
-    contenders: dict[str, Sequence[object]] = {
-        title: ["tests.benchmarks.busy_loops", number] for title, number in LOOPS.items()
-    }
+    contenders = dict(BUSY_LOOPS)
     contenders |= {way: [__spec__.name, "--contender", name, way] for way in ways}
     if options.peer:
         for way in ["serial 1", *options.pipelines]:
             contenders["torch " + way.removesuffix(" 1")] = ["tests.benchmarks.pipeline_torch", name, *way.split()]
     found = take_turns(contenders, options.rounds)
-    one, two = (found[title].seconds for title in LOOPS)
-    cores = [2 * alone / both for alone, both in zip(one, two, strict=True)]
-    counted = [index for index, number in enumerate(cores) if number >= options.free]
+    counted, told = free_rounds(found, options.free)
     table = Table(title=f"{name}: {WORKLOADS[name].text}", title_justify="left")
     for column in ("", "step ms", "speed-up", "least", "most", "predicted", "ideal", "of ideal"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
-    for title in [title for title in contenders if title not in LOOPS]:
+    for title in [title for title in contenders if title not in BUSY_LOOPS]:
         base = found["torch serial" if title.startswith("torch") else "serial"]
-        table.add_row(title, *_cells(found[title], base, title, counted or range(options.rounds)))
+        table.add_row(title, *_cells(found[title], base, title, counted))
     console = Console(width=120)
     console.print(table)
-    console.print(
-        f"two busy loops got {statistics.median(cores):.2f} cores (median; {min(cores):.2f} to {max(cores):.2f}); "
-        f"{len(counted)} of {options.rounds} rounds had {options.free:g} or more"
-        + ("" if counted else ": ALL rounds are shown instead, and mean little")
-    )
+    console.print(told)
 
 
 def _cells(found: Contender, base: Contender, title: str, rounds: Sequence[int]) -> list[str]:

@@ -50,6 +50,21 @@ def test_an_op_that_ran_takes_what_it_took_and_the_overhead() -> None:
     assert seconds(known, op(8), 10**9) == pytest.approx(3.25)
 
 
+def test_among_others_an_op_takes_what_it_took_there_and_never_less_than_alone() -> None:
+    beside = {signature(op(8)): replace(ran(10**9, 3.0), crowded_seconds=4.5)}
+    known = replace(device(beside, overhead=0.25), crowd=2)
+    cost = OpCost(flops=10**9)
+    assert known.seconds(op(8), cost, DEVICE, "float32", crowded=True) == pytest.approx(4.75)
+    assert known.seconds(op(8), cost, DEVICE, "float32") == pytest.approx(3.25)
+    # Another size takes its roofline time by the ratio that was found there.
+    twice = OpCost(flops=2 * 10**9)
+    assert known.seconds(op(16), twice, DEVICE, "float32", crowded=True) == pytest.approx(9.25)
+    faster = device({signature(op(8)): replace(ran(10**9, 3.0), crowded_seconds=2.0)})
+    assert faster.seconds(op(8), cost, DEVICE, "float32", crowded=True) == pytest.approx(3.0)
+    with pytest.raises(ValueError, match="MatMul was measured to take -1"):
+        replace(ran(1, 1.0), crowded_seconds=-1.0)
+
+
 def test_an_op_that_hands_on_a_buffer_takes_nothing() -> None:
     known = device({signature(op(8)): ran(10**9, 3.0)}, overhead=0.25)
     assert seconds(known, op(8, "Reshape"), 0) == 0.0

@@ -1,0 +1,61 @@
+"""Ops timed beside the same ops on other devices."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from partitioner.measure.crowd import crowding
+from partitioner.measure.profiler import Event
+from partitioner.measure.step_times import seconds_by_execution
+
+
+def event(name: str, milliseconds: int, plane: str = "/host:CPU") -> Event:
+    return Event(plane=plane, line=0, name=name, start=0, end=milliseconds * 10**9)
+
+
+def test_an_execution_takes_the_mean_of_all_on_the_host() -> None:
+    events = [event("a:Mul", 1), event("a:Mul", 3), event("loop/body/_7/b:Mul", 5), event("a:Mul", 9, "/device:GPU:0")]
+    assert seconds_by_execution(events, {"a", "loop"}) == pytest.approx({"a": 2e-3, "loop": 5e-3})
+
+
+def product(device: str) -> Any:
+    @tf.function(autograph=False)
+    def run(x: Any) -> Any:
+        with tf.device(device):
+            return tf.matmul(x, x, name="product")
+
+    function = run.get_concrete_function(tf.TensorSpec([512, 512]))
+    value = tf.random.normal([512, 512])
+    return lambda: function(value).numpy()
+
+
+def test_no_op_is_faster_beside_others() -> None:
+    found = crowding(product("CPU:1"), [product("CPU:2")], {"product", "unknown"}, budget_seconds=1.0)
+    assert found.keys() == {"product"}
+    assert found["product"] >= 1.0
+
+
+def test_threads_end_with_it_and_their_errors_are_told() -> None:
+    def broken() -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("no memory left")
+
+    before = threading.active_count()
+    with pytest.raises(RuntimeError, match="no memory left"):
+        crowding(product("CPU:1"), [broken], {"product"}, budget_seconds=0.5)
+    assert threading.active_count() == before
+
+
+def test_ctrl_c_leaves_it_unknown() -> None:
+    calls: list[int] = []
+
+    def interrupted() -> None:
+        calls.append(1)
+        if len(calls) > 4:
+            raise KeyboardInterrupt
+
+    assert crowding(interrupted, [product("CPU:2")], {"product"}, budget_seconds=0.5) == {}
