@@ -62,11 +62,14 @@ def sum_times(
     within, *between = exchange_rounds(sum_bytes, topology, twins)
     seconds, taken = 0.0, [0.0] * len(topology.uplinks)
     far = [*between, *between]
+    if not share_memory([topology.devices[twin].name for twin in twins]):
+        far.append(Round(groups=[list(twins)], part_bytes=row_bytes))
+        row_bytes = 0.0
     if share_memory([topology.devices[twin].name for twin in within.groups[0]]):
         gathered = row_bytes * len(twins) / 2  # gathering takes half of what summing takes
         seconds += _shared_seconds(sum_bytes + gathered, num_tensors, topology, within.groups[0])
     else:
-        far += [within, within, Round(groups=[list(twins)], part_bytes=row_bytes)]
+        far += [within, within]
     for one in filter(lambda one: one.part_bytes, far):
         uplinks = _uplink_seconds(one, topology)
         seconds += max([*uplinks, *(_port_seconds(one.part_bytes, topology, group) for group in one.groups)])

@@ -276,3 +276,15 @@ def test_seconds_of_sums_in_shared_memory() -> None:
     placed = [replace(one, device=processor) for one in topology(2, kind="CPU").devices]
     # Two gradients are read and one sum is written, of 2 tensors; each device has one of these.
     assert sum_seconds(2048, Topology.uniform(placed, FREE), (0, 1)) == (3 * 2048 / 1024 + 2 * 0.5) / 2
+
+
+def test_rows_cross_to_processes_whose_devices_share_memory() -> None:
+    """Bug: where each process sums in its own memory, what its rows take on the network was left out."""
+    wire = link(0.25, 256.0)
+    hosts = two_hosts(wire)
+    processors = tuple(replace(one, name=one.name.replace("GPU", "CPU")) for one in hosts.devices)
+    without, with_rows = (
+        sum_seconds(1024, replace(hosts, devices=processors), (0, 1, 2, 3), row_bytes=size) for size in (0, 256)
+    )
+    # Each sends its rows to both devices of the other process.
+    assert with_rows - without == pytest.approx(2 * (0.25 + 256 / 256))
