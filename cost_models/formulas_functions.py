@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from cost_models.registry import op_cost, register, unknown
-from cost_models.specs import CostPart, FunctionRun, OpCost, OpSpec, compute_dtype
+from cost_models.specs import CostPart, FunctionRun, OpCost, OpSpec
 
 
 @register("While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall")
@@ -35,7 +35,7 @@ def cost_of(runs: Iterable[FunctionRun]) -> OpCost:
         for op in run.ops:
             cost = op_cost(op)
             if cost.flops or cost.moved_bytes or not cost.costed:
-                times[op.type, compute_dtype((*op.inputs, *op.outputs)), cost] += run.times
+                times[op.type, op.compute_dtype, cost] += run.times
     parts = tuple(
         CostPart(type=op_type, dtype=dtype, cost=cost, times=count)
         for (op_type, dtype, cost), count in times.items()

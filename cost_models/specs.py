@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 # Bytes of one element, by the name TensorFlow gives the dtype. A string is counted by the
@@ -52,11 +52,6 @@ class TensorSpec:
         return self.num_elements * ITEM_BYTES[self.dtype] + self.content_bytes
 
 
-def compute_dtype(tensors: Iterable[TensorSpec]) -> str:
-    """The dtype whose peak rate bounds an op on these tensors: the first floating one, else float32."""
-    return next((tensor.dtype for tensor in tensors if "float" in tensor.dtype), "float32")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpSpec:
     """What a cost formula may look at: the op's type, its tensors and its attributes, never its values.
@@ -75,6 +70,12 @@ class OpSpec:
     outputs: tuple[TensorSpec, ...] = ()
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     runs: tuple[FunctionRun, ...] = ()
+
+    @property
+    def compute_dtype(self) -> str:
+        """The dtype whose peak rate bounds it: the first floating one of its tensors, else float32."""
+        tensors = (*self.inputs, *self.outputs)
+        return next((tensor.dtype for tensor in tensors if "float" in tensor.dtype), "float32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from partitioner.ir.step import RESULTS, CapturedStep
 from partitioner.measure.link_times import time_link
 from partitioner.measure.measure import Measurable, measure_device
 from partitioner.measure.store import cache_costs, cached_costs, processor_title, read_costs, settings
-from partitioner.planner.costs import cost_graph, op_spec
+from partitioner.planner.costs import cost_graph
 from partitioner.planner.foreign_costs import costs_notes, refuse_other_devices
 from partitioner.planner.simulate import simulate
 from partitioner.verification.data import random_batches
@@ -150,8 +150,7 @@ def _measured_device(
     before = known or MeasuredDevice(type=kind[0], title=kind[1], hardware=placed.device.name, overhead_seconds=0.0)
     graph = BatchSizes(step)
     graphs = {count: cost_graph(graph(count), topology) for count in dict.fromkeys(sizes)}
-    specs = {count: [op_spec(costed.graph, op) for op in costed.graph.ops] for count, costed in graphs.items()}
-    is_known = all(before.has(spec) for found in specs.values() for spec in found)
+    is_known = all(before.has(spec) for costed in graphs.values() for spec in costed.graph.specs)
     twins = _sharing_memory(index, topology)
     if is_known and before.crowd == 1 + len(twins):
         return before
@@ -172,7 +171,7 @@ def _measured_device(
     others = [_runner(_with_own_variables(step, twin), twin) for twin in twins]
     return measure_device(
         [
-            Measurable(costed=costed, specs=specs[count], run=run_on(count), others=[other(count) for other in others])
+            Measurable(costed=costed, run=run_on(count), others=[other(count) for other in others])
             for count, costed in graphs.items()
         ],
         before,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,24 +26,34 @@ class FunctionBuffers:
         saved: Tensors that are kept for a gradient already.
         in_lists: Tensors whose bytes are those of a list.
         working: Names of the ops that do more than hand on a buffer.
+        waiting: Ops of which none of this is known yet.
     """
 
     roots: dict[str, str | None] = field(default_factory=dict)
     saved: set[str] = field(default_factory=set)
     in_lists: set[str] = field(default_factory=set)
     working: set[str] = field(default_factory=set)
+    waiting: list[tuple[Any, Callable[[Any], OpSpec]]] = field(default_factory=list)
 
     def root(self, name: str) -> str | None:
         """The tensor that owns the buffer."""
         return self.roots.get(name, name)
 
-    def follow(self, op: Any, spec: OpSpec) -> None:
-        """Add what an op makes.
+    def follow(self, op: Any, spec: Callable[[Any], OpSpec]) -> None:
+        """Add what an op makes, once it is asked for: of most graphs it never is.
 
         Args:
             op: An operation of TensorFlow.
-            spec: What cost formulas see of it.
+            spec: Gives what cost formulas see of it.
         """
+        self.waiting.append((op, spec))
+
+    def _catch_up(self) -> None:
+        for op, spec in self.waiting:
+            self._add(op, spec)
+        self.waiting.clear()
+
+    def _add(self, op: Any, spec_of: Callable[[Any], OpSpec]) -> None:
         if op.type == "Const":
             self.roots[op.outputs[0].name] = None
         elif op.type in _TO_LISTS:
@@ -52,6 +62,7 @@ class FunctionBuffers:
         elif op.type in _FROM_LISTS:
             self.in_lists.add(op.outputs[_FROM_LISTS[op.type]].name)
         else:
+            spec = spec_of(op)
             cost = _cost(spec)
             if cost.flops or cost.moved_bytes:
                 self.working.add(op.name)
@@ -62,6 +73,7 @@ class FunctionBuffers:
 
     def saved_bytes(self, name: str, size_bytes: int) -> int:
         """Bytes that it takes to keep a tensor for a gradient: none if its buffer stays anyway or is kept already."""
+        self._catch_up()
         root = self.root(name)
         if root is None or root in self.saved:
             return 0
@@ -85,6 +97,7 @@ class FunctionBuffers:
             specs: Of all these tensors.
             at_once: Runs of which each may be at its peak.
         """
+        self._catch_up()
         ran = {
             op.name: _Ran(
                 type=op.type,

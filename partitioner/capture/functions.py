@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import networkx as nx
 import tensorflow as tf
 
 # The public API can neither read a FunctionDef, which names tensors in its own way, nor fold constants, nor say what
@@ -29,7 +28,7 @@ from partitioner.capture.function_buffers import FunctionBuffers
 from partitioner.capture.loops import is_idle_sum
 from partitioner.capture.tensor_lists import NOTHING, TensorList, fullest, grown, list_after
 from partitioner.capture.trips import count_trips, step
-from partitioner.ir.graph_def import producer, prune, tensor_name
+from partitioner.ir.graph_def import in_run_order, producer, prune, tensor_name
 
 _LOOPS = frozenset(("While", "StatelessWhile"))
 # The first input of a conditional chooses a branch; branches take the others.
@@ -255,7 +254,7 @@ class GraphReader:
                     )
                     _refine(tensor, reading.list(tensor))
                 reading.specs[tensor.name] = self._spec(tensor, reading)
-            reading.buffers.follow(op, reading.spec(op))
+            reading.buffers.follow(op, reading.spec)
 
     def _spec(self, tensor: Any, reading: Reading) -> TensorSpec:
         dtype = tensor.dtype.base_dtype.name
@@ -385,18 +384,9 @@ def _function_names(op: Any) -> list[str]:
 
 
 def _ordered(nodes: Sequence[Any]) -> list[Any]:
-    """Nodes as they come, each behind those whose tensors it reads: a loop's gradient adds inputs to the loop later."""
-    place = {node.name: index for index, node in enumerate(nodes)}
-    by_name = {node.name: node for node in nodes}
-    graph = nx.DiGraph()
-    graph.add_nodes_from(by_name)
-    graph.add_edges_from(
-        (producer(reference), name)
-        for name, node in by_name.items()
-        for reference in node.input
-        if reference[0] != "^" and producer(reference) in by_name
-    )
-    return [by_name[name] for name in nx.lexicographical_topological_sort(graph, key=place.__getitem__)]
+    """Nodes as they come, each behind those whose tensors it reads."""
+    names = {node.name for node in nodes}
+    return in_run_order(nodes, lambda node: [p for r in node.input if r[0] != "^" and (p := producer(r)) in names])
 
 
 def _import(part: Any, graph: Any, tensors: dict[str, Any]) -> list[Any]:

@@ -20,8 +20,7 @@ def is_host_only(node: Any) -> bool:
     """
     if node.op in _RUNTIME or not _knows_gpu_kernels():
         return False
-    constraints = _gpu_constraints(node.op)
-    return not any(all(_allows(node, name, allowed) for name, allowed in one) for one in constraints)
+    return not _has_gpu_kernel(node.op, tuple((name, _types(node, name)) for name in _constrained(node.op)))
 
 
 @cache
@@ -38,8 +37,24 @@ def _gpu_constraints(op_type: str) -> tuple[tuple[tuple[str, frozenset[int]], ..
     )
 
 
-def _allows(node: Any, attribute: str, allowed: frozenset[int]) -> bool:
-    if attribute not in node.attr or not allowed:
-        return True
+@cache
+def _constrained(op_type: str) -> tuple[str, ...]:
+    """Attributes that its GPU kernels ask for."""
+    return tuple(dict.fromkeys(name for one in _gpu_constraints(op_type) for name, allowed in one if allowed))
+
+
+@cache
+def _has_gpu_kernel(op_type: str, types: tuple[tuple[str, tuple[int, ...]], ...]) -> bool:
+    given = dict(types)
+    return any(
+        all(allowed.issuperset(given.get(name, ())) for name, allowed in one if allowed)
+        for one in _gpu_constraints(op_type)
+    )
+
+
+def _types(node: Any, attribute: str) -> tuple[int, ...]:
+    """What an attribute says, numbers of dtypes; none where the node does not have it."""
+    if attribute not in node.attr:
+        return ()
     value = node.attr[attribute]
-    return allowed.issuperset(value.list.type) if value.HasField("list") else value.type in allowed
+    return tuple(value.list.type) if value.HasField("list") else (value.type,)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import keras
-import networkx as nx
 import tensorflow as tf
 
 from cost_models.specs import TensorSpec
@@ -22,7 +21,7 @@ from partitioner.capture.loss_reduction import loss_reduction
 from partitioner.capture.objective import TrainingObjective
 from partitioner.capture.shapes import settle_shapes
 from partitioner.capture.trace import Trace, trace_step
-from partitioner.ir.graph_def import producer, prune
+from partitioner.ir.graph_def import in_run_order, producer, prune
 from partitioner.ir.op_graph import Op, OpGraph, Phase, Tensor, Variable, VariableKind
 from partitioner.ir.step import RESULTS, CapturedStep, StepKind
 
@@ -147,12 +146,9 @@ def _phases(trace: Trace) -> dict[str, Phase]:
 
 
 def _topological(graph_def: Any, order: Mapping[str, int]) -> list[Any]:
-    """Nodes in order of creation, each moved behind what it needs: a loop's gradient adds inputs to the loop later."""
-    nodes = {node.name: node for node in graph_def.node}
-    graph = nx.DiGraph()
-    graph.add_nodes_from(nodes)
-    graph.add_edges_from((producer(reference), node.name) for node in graph_def.node for reference in node.input)
-    return [nodes[name] for name in nx.lexicographical_topological_sort(graph, key=order.__getitem__)]
+    """Nodes in order of creation, each moved behind what it needs."""
+    nodes = sorted(graph_def.node, key=lambda node: order[node.name])
+    return in_run_order(nodes, lambda node: map(producer, node.input))
 
 
 def _captured_variables(

@@ -11,7 +11,7 @@ import networkx as nx
 from cost_models.hardware import Device
 from cost_models.roofline import op_seconds
 from cost_models.scratch import ONEDNN, Kernels
-from cost_models.specs import OpCost, compute_dtype
+from cost_models.specs import OpCost
 from cost_models.topology import Topology
 from partitioner.ir.op_graph import OpGraph
 
@@ -65,7 +65,8 @@ class CostedGraph:
 
     def _roofline_seconds(self, devices: Sequence[Device]) -> list[tuple[float, ...]]:
         """Seconds of each op, for each of the devices."""
-        keys = [(cost, self.compute_dtype(op.name)) for op, cost in zip(self.graph.ops, self.costs, strict=True)]
+        dtypes = self.graph.of_specs(lambda spec: spec.compute_dtype)
+        keys = list(zip(self.costs, dtypes, strict=True))
         distinct = set(keys)
         found = []
         for device in devices:
@@ -80,11 +81,6 @@ class CostedGraph:
         whole = sum(map(sum, self.measured.values()))
         exact = sum(second for row in self.measured.values() for second, known in zip(row, names, strict=True) if known)
         return exact / whole if whole else 0.0
-
-    def compute_dtype(self, op_name: str) -> str:
-        """The dtype whose peak rate bounds the op."""
-        op = self.graph.op[op_name]
-        return compute_dtype(self.graph.tensor[name].spec for name in (*op.inputs, *op.outputs))
 
     @cached_property
     def uncosted_ops(self) -> dict[str, int]:

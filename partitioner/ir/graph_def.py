@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
+
+import networkx as nx
 
 
 def producer(reference: str) -> str:
@@ -38,6 +40,28 @@ def needed(nodes: Mapping[str, Any], wanted: Iterable[str], given: Container[str
             live.add(name)
             stack.extend(producer(reference) for reference in nodes[name].input)
     return live
+
+
+def in_run_order(nodes: Iterable[Any], needs: Callable[[Any], Iterable[str]]) -> list[Any]:
+    """Nodes as they come, each moved behind those that it needs: a loop's gradient adds inputs to the loop later.
+
+    Args:
+        nodes: With names.
+        needs: Names of the nodes, of these, that one needs.
+    """
+    place: dict[str, int] = {}
+    ordered = list(nodes)
+    for index, node in enumerate(ordered):
+        if not all(name in place for name in needs(node)):
+            break
+        place[node.name] = index
+    else:
+        return ordered
+    place = {node.name: index for index, node in enumerate(ordered)}
+    graph = nx.DiGraph()
+    graph.add_nodes_from(place)
+    graph.add_edges_from((name, node.name) for node in ordered for name in needs(node))
+    return [ordered[place[name]] for name in nx.lexicographical_topological_sort(graph, key=place.__getitem__)]
 
 
 def prune(graph_def: Any, wanted: Iterable[str]) -> Any:

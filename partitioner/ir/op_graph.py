@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import TypeVar
 
 import msgspec
 import networkx as nx
 
-from cost_models.specs import AttributeValue, FunctionRun, TensorSpec
+from cost_models.specs import AttributeValue, FunctionRun, OpSpec, TensorSpec
+
+Value = TypeVar("Value")
+
+_HANDLE = TensorSpec(shape=(), dtype="resource")
 
 
 class Phase(StrEnum):
@@ -175,6 +180,30 @@ class OpGraph:
             for name in op.inputs:
                 found[name][op.name] = None
         return {name: tuple(ops) for name, ops in found.items()}
+
+    @cached_property
+    def specs(self) -> tuple[OpSpec, ...]:
+        """What cost formulas see of each op, in graph order; ops that look alike share one.
+
+        Handles, which the graph keeps apart, come first as in TensorFlow.
+        """
+        known: dict[object, OpSpec] = {}
+        found = []
+        for op in self.ops:
+            inputs = (*(_HANDLE for _ in op.variables), *(self.tensor[name].spec for name in op.inputs))
+            outputs = tuple(self.tensor[name].spec for name in op.outputs)
+            runs = self.runs.get(op.name, ())
+            key = op.name if runs else (op.type, inputs, outputs, tuple(op.attributes.items()))
+            if key not in known:
+                known[key] = OpSpec(type=op.type, inputs=inputs, outputs=outputs, attributes=op.attributes, runs=runs)
+            found.append(known[key])
+        return tuple(found)
+
+    def of_specs(self, value: Callable[[OpSpec], Value]) -> tuple[Value, ...]:
+        """A value for each op, in graph order, that its spec decides: asked once for ops that look alike."""
+        distinct = {id(spec): spec for spec in self.specs}
+        values = {key: value(spec) for key, spec in distinct.items()}
+        return tuple(values[id(spec)] for spec in self.specs)
 
     @property
     def num_parameters(self) -> int:

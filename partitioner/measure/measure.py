@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cost_models.measured import MeasuredDevice, MeasuredOp, signature
-from cost_models.specs import OpSpec
 from partitioner.ir.costed import CostedGraph
 from partitioner.measure.crowd import crowding
 from partitioner.measure.fused import shared_seconds
@@ -24,13 +23,11 @@ class Measurable:
 
     Attributes:
         costed: Its op graph with costs, at the batch size it is run with.
-        specs: What cost formulas see of each op.
         run: Runs it to its end, all of it on the device to be measured.
         others: Run it on the other devices of the host, with variables of their own.
     """
 
     costed: CostedGraph
-    specs: Sequence[OpSpec]
     run: Callable[[], Any]
     others: Sequence[Callable[[], Any]] = ()
 
@@ -85,7 +82,7 @@ def _measured_ops(step: Measurable, times: StepTimes, crowded: Mapping[str, floa
     found: dict[str, list[float]] = {}
     beside: dict[str, list[float]] = {}
     first: dict[str, MeasuredOp] = {}
-    for op, spec, cost in zip(step.costed.graph.ops, step.specs, step.costed.costs, strict=True):
+    for op, spec, cost in zip(step.costed.graph.ops, step.costed.graph.specs, step.costed.costs, strict=True):
         key = signature(spec)
         seconds = found.setdefault(key, [])
         if op.name in op_seconds:
@@ -96,7 +93,7 @@ def _measured_ops(step: Measurable, times: StepTimes, crowded: Mapping[str, floa
             key,
             MeasuredOp(
                 type=op.type,
-                dtype=step.costed.compute_dtype(op.name),
+                dtype=spec.compute_dtype,
                 flops=cost.flops,
                 moved_bytes=cost.moved_bytes,
                 seconds=0.0,

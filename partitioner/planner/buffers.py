@@ -11,7 +11,6 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.op_graph import Phase, VariableKind
 from partitioner.ir.run_order import run_orders
-from partitioner.planner.costs import op_spec
 from partitioner.planner.kernel_memory import scratch_of_ops, sizes_of_tensors
 from partitioner.stages.run_ahead import Order, run_ahead_limits
 
@@ -27,9 +26,9 @@ class Buffers:
         """For each output without a buffer of its own, the tensor that has it; None for a variable."""
         graph = self.costed.graph
         found: dict[str, str | None] = dict(graph.passed_on)
-        for op, cost in zip(graph.ops, self.costed.costs, strict=True):
+        for op, spec, cost in zip(graph.ops, graph.specs, self.costed.costs, strict=True):
             given = [None] * len(op.variables) + list(op.inputs)
-            for name, index in zip(op.outputs, handed_on(op_spec(graph, op), cost), strict=True):
+            for name, index in zip(op.outputs, handed_on(spec, cost), strict=True):
                 if index is not None:
                     found[name] = given[index]
         return found

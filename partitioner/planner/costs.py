@@ -8,12 +8,10 @@ from dataclasses import replace
 from cost_models.flops import op_cost, unknown
 from cost_models.measured import MeasuredDevice
 from cost_models.scratch import ONEDNN, Kernels
-from cost_models.specs import OpCost, OpSpec, TensorSpec
+from cost_models.specs import OpCost, OpSpec
 from cost_models.topology import Topology
 from partitioner.ir.costed import CostedGraph
-from partitioner.ir.op_graph import Op, OpGraph
-
-_HANDLE = TensorSpec(shape=(), dtype="resource")
+from partitioner.ir.op_graph import OpGraph
 
 
 def cost_graph(
@@ -33,44 +31,28 @@ def cost_graph(
         measured: What is known of ops on devices of the topology, by their index.
         kernels: What runs ops on its CPUs.
     """
-    specs = [op_spec(graph, op) for op in graph.ops]
-    costs = tuple(_cost(graph, spec) for spec in specs)
+    costs = graph.of_specs(lambda spec: _cost(graph, spec))
     costed = CostedGraph(graph=graph, costs=costs, topology=topology, kernels=kernels)
     if not measured:
         return costed
+    cost_of = {id(spec): cost for spec, cost in zip(graph.specs, costs, strict=True)}
     columns: dict[tuple[int, str, bool], tuple[float, ...]] = {}
 
     def column(index: int, known: MeasuredDevice, *, crowded: bool) -> tuple[float, ...]:
         device = topology.devices[index].device
         key = id(known), device.name, crowded
         if key not in columns:
-            columns[key] = tuple(
-                known.seconds(spec, cost, device, costed.compute_dtype(op.name), crowded=crowded)
-                for op, spec, cost in zip(graph.ops, specs, costed.costs, strict=True)
+            columns[key] = graph.of_specs(
+                lambda spec: known.seconds(spec, cost_of[id(spec)], device, spec.compute_dtype, crowded=crowded)
             )
         return columns[key]
 
+    are_known = graph.of_specs(lambda spec: all(known.has(spec) for known in measured.values()))
     return replace(
         costed,
         measured={index: column(index, known, crowded=False) for index, known in measured.items()},
         crowded={index: column(index, known, crowded=True) for index, known in measured.items() if known.crowd > 1},
-        measured_ops=frozenset(
-            op.name
-            for op, spec in zip(graph.ops, specs, strict=True)
-            if all(known.has(spec) for known in measured.values())
-        ),
-    )
-
-
-def op_spec(graph: OpGraph, op: Op) -> OpSpec:
-    """What a formula sees of an op. Handles, which the graph keeps apart, come first as in TensorFlow."""
-    handles = (_HANDLE,) * len(op.variables)
-    return OpSpec(
-        type=op.type,
-        inputs=handles + tuple(graph.tensor[name].spec for name in op.inputs),
-        outputs=tuple(graph.tensor[name].spec for name in op.outputs),
-        attributes=op.attributes,
-        runs=graph.runs.get(op.name, ()),
+        measured_ops=frozenset(op.name for op, known in zip(graph.ops, are_known, strict=True) if known),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from cost_models.memory import allocated_bytes
 from cost_models.scratch import scratch_bytes, workspace_bytes
 from partitioner.ir.costed import CostedGraph
-from partitioner.planner.costs import op_spec
 
 
 def scratch_of_ops(costed: CostedGraph, device_type: str) -> dict[str, int]:
@@ -15,7 +14,11 @@ def scratch_of_ops(costed: CostedGraph, device_type: str) -> dict[str, int]:
     time, and TensorFlow's own kernels take as much as they do for convolutions, each counts with the other's.
     """
     graph, kernels = costed.graph, costed.kernels
-    found = {op.name: size for op in graph.ops if (size := scratch_bytes(op_spec(graph, op), device_type, kernels))}
+    found = {
+        op.name: size
+        for op, spec in zip(graph.ops, graph.specs, strict=True)
+        if (size := scratch_bytes(spec, device_type, kernels))
+    }
     if device_type != "CPU" or kernels.onednn or kernels.inter_op_threads == 1:
         return found
     together: dict[str, int] = {}
@@ -30,7 +33,7 @@ def sizes_of_tensors(costed: CostedGraph, device_type: str, *, workspaces: bool 
     graph = costed.graph
     sizes = {tensor.name: allocated_bytes(tensor.size_bytes, device_type) for tensor in graph.tensors}
     if workspaces:
-        for op in graph.ops:
-            if extra := workspace_bytes(op_spec(graph, op), device_type, costed.kernels):
+        for op, spec in zip(graph.ops, graph.specs, strict=True):
+            if extra := workspace_bytes(spec, device_type, costed.kernels):
                 sizes[op.outputs[0]] += allocated_bytes(extra, device_type)
     return sizes

@@ -148,3 +148,22 @@ def test_the_fingerprint_tells_models_apart(what: str) -> None:
         "order": {"ops": (x, y, replace(z, inputs=("x:0", "y:1")))},
     }[what]
     assert replace(made, **changed).fingerprint != made.fingerprint
+
+
+def test_ops_that_look_alike_share_what_formulas_see() -> None:
+    made = graph()
+    add = made.ops[2]
+    twin, scaled = (replace(add, name=name, outputs=(f"{name}:0",)) for name in "uv")
+    more = tuple(Tensor(name=f"{name}:0", producer=name, spec=SPEC) for name in "uv")
+    made = replace(
+        made, ops=(*made.ops, twin, replace(scaled, attributes={"alpha": 2.0})), tensors=(*made.tensors, *more)
+    )
+    first, product, *sums = made.specs
+    assert [spec.type for spec in made.specs] == ["Placeholder", "MatMul", "Add", "Add", "Add"]
+    assert [tensor.dtype for tensor in product.inputs] == ["resource", "float32"]
+    assert sums[0] is sums[1]
+    assert sums[2].attributes == {"alpha": 2.0}
+    asked = []
+    assert made.of_specs(lambda spec: asked.append(spec.type) or len(spec.inputs)) == (0, 2, 2, 2, 2)
+    assert asked == ["Placeholder", "MatMul", "Add", "Add"]
+    assert first.outputs == (SPEC,)

@@ -8,7 +8,7 @@ from graphs import topology
 
 from cost_models.specs import TensorSpec
 from partitioner.ir.op_graph import Op, OpGraph, Tensor, Variable, VariableKind
-from partitioner.planner.costs import cost_graph, op_spec
+from partitioner.planner.costs import cost_graph
 
 MATRIX = TensorSpec(shape=(8, 16), dtype="float32")
 
@@ -42,7 +42,7 @@ def test_a_matmul_costs_two_flops_per_product() -> None:
 
 def test_the_handle_of_a_variable_comes_first_as_in_tensorflow() -> None:
     graph = matmul_graph()
-    spec = op_spec(graph, graph.op["read"])
+    spec = graph.specs[[op.name for op in graph.ops].index("read")]
     assert [tensor.dtype for tensor in spec.inputs] == ["resource"]
     assert spec.outputs == (TensorSpec(shape=(16, 32), dtype="float32"),)
 
