@@ -50,6 +50,7 @@ from partitioner.plan_view import Plan
 from partitioner.planned_step import captured, compile_arguments, first_step, objective_fields, remember, step_of_plan
 from partitioner.planner.assemble import plan_fields
 from partitioner.planner.async_updates import staleness_bound, with_async_updates
+from partitioner.planner.candidates import candidates, sharing_candidates
 from partitioner.planner.chosen_topology import chosen_topology
 from partitioner.planner.costs import cost_graph
 from partitioner.planner.execution import execution_of_plan
@@ -68,7 +69,7 @@ from partitioner.planner.need import OutOfMemoryError
 from partitioner.planner.replicas import replica_groups, replicated, sends_of_all
 from partitioner.planner.rules import requirements_of
 from partitioner.planner.shapes import Shape, ShapePlanner
-from partitioner.planner.strategies import best_strategy, candidates
+from partitioner.planner.strategies import best_strategy
 from partitioner.planner.topology import parse_devices
 from partitioner.planner.transfer import rebase, transfer_placement
 from partitioner.planner.what_if import what_if as gains_of
@@ -126,7 +127,7 @@ def plan(
     input_shape: InputShape = None,
     training: bool = True,
     strategy: str = "auto",
-    replicas: int | str = "auto",
+    replicas: int | str | Sequence[int] = "auto",
     updates: str = "sync",
     max_staleness: int | None = None,
     microbatches: int | str = "auto",
@@ -163,6 +164,8 @@ def plan(
             (replicas of several devices each).
         replicas: How many copies of the model each train on a part of the batch. The devices are cut into as many runs
             of consecutive ones; `auto` takes one per device if `mirrored`, and chooses if the strategy is `auto` too.
+            `(3, 1)`: three replicas, each with one of the first three devices, that all share the fourth. In general
+            numbers of devices that do the same, each of which divides the largest.
         updates: `sync`: replicas train on parts of one batch and update together; `async`: each updates shared
             variables by its part as soon as it can.
         max_staleness: If `async`, how many updates of others may lie between a replica's reading the parameters and its
@@ -234,7 +237,8 @@ def plan(
     tracing_seconds = time.monotonic() - began
     counts = allowed_counts(step, microbatches)
     is_open = chosen is Strategy.AUTO and replicas == "auto"
-    shapes = candidates(machines, most_replicas=batch_size) if is_open and not uncuttable(step) else ()
+    kinds = (candidates, sharing_candidates) if is_open and not uncuttable(step) else ()
+    shapes = [groups for kind in kinds for groups in kind(machines, most_replicas=batch_size)]
     numbers = {len(groups), *map(len, shapes)}
     sizes = [batch_size, *sorted({math.ceil(batch_size / (n * count)) for n in numbers for count in counts})]
     known = costs_for(costs, step, machines, titles, sizes, on_progress)

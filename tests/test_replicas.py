@@ -98,6 +98,9 @@ def weights(model: Any) -> np.ndarray:
 
 SHAPES = [(2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (3, 1), (2, 3)]
 QUICK = {("mlp", (2, 1), 4), ("mlp", (2, 3), 1), ("cnn", (2, 2), 4), ("tied", (3, 1), 1)}
+# Devices that do the same, for each device of a replica.
+SHARED = [(2, 1), (1, 2), (3, 1), (2, 1, 1), (4, 2)]
+QUICK_SHARED = {("mlp", (2, 1), 4), ("mlp", (4, 2), 1), ("cnn", (1, 2), 4), ("tied", (3, 1), 1)}
 
 
 @cache
@@ -107,19 +110,24 @@ def bench(name: str) -> Bench:
     return made
 
 
-def planned(made: Bench, replicas: int, stages: int, microbatches: int) -> PlanDocument:
-    """The parts of the model dealt to the devices of the first replica in equal runs."""
-    pins = {f"p{part}_.*": f"CPU:{part * stages // PARTS + 1}" for part in range(PARTS)}
+def planned(made: Bench, sizes: Sequence[int], microbatches: int) -> PlanDocument:
+    """The parts of the model dealt to the devices of the first replica in equal runs.
+
+    So many devices do what each of these does: consecutive replicas if all are as many, else those in turns.
+    """
+    is_even = len(set(sizes)) == 1
+    first = [place if is_even else sum(sizes[:place]) for place in range(len(sizes))]
+    pins = {f"p{part}_.*": f"CPU:{first[part * len(sizes) // PARTS] + 1}" for part in range(PARTS)}
     return partitioner.plan(
         made.twin,
-        devices=names(replicas * stages),
+        devices=names(sum(sizes)),
         batch_size=ROWS,
         strategy="mixed",
-        replicas=replicas,
+        replicas=sizes[0] if is_even else sizes,
         microbatches=microbatches,
         schedule="1f1b" if microbatches > 1 else "auto",
         recompute="none",
-        pins=pins | {"compile_loss/.*": f"CPU:{stages}"},
+        pins=pins | {"compile_loss/.*": f"CPU:{first[-1] + 1}"},
         time_limit=8,
     )
 
@@ -136,27 +144,59 @@ def planned(made: Bench, replicas: int, stages: int, microbatches: int) -> PlanD
     ],
 )
 def test_ten_steps_equal_one_devices_on_the_whole_batch(name: str, shape: tuple[int, int], microbatches: int) -> None:
+    plan, placed = trained_as_on_one_device(name, (shape[0],) * shape[1], microbatches)
+    assert (plan.num_replicas, len(plan.devices_of(0)), plan.num_microbatches) == (*shape, microbatches)
+    assert_identical(placed)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "microbatches"),
+    [
+        pytest.param(
+            *case,
+            id=f"{case[0]}-{'-'.join(map(str, case[1]))}-{case[2]}",
+            marks=() if case in QUICK_SHARED else pytest.mark.grid,
+        )
+        for case in product(CASES, SHARED, [1, 4])
+    ],
+)
+def test_replicas_that_share_devices_train_as_one_device_does(
+    name: str, sizes: tuple[int, ...], microbatches: int
+) -> None:
+    plan, placed = trained_as_on_one_device(name, sizes, microbatches)
+    assert (plan.num_replicas, plan.num_microbatches) == (max(sizes), microbatches)
+    assert len(plan.used_devices) == sum(sizes)
+    assert placed.replicas_identical()
+    # A device holds its own stage's variables, once, whoever uses it.
+    homes = [plan.devices_of(replica) for replica in range(plan.num_replicas)]
+    twins_of = {device: list(dict.fromkeys(same)) for same in zip(*homes, strict=True) for device in same}
+    for variable in variables(placed):
+        held = [copy.device for copy in each_copy(held_variable(variable))]
+        assert held == twins_of[held[0]], variable.path
+
+
+def trained_as_on_one_device(name: str, sizes: Sequence[int], microbatches: int) -> tuple[PlanDocument, Any]:
+    """The plan and the placed model after ten steps that gave what one device does, every op on its device."""
     made = bench(name)
     for variable, value in zip(made.held, made.start, strict=True):
         variable.assign(value)
-    plan = planned(made, *shape, microbatches)
-    assert (plan.num_replicas, len(plan.devices_of(0)), plan.num_microbatches) == (*shape, microbatches)
+    plan = planned(made, sizes, microbatches)
     placed = partitioner.place(made.twin, plan)
     found = made.trained(placed)
 
     for loss, reference in zip(found.losses, made.expected.losses, strict=True):
         assert loss == pytest.approx(reference, rel=TOLERANCE)
     assert relative(as_one(found.weights), as_one(made.expected.weights)) < TOLERANCE
-    assert_identical(placed)
 
     _, execution, executed = audited(placed, made.data)
     compared, misplaced = misplaced_ops(executed, execution.placement_everywhere)
     assert misplaced == ()
-    assert compared > shape[0] * len(plan.placement) / 4
-    for replica in range(1, shape[0]):
+    assert compared > plan.num_replicas * len(plan.placement) / 4
+    for replica in range(1, plan.num_replicas):
         planned_ops = executed.keys() & execution.placement_everywhere.keys()
         ran = {executed[op][1] for op in planned_ops if op.startswith(f"replica_{replica}/")}
         assert ran == set(plan.devices_of(replica))
+    return plan, placed
 
 
 def test_mirrored_strategy_gives_the_same_weights() -> None:

@@ -188,11 +188,11 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--replicas",
-        type=_count_or_auto,
+        type=_replicas,
         default="auto",
-        metavar="N|auto",
-        help="cut the devices into N runs, each with a copy of the model and its share of a batch "
-        "(default: %(default)s)",
+        metavar="N|N,N|auto",
+        help="cut the devices into N runs, each with a copy of the model and its share of a batch; 3,1: three replicas "
+        "with a device of their own each that share the fourth (default: %(default)s)",
     )
     group.add_argument(
         "--updates",
@@ -338,6 +338,11 @@ def _count_or_auto(text: str) -> int | str:
         return _count(text)
     except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(f"{error}, nor auto") from error
+
+
+def _replicas(text: str) -> int | str | tuple[int, ...]:
+    sizes = tuple(map(_count, text.split(","))) if "," in text else ()
+    return sizes or _count_or_auto(text)
 
 
 def _number(text: str) -> int:

@@ -34,6 +34,7 @@ def all_reduce(values: Sequence[Any], devices: Sequence[str], *, shape: Sequence
 
     Where several processes have several replicas each, those of a process sum first, and what they sum goes to their
     peers in the other processes: so the network carries each element once for a process, not once for a device.
+    Replicas that share a device sum on it before that.
 
     Args:
         values: The tensor of each replica.
@@ -43,6 +44,10 @@ def all_reduce(values: Sequence[Any], devices: Sequence[str], *, shape: Sequence
     """
     if len(values) == 1:
         return list(values)
+    if len(set(devices)) < len(devices):
+        sums = _sums_of_devices(values, devices)
+        made = dict(zip(sums, all_reduce(list(sums.values()), list(sums), shape=shape, turn=turn), strict=True))
+        return [made[device] for device in devices]
     hosts = equal_hosts(devices)
     names = [[devices[position] for position in host] for host in hosts]
     is_small = math.prod(shape) * values[0].dtype.size < _LEAST_CUT_BYTES
@@ -61,6 +66,18 @@ def all_reduce(values: Sequence[Any], devices: Sequence[str], *, shape: Sequence
                     sums[0].value if is_whole else tf.reshape(tf.concat([piece.value for piece in sums], axis=0), shape)
                 )
     return found
+
+
+def _sums_of_devices(values: Sequence[Any], devices: Sequence[str]) -> dict[str, Any]:
+    """By device, the sum of what its replicas have."""
+    found: dict[str, list[Any]] = {}
+    for value, device in zip(values, devices, strict=True):
+        found.setdefault(device, []).append(value)
+    sums = {}
+    for device, own in found.items():
+        with tf.device(device):
+            sums[device] = tf.add_n(own) if len(own) > 1 else own[0]
+    return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +135,8 @@ def all_gather(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:
     if share_memory(devices):
         with tf.device(devices[0]):
             return [tf.concat(values, axis=0)] * len(values)
-    found = []
-    for device in devices:
+    found = {}
+    for device in dict.fromkeys(devices):
         with tf.device(device):
-            found.append(tf.concat(values, axis=0))
-    return found
+            found[device] = tf.concat(values, axis=0)
+    return [found[device] for device in devices]

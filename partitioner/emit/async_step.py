@@ -150,7 +150,7 @@ class SharedUpdate:
         with tf.name_scope("shared_update"):
             run = ReplicaRun(self._replica, [])
             run.run([])
-            run.update(needed, tf.no_op())
+            run.update(needed, tf.no_op(), {})
             for state in self._states:
                 self._write(state, *states[state.variable])
         for function in self._replica.functions():

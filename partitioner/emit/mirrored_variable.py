@@ -24,7 +24,7 @@ class MirroredVariable(BaseResourceVariable):
 
     Args:
         first: The variable of the first replica. It stays the owner of what it holds.
-        copies: Those of the others, on their devices.
+        copies: Those of the others, on their devices; replicas that share a device share one.
     """
 
     def __init__(self, first: Any, copies: Sequence[Any]) -> None:
@@ -68,12 +68,18 @@ def first_replica_only() -> Iterator[None]:
         _first_only.reset(token)
 
 
+def copy_of(held: Any, replica: int) -> Any:
+    """The variable of a replica: of n copies, replica r has that of index r mod n."""
+    copies = each_copy(held)
+    return copies[replica % len(copies)]
+
+
 def each_copy(held: Any) -> tuple[Any, ...]:
-    """The variable of every replica: itself alone, if it is not mirrored."""
+    """All copies, the first replica's first: itself alone, if it is not mirrored."""
     return (held.first, *held.copies) if isinstance(held, MirroredVariable) else (held,)
 
 
 def mirrored(copies: Sequence[Any]) -> Any:
-    """One variable for those of all replicas, the first one's first."""
+    """One variable for all copies, the first replica's first."""
     first, *others = copies
     return MirroredVariable(first, others) if others else first

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from partitioner.emit.microbatches import HOST
-from partitioner.emit.mirrored_variable import each_copy
+from partitioner.emit.mirrored_variable import copy_of
 from partitioner.emit.stage_function import StageFunction, StageFunctions
 from partitioner.emit.variables import held_variable
 from partitioner.ir.execution import SEED_STRIDE, Execution
@@ -47,7 +47,7 @@ class Replica:
         self.backward = [functions.build(program, accumulate=several) for program in programs.backward]
         self.update = [functions.build(program) for program in programs.update]
         if variables is None:
-            used = {name: each_copy(held_variable(v))[number] for name, v in step.variables.items()}
+            used = {name: copy_of(held_variable(v), number) for name, v in step.variables.items()}
         else:
             used = {p: variables[name] for p, name in step.variable_names.items() if name in variables}
         outside = dict(step.captures) | {name: variable.handle for name, variable in used.items()}
@@ -126,15 +126,22 @@ class ReplicaRun:
                 return tf.concat([part[name] for part in self.parts], axis=0)
         return self.parts[0][name]
 
-    def update(self, gathered: Mapping[str, Any], lock: Any) -> list[Any]:
-        """Run the updates while `lock` is held; what has ended when all are written."""
+    def update(
+        self, gathered: Mapping[str, Any], lock: Any, done: dict[tuple[str, str], Mapping[str, Any]]
+    ) -> list[Any]:
+        """Run the updates while `lock` is held; what has ended when all are written.
+
+        What replicas before did on devices that they share is `done`, by label and device; the rest is added to it.
+        """
         self.values |= gathered
         ended: list[Any] = []
         for function in self.replica.update:
-            after = [lock, *(ended[index] for index in function.program.waits_for)]
-            made = self._call(function, self.values, after=after)
-            ended.append(made[function.label])
-            self.values |= made
+            key = function.label, function.program.device
+            if key not in done:
+                after = [lock, *(ended[index] for index in function.program.waits_for)]
+                done[key] = self._call(function, self.values, after=after)
+            ended.append(done[key][function.label])
+            self.values |= done[key]
         return ended
 
     def final(self, written: str) -> Any:

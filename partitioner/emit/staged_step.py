@@ -192,13 +192,14 @@ class StepRun:
     def _update(self, gathered: Sequence[Mapping[str, Any]], lock: Any) -> list[Any]:
         """Write every variable of every replica while `lock` is held; what has ended when all are written."""
         ended: list[Any] = []
+        done: dict[tuple[str, str], Mapping[str, Any]] = {}
         for run, values in zip(self.runs, gathered, strict=True):
             with _scope(run):
-                ended += run.update(values, lock)
+                ended += run.update(values, lock, done)
         for state in self.staged.changed:
             value = self._final(state)
-            for run in self.runs:
-                handle = run.replica.handle(state.variable)
+            handles = [run.replica.handle(state.variable) for run in self.runs]
+            for handle in {id(handle): handle for handle in handles}.values():
                 with tf.device(handle.device), tf.control_dependencies([lock]):
                     ended.append(tf.raw_ops.AssignVariableOp(resource=handle, value=value))
         return [one for one in ended if one is not None]

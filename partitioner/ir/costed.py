@@ -13,7 +13,7 @@ from cost_models.roofline import op_seconds
 from cost_models.scratch import ONEDNN, Kernels
 from cost_models.specs import OpCost
 from cost_models.topology import Topology
-from partitioner.ir.op_graph import OpGraph
+from partitioner.ir.op_graph import OpGraph, Phase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,8 @@ class CostedGraph:
         crowded: The same while all devices of the topology are busy, of those that such times were measured on.
         measured_ops: Names of the ops whose very shapes were measured.
         kernels: What runs ops on its CPUs.
+        sharing: For how many replicas each device of the topology works at a time; empty where for one each. Forwards
+            and backwards of one take so much longer there; it updates once for all.
     """
 
     graph: OpGraph
@@ -38,6 +40,7 @@ class CostedGraph:
     crowded: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     measured_ops: frozenset[str] = frozenset()
     kernels: Kernels = ONEDNN
+    sharing: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for numbers in (self.costs, *self.measured.values(), *self.crowded.values()):
@@ -56,7 +59,17 @@ class CostedGraph:
             self.measured[index] if index in self.measured else rooflines[kinds.index(placed.device)]
             for index, placed in enumerate(self.topology.devices)
         ]
+        for index, count in enumerate(self.sharing):
+            if count > 1:
+                columns[index] = tuple(
+                    seconds if op.phase is Phase.UPDATE else count * seconds
+                    for op, seconds in zip(self.graph.ops, columns[index], strict=True)
+                )
         return tuple(zip(*columns, strict=True))
+
+    def num_sharing(self, device: int) -> int:
+        """For how many replicas a device works at a time."""
+        return self.sharing[device] if self.sharing else 1
 
     @cached_property
     def when_busy(self) -> CostedGraph:

@@ -22,7 +22,8 @@ class Execution:
         num_microbatches: Parts that the batch of a replica is cut into.
         schedule: Order of the stages' work, by the name of a `ScheduleKind`.
         recompute: Stages that rerun their forward ops in the backward pass.
-        replicas: For each replica beyond the first, its device by the stage device of the first one.
+        replicas: For each replica beyond the first, its device by the stage device of the first one. Replicas may
+            share devices, and then the variables there.
         alone: Only the first replica runs; the others have their copies of the variables all the same.
     """
 
@@ -61,8 +62,12 @@ class Execution:
         return hosts.get(of_first, of_first)
 
     def all_devices(self, of_first: str) -> tuple[str, ...]:
-        """A device of the first replica, and those of the others that do the same, whether they run or not."""
-        return (of_first, *(self.device(of_first, replica) for replica in range(1, 1 + len(self.replicas))))
+        """A device of the first replica, and those of the others that do the same, whether they run or not.
+
+        Each once: of n, replica r has that of index r mod n.
+        """
+        twins = (self.device(of_first, replica) for replica in range(1 + len(self.replicas)))
+        return tuple(dict.fromkeys(twins))
 
     @property
     def placement_everywhere(self) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -107,6 +108,9 @@ class LinkInfo:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """What one device runs of one replica in one go. `compute_seconds` and `send_bytes` are of a whole step.
+
+    Replicas may share the device of a stage. Such a stage is listed once, for the first of them, with what it does for
+    all: of n devices that have a stage, replica r uses that of replica r mod n.
 
     With microbatches a device may hold several stages, and `peak_bytes` is its peak with all of them. `recompute`: the
     backward pass reruns the stage's forward ops rather than keeping what they made.
@@ -412,8 +416,20 @@ class PlanDocument:
         return cls.from_json(Path(path).read_bytes())
 
     def stages_of(self, replica: int) -> tuple[Stage, ...]:
-        """The stages of one replica, in order."""
-        return tuple(stage for stage in self.stages if stage.replica == replica)
+        """The stages of one replica, in order; those that it shares are listed for another."""
+        return tuple(twins[replica % len(twins)] for twins in self._twins.values())
+
+    def replicas_of(self, stage: Stage) -> tuple[int, ...]:
+        """The replicas that use a stage."""
+        return tuple(range(stage.replica, self.num_replicas, len(self._twins[stage.index])))
+
+    @cached_property
+    def _twins(self) -> dict[int, list[Stage]]:
+        """By index, the stages that do the same, in the order of replicas."""
+        found: dict[int, list[Stage]] = {}
+        for stage in self.stages:
+            found.setdefault(stage.index, []).append(stage)
+        return found
 
     def devices_of(self, replica: int) -> tuple[str, ...]:
         """Canonical names of the devices of one replica, in stage order."""

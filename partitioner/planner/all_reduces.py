@@ -26,7 +26,8 @@ class AllReduce:
 
     Attributes:
         device: Its name.
-        twins: Indices of it and its twins, one per replica.
+        twins: Indices of it and its twins.
+        sharing: How many replicas each of them works for.
         sum_bytes: Of gradients that are summed.
         row_bytes: Of rows of sparse gradients, which every twin gets of all.
         shares_memory: Whether a tensor on one twin is on all: then they sum once, in turns.
@@ -37,6 +38,7 @@ class AllReduce:
 
     device: str
     twins: tuple[int, ...]
+    sharing: int
     sum_bytes: int
     row_bytes: int
     shares_memory: bool
@@ -53,14 +55,15 @@ class AllReduce:
     def buffer_bytes(self) -> int:
         """What a twin holds of the sums and of all rows, beyond its own gradients."""
         sums = self.sum_bytes // len(self.twins) if self.shares_memory else self.sum_bytes
-        return sums + self.row_bytes * len(self.twins)
+        own = self.sum_bytes if self.sharing > 1 and len(self.twins) > 1 else 0
+        return own + sums + self.row_bytes * len(self.twins) * self.sharing
 
     def exchanges(self, machines: Topology) -> Iterator[Exchange]:
         """What twins send each other: of the sums a part, and of their own gradients another; their rows."""
         sums = exchange_rounds(self.sum_bytes, machines, self.twins)
         groups = [(group, int(2 * one.part_bytes)) for one in sums for group in one.groups]
-        for group, size in [*groups, (self.twins, self.row_bytes)]:
-            if size:
+        for group, size in [*groups, (self.twins, self.row_bytes * self.sharing)]:
+            if size and len(group) > 1:
                 yield Exchange(
                     devices=tuple(machines.devices[index].name for index in group),
                     bytes_per_pair=size,
@@ -119,7 +122,9 @@ def _all_reduces(found: Found, graph: OpGraph, machines: Topology, groups: Seque
     tensor = graph.tensor
     made_on = {name: p.device for p in (*programs.forward, *programs.backward) for name in p.outputs}
     reduces = []
-    for twins in zip(*groups, strict=True):
+    for of_replicas in zip(*groups, strict=True):
+        twins = tuple(dict.fromkeys(of_replicas))
+        sharing = len(of_replicas) // len(twins)
         name = machines.devices[twins[0]].name
         own = [(one, how) for one, how in programs.gathered.items() if made_on.get(one) == name]
         sums = sum(tensor[one].size_bytes for one, how in own if how is Gather.SUM)
@@ -129,6 +134,7 @@ def _all_reduces(found: Found, graph: OpGraph, machines: Topology, groups: Seque
                 AllReduce(
                     device=name,
                     twins=twins,
+                    sharing=sharing,
                     sum_bytes=sums,
                     row_bytes=rows,
                     shares_memory=share_memory([machines.devices[index].name for index in twins]),
@@ -137,7 +143,7 @@ def _all_reduces(found: Found, graph: OpGraph, machines: Topology, groups: Seque
                         for action in staged.timeline
                         if action.device == name and action.action != _UPDATE
                     ),
-                    times=sum_times(sums, rows, num_tensors=len(own), topology=machines, twins=twins),
+                    times=sum_times(sums, rows, num_tensors=len(own), topology=machines, twins=twins, sharing=sharing),
                 )
             )
     return _one_after_the_other(reduces)

@@ -20,7 +20,7 @@ def staleness_bound(
     max_staleness: int | None,
     *,
     strategy: Strategy,
-    replicas: int | str,
+    replicas: int | str | Sequence[int],
     num_replicas: int,
     devices: Sequence[str],
     training: bool,
@@ -50,6 +50,11 @@ def staleness_bound(
     if replicas == "auto" and strategy is not Strategy.MIRRORED:
         raise UsageError(
             "asynchronous updates by how many replicas?", help="--strategy mirrored, or --strategy mixed --replicas 2"
+        )
+    if not isinstance(replicas, (int, str)) and len(set(replicas)) > 1:
+        raise UsageError(
+            "asynchronous replicas update by themselves, so that they cannot share devices",
+            help=f"--replicas {num_replicas}, or --updates sync",
         )
     if remote := [short_name(name) for name in devices if not DeviceName.parse(name).is_local]:
         raise UsageError(

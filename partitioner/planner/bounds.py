@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from partitioner.ir.costed import CostedGraph
+from partitioner.ir.op_graph import Phase
 
 
 def lower_bound_seconds(costed: CostedGraph) -> float:
     """The larger of two relaxations (Graham, "Bounds on multiprocessing timing anomalies", 1969).
 
-    Critical path: every op on its fastest device, transfers free, devices unlimited. Work: all ops spread
-    evenly over all devices, each as fast as on its fastest.
+    Critical path: every op on its fastest device, transfers free, devices unlimited. Work: all ops spread over all
+    devices, and those before the updates alone, which replicas that share a device slow down.
     """
     graph = costed.graph
     fastest = [min(seconds) for seconds in costed.seconds]
@@ -17,4 +20,22 @@ def lower_bound_seconds(costed: CostedGraph) -> float:
     for op, seconds in zip(graph.ops, fastest, strict=True):
         before = [end[graph.tensor[name].producer] for name in op.inputs] + [end[name] for name in op.control_inputs]
         end[op.name] = seconds + max(before, default=0.0)
-    return max(max(end.values(), default=0.0), sum(fastest) / len(costed.topology.devices))
+    before = [row for op, row in zip(graph.ops, costed.seconds, strict=True) if op.phase is not Phase.UPDATE]
+    return max(max(end.values(), default=0.0), least_load_seconds(costed.seconds), least_load_seconds(before))
+
+
+def least_load_seconds(rows: Sequence[Sequence[float]]) -> float:
+    """No way to spread ops over devices leaves each with less work, at the most; `rows` are their seconds on each.
+
+    A device that takes at least r times as long as the fastest for every op does in a time T what takes the fastest
+    T / r at the most, so all together do in T what takes it the sum of these.
+    """
+    if not rows:
+        return 0.0
+    least = [float("inf")] * len(rows[0])
+    for row in rows:
+        fastest = min(row)
+        if fastest > 0:
+            least = [min(known, seconds / fastest) for known, seconds in zip(least, row, strict=True)]
+    speed = sum(1 / ratio if ratio < float("inf") else 1.0 for ratio in least)
+    return sum(map(min, rows)) / speed

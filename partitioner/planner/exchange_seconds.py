@@ -48,7 +48,7 @@ class SumTimes:
 
 
 def sum_times(
-    sum_bytes: float, row_bytes: float, *, num_tensors: int, topology: Topology, twins: Sequence[int]
+    sum_bytes: float, row_bytes: float, *, num_tensors: int, topology: Topology, twins: Sequence[int], sharing: int = 1
 ) -> SumTimes:
     """What it takes to sum tensors over twins, and to gather rows.
 
@@ -58,9 +58,15 @@ def sum_times(
         num_tensors: How many there are of both.
         topology: The devices.
         twins: Which of them sum.
+        sharing: How many replicas each of them works for: what these have is summed there first.
     """
     within, *between = exchange_rounds(sum_bytes, topology, twins)
     seconds, taken = 0.0, [0.0] * len(topology.uplinks)
+    row_bytes *= sharing
+    if sharing > 1:
+        seconds += _added_seconds(sharing, sum_bytes, num_tensors, topology, twins[0])
+    if len(twins) == 1:
+        return SumTimes(seconds=seconds, uplink_seconds=tuple(taken))
     far = [*between, *between]
     if not share_memory([topology.devices[twin].name for twin in twins]):
         far.append(Round(groups=[list(twins)], part_bytes=row_bytes))
@@ -105,7 +111,11 @@ def _port_seconds(part_bytes: float, topology: Topology, group: Sequence[int]) -
 
 def _shared_seconds(size_bytes: float, num_tensors: int, topology: Topology, twins: Sequence[int]) -> float:
     """Seconds until twins that share memory have summed tensors of this size in all, taking turns at whole ones."""
-    device = topology.devices[twins[0]].device
-    moved = (len(twins) + 1) * size_bytes
-    launches = num_tensors * device.launch_overhead_seconds
-    return (moved / device.memory_bandwidth_bytes_per_second + launches) / len(twins)
+    return _added_seconds(len(twins), size_bytes, num_tensors, topology, twins[0]) / len(twins)
+
+
+def _added_seconds(count: int, size_bytes: float, num_tensors: int, topology: Topology, index: int) -> float:
+    """Seconds until a device has added so many of each tensor, of this size in all."""
+    device = topology.devices[index].device
+    moved = (count + 1) * size_bytes
+    return moved / device.memory_bandwidth_bytes_per_second + num_tensors * device.launch_overhead_seconds

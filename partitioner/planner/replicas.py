@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from cost_models.topology import Topology
@@ -19,17 +20,48 @@ from partitioner.planner.found import Found
 from partitioner.planner.judge import Judge
 
 Groups = tuple[tuple[int, ...], ...]
-"""For each replica, the indices of its devices; the n-th ones of all replicas do the same."""
+"""For each replica, the indices of its devices; the n-th ones of all replicas do the same, and may be the same."""
+
+
+def widths(groups: Groups) -> tuple[int, ...]:
+    """For each device of a replica, how many devices do the same."""
+    return tuple(len(set(twins)) for twins in zip(*groups, strict=True))
+
+
+def has_shared(groups: Groups) -> bool:
+    """Whether replicas share devices."""
+    return any(width < len(groups) for width in widths(groups))
+
+
+def of_widths(sizes: Sequence[int]) -> Groups:
+    """As many replicas as the largest size: of n devices that do the same, replica r has that of index r mod n.
+
+    Stages on unlike numbers of devices are those of PipeDream (Narayanan et al. 2019, "PipeDream: generalized pipeline
+    parallelism for DNN training"); its planner writes `3-1` for what is `3,1` here.
+
+    Args:
+        sizes: Numbers of devices that do the same; each divides the largest.
+    """
+    starts = list(accumulate(sizes, initial=0))
+    return tuple(
+        tuple(start + replica % size for start, size in zip(starts, sizes, strict=False))
+        for replica in range(max(sizes))
+    )
 
 
 def replica_groups(
-    strategy: Strategy, replicas: int | str, topology: Topology, *, batch_size: int, microbatches: int | str
+    strategy: Strategy,
+    replicas: int | str | Sequence[int],
+    topology: Topology,
+    *,
+    batch_size: int,
+    microbatches: int | str,
 ) -> Groups:
     """The devices of each replica: consecutive ones, so that stages exchange tensors over the shortest ways.
 
     Args:
         strategy: `mirrored` has a device per replica; `mixed` needs their number; of the others only `auto` takes one.
-        replicas: How many, or `auto`.
+        replicas: How many, or `auto`; or sizes as in `of_widths`.
         topology: The devices.
         batch_size: Rows of a batch.
         microbatches: Of a replica, or `auto`.
@@ -39,8 +71,13 @@ def replica_groups(
             to do the same are not alike.
     """
     num_devices = len(topology.devices)
-    count = _count(strategy, replicas, num_devices)
-    if num_devices % count:
+    sizes = () if isinstance(replicas, (int, str)) else tuple(replicas)
+    if sizes:
+        _check_sizes(strategy, sizes, num_devices)
+        if len(set(sizes)) == 1:
+            replicas, sizes = sizes[0], ()
+    count = max(sizes) if sizes else _count(strategy, replicas, num_devices)
+    if num_devices % count and not sizes:
         fitting = [f"{n}" for n in range(2, num_devices + 1) if num_devices % n == 0]
         raise UsageError(
             f"{num_devices} devices cannot be cut into {count} replicas of equally many devices",
@@ -53,12 +90,31 @@ def replica_groups(
             f"{cut} of a batch of {batch_size} rows: some would have none", help=f"--batch-size {parts} at least"
         )
     size = num_devices // count
-    groups = tuple(tuple(range(start, start + size)) for start in range(0, num_devices, size))
+    even = tuple(tuple(range(start, start + size)) for start in range(0, size * count, size))
+    groups = of_widths(sizes) if sizes else even
     _refuse_unequal(topology, groups)
     return groups
 
 
-def _count(strategy: Strategy, replicas: int | str, num_devices: int) -> int:
+def _check_sizes(strategy: Strategy, sizes: Sequence[int], num_devices: int) -> None:
+    text = ",".join(map(str, sizes))
+    if strategy not in (Strategy.AUTO, Strategy.MIXED):
+        raise UsageError(f"the strategy {strategy} does not go with replicas {text}", help="--strategy mixed")
+    if any(size < 1 for size in sizes):
+        raise UsageError(f"replicas {text}: every number is at least 1")
+    if sum(sizes) != num_devices:
+        raise UsageError(
+            f"replicas {text} are on {sum(sizes)} devices, and {num_devices} are given",
+            help="name as many devices as the numbers add up to",
+        )
+    if odd := [size for size in sizes if max(sizes) % size]:
+        raise UsageError(
+            f"replicas {text}: {max(sizes)} replicas cannot share {odd[0]} devices evenly",
+            help="numbers that divide the largest",
+        )
+
+
+def _count(strategy: Strategy, replicas: Any, num_devices: int) -> int:
     if replicas == "auto":
         if strategy is Strategy.MIXED:
             raise UsageError("the strategy is mixed: how many replicas?", help="e.g. --strategy mixed --replicas 2")
@@ -130,6 +186,7 @@ def replicated(fields: dict[str, Any], found: Found, infos: Sequence[DeviceInfo]
     twin = [dict(zip(names[0], group, strict=True)) for group in names]
     hosts = [info for info in fields["devices"] if info.name not in names[0]]
     predicted = fields["predicted"]
+    sizes = dict(zip(names[0], widths(groups), strict=True))
     return fields | {
         "devices": (*infos, *(host for host in hosts if host.name not in {info.name for info in infos})),
         "strategy": _strategy(groups) if len(groups) > 1 else fields["strategy"],
@@ -137,13 +194,19 @@ def replicated(fields: dict[str, Any], found: Found, infos: Sequence[DeviceInfo]
         "stages": tuple(
             replace(stage, replica=replica, device=twin[replica][stage.device])
             for replica in range(len(groups))
-            for stage in _with_exchange(fields["stages"], found)
+            for stage in _with_all_sends(fields["stages"], found, sizes, len(groups))
+            if replica < sizes[stage.device]
         ),
         "predicted": replace(
             predicted,
             peak_bytes={of[name]: size for of in twin for name, size in predicted.peak_bytes.items()},
         ),
-        "memory": tuple(replace(memory, device=of[memory.device]) for of in twin for memory in fields["memory"]),
+        "memory": tuple(
+            replace(memory, device=of[memory.device])
+            for replica, of in enumerate(twin)
+            for memory in fields["memory"]
+            if replica < sizes[memory.device]
+        ),
     }
 
 
@@ -151,13 +214,19 @@ def _strategy(groups: Groups) -> Strategy:
     return Strategy.MIRRORED if len(groups[0]) == 1 else Strategy.MIXED
 
 
-def _with_exchange(stages: Sequence[Stage], found: Found) -> list[Stage]:
-    """The stages of the first replica; what a device sends to its twins counts for its first stage."""
+def _with_all_sends(stages: Sequence[Stage], found: Found, sizes: Mapping[str, int], count: int) -> list[Stage]:
+    """The stages of the first replica, with what they send for others that share their devices.
+
+    What a device sends to its twins counts for its first stage.
+    """
     sent = Counter[str]()
     for exchange in found.exchanges:
         for device in exchange.devices:
             sent[device] += (len(exchange.devices) - 1) * exchange.bytes_per_pair
-    return [replace(stage, send_bytes=stage.send_bytes + sent.pop(stage.device, 0)) for stage in stages]
+    return [
+        replace(stage, send_bytes=stage.send_bytes * (count // sizes[stage.device]) + sent.pop(stage.device, 0))
+        for stage in stages
+    ]
 
 
 def sends_of_all(found: Found, infos: Sequence[DeviceInfo], groups: Groups) -> tuple[Send, ...]:

@@ -21,7 +21,7 @@ from partitioner.planner.bounds import lower_bound_seconds
 from partitioner.planner.deadline import Deadline
 from partitioner.planner.found import Found
 from partitioner.planner.microbatches import Microbatching
-from partitioner.planner.replicas import Groups, single_device_baselines, within_replica
+from partitioner.planner.replicas import Groups, has_shared, single_device_baselines, widths, within_replica
 from partitioner.planner.rules import rules_of_graph
 from partitioner.planner.search import search
 from partitioner.stages.schedules import ScheduleKind
@@ -54,7 +54,8 @@ class Shape:
     @property
     def num_devices(self) -> int:
         """Devices that run something."""
-        return len(self.groups) * len(set(self.found.placement.values()))
+        used = set(self.found.placement.values())
+        return len({group[place] for group in self.groups for place in used})
 
 
 class ShapePlanner:
@@ -97,6 +98,7 @@ class ShapePlanner:
         self.deadline = Deadline.after(time_limit_seconds)
         self._like = tuple(range(len(machines.devices)))
         self._costed: dict[tuple[int, tuple[int, ...]], CostedGraph] = {}
+        self._of_replica: dict[tuple[int, Groups], CostedGraph] = {}
 
     def __call__(self, strategy: Strategy, groups: Groups, *, advises: bool = True) -> Shape:
         """The best found for these replicas; `advises` as for `search`.
@@ -186,7 +188,7 @@ class ShapePlanner:
 
     def _on(self, machines: Topology) -> ShapePlanner:
         other = copy(self)
-        other.machines, other._costed = machines, {}
+        other.machines, other._costed, other._of_replica = machines, {}, {}
         return other
 
     def bound_seconds(self, groups: Groups) -> float:
@@ -199,9 +201,14 @@ class ShapePlanner:
 
     def _sized(self, rows: int, groups: Groups) -> CostedGraph:
         """The step for a number of rows on the first devices, whose twins, if any, do the same at the same time."""
-        costed = self._costed_for(rows, groups[0])
-        are_crowded = share_memory([self.machines.devices[index].name for group in groups for index in group])
-        return costed.when_busy if len(groups) > 1 and are_crowded else costed
+        if (rows, groups) not in self._of_replica:
+            costed = self._costed_for(rows, groups[0])
+            are_crowded = share_memory([self.machines.devices[index].name for group in groups for index in group])
+            costed = costed.when_busy if len(groups) > 1 and are_crowded else costed
+            if has_shared(groups):
+                costed = replace(costed, sharing=tuple(len(groups) // width for width in widths(groups)))
+            self._of_replica[rows, groups] = costed
+        return self._of_replica[rows, groups]
 
     def rules(self, groups: Groups, requirements: Sequence[Requirement]) -> tuple[Rule, ...]:
         """What requirements mean for the step of one replica.

@@ -319,12 +319,13 @@ class _Simulation:
         for state in self.programs.states:
             self._hold(state.written, [self.num_microbatches - 1], end)
         peak, memory = {}, {}
-        for name, variables, ledger in zip(
-            self.names, variable_bytes(self.costed, self.programs), self.ledgers, strict=True
-        ):
-            moments = ledger.timeline()
+        fixed_bytes = variable_bytes(self.costed, self.programs)
+        for index, (name, variables, ledger) in enumerate(zip(self.names, fixed_bytes, self.ledgers, strict=True)):
+            # Replicas that share a device share its variables; of everything else each has its own.
+            sharing = self.costed.num_sharing(index)
+            moments = [(s, sharing * a, sharing * g) for s, a, g in ledger.timeline()]
             when, activation, gradient = max(moments, key=lambda moment: moment[1] + moment[2], default=(0.0, 0, 0))
-            largest = self._largest(ledger, when)
+            largest = self._largest(ledger, when, sharing)
             peak[name] = memory_use(variables, activation, gradient, seconds=when, largest=largest)
             fixed = sum(variables.values())
             memory[name] = ((0.0, fixed),) if not moments else tuple((s, fixed + a + g) for s, a, g in moments)
@@ -338,12 +339,12 @@ class _Simulation:
             memory=memory,
         )
 
-    def _largest(self, ledger: MemoryLedger, seconds: float) -> list[HeldTensor]:
+    def _largest(self, ledger: MemoryLedger, seconds: float, sharing: int) -> list[HeldTensor]:
         """The tensors that take most of a device's memory at a moment."""
         buffers = [buffer for value, size in ledger.held_at(seconds) for buffer in self.wiring.named(value, size)]
         for index in ledger.working_at(seconds):
             buffers += self.wiring.wires[index].cost.largest
-        return largest_tensors(buffers)
+        return largest_tensors(sharing * buffers)
 
     def _return(self, tensor: str, end: float) -> None:
         """Hold a result until the step ends: rows of all microbatches, once all are there, in one buffer."""

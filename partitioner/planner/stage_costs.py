@@ -11,7 +11,7 @@ from partitioner.ir.buffer_walk import Walk, walk
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.run_order import run_orders
-from partitioner.ir.stage_programs import StageProgram, StagePrograms
+from partitioner.ir.stage_programs import ProgramKind, StageProgram, StagePrograms
 from partitioner.planner.buffers import Buffers
 from partitioner.planner.kernel_memory import scratch_of_ops
 from partitioner.planner.memory_use import largest_tensors, most_over_time
@@ -116,7 +116,7 @@ class StageCosts:
         ]
         worst, order = max(walks, key=lambda one: one[0].most_bytes)
         return ProgramCost(
-            seconds=self._call_seconds(program.ops, device),
+            seconds=self._call_seconds(program, device),
             received_bytes=sum(tensor[name].size_bytes for name in received),
             output_bytes=sum(tensor[name].size_bytes for name in program.outputs),
             transient_bytes=worst.most_bytes,
@@ -126,8 +126,11 @@ class StageCosts:
             owner=_owners(program, roots),
         )
 
-    def _call_seconds(self, ops: Iterable[str], device: int) -> float:
-        return CALL_SECONDS + sum(self._op_seconds(name, device) for name in ops)
+    def _call_seconds(self, program: StageProgram, device: int) -> float:
+        # Of a device that several replicas share, each gets its part of the time.
+        times = 1 if program.kind is ProgramKind.UPDATE else self.costed.num_sharing(device)
+        dispatch = CALL_SECONDS + len(program.ops) * self._dispatch_seconds[device]
+        return times * dispatch + sum(self._seconds[name][device] for name in program.ops)
 
     def _op_seconds(self, name: str, device: int) -> float:
         return self._seconds[name][device] + self._dispatch_seconds[device]

@@ -103,8 +103,7 @@ class StageSplit:
                 seconds += transfer_seconds(size, self.costed.topology.link(device, self.devices[other]))
         saved = items.saved_bytes[end] - items.saved_bytes[start]
         kept = items.forward_bytes[start] if self.recompute else saved
-        held = items.fixed_bytes[end] - items.fixed_bytes[start] + kept * self.num_live[stage]
-        if self.recompute:
-            held += saved
+        active = kept * self.num_live[stage] + (saved if self.recompute else 0.0)
+        held = items.fixed_bytes[end] - items.fixed_bytes[start] + active * self.costed.num_sharing(device)
         limit = self.costed.topology.devices[device].memory_bytes // self.devices.count(device)
         return float(max(0, held - limit)), seconds

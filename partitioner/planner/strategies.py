@@ -5,20 +5,18 @@ Of each family the best is found and told, and the best of all is chosen, so tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from cost_models.topology import Topology
 from partitioner.errors import InfeasibleError, PartitionError, TimeLimitError, UsageError
-from partitioner.ir.devices import short_name
 from partitioner.ir.plan import Baseline, Considered, Objective, Strategy
-from partitioner.planner.replicas import Groups
+from partitioner.planner.candidates import MANY, MOST_PER_REPLICA, candidates, runs_of, sharing_candidates, unlike
+from partitioner.planner.replicas import Groups, has_shared, widths
 from partitioner.planner.shapes import Shape, ShapePlanner
 
-# Replicas of more devices are not looked at, nor, of many devices that are alike, splits over more if some fit.
-_MOST_PER_REPLICA = 8
-_MANY = 16
 _SAME = 1 + 1e-9
+# Replicas that share devices are looked at where these could make a step shorter by so much, sums taken to be free.
+_GAIN_OF_SHARING = 0.1
 # Of the time, for what is not replicated; and of many devices, where replicas of some are what matters most.
 _SHARE_OF_ONE = 0.75
 _SHARE_OF_ONE_OF_MANY = 0.25
@@ -57,23 +55,27 @@ def best_strategy(plan: ShapePlanner, *, microbatches: int | str, coupling: Sequ
         UsageError: The requirements do not go with the devices.
     """
     has_others = len(plan.machines.devices) > 1 and is_cuttable and not plan.tells_devices_apart
-    is_large = len(plan.machines.devices) > _MANY
+    is_large = len(plan.machines.devices) > MANY
     alone = _one_replica(plan.with_share(_SHARE_OF_ONE_OF_MANY if is_large else _SHARE_OF_ONE) if has_others else plan)
     families: list[_Family] = []
     notes: list[str] = []
     if has_others:
         least = microbatches if isinstance(microbatches, int) else 1
         shapes = list(candidates(plan.machines, most_replicas=plan.batch_size // least))
-        even = [groups for groups in shapes if not _unlike(plan.machines, groups)]
+        even = [groups for groups in shapes if not unlike(plan.machines, groups)]
         if len(even) < len(shapes):
-            unlike = next(filter(None, (_unlike(plan.machines, groups) for groups in shapes)))
-            notes.append(f"{unlike} are not alike, so that no replicas were considered that do the same on them")
+            others = next(filter(None, (unlike(plan.machines, groups) for groups in shapes)))
+            notes.append(f"{others} are not alike, so that no replicas were considered that do the same on them")
         mirrored = [groups for groups in even if len(groups[0]) == 1]
         mixed = [groups for groups in even if len(groups[0]) > 1]
         on_one = plan.with_share(_SHARE_OF_MIRRORED) if is_large else plan
         found = [_best(on_one, Strategy.MIRRORED, mirrored[:1] if coupling else mirrored, notes)]
-        found += [] if coupling else [_best(plan, Strategy.MIXED, mixed, notes)]
-        families = [family for family in found if family is not None]
+        if not coupling:
+            found.append(_best(plan, Strategy.MIXED, mixed, notes))
+            known = [family.shape for family in found if family and family.fits]
+            known += [alone] if isinstance(alone, Shape) else []
+            found.append(_best(plan, Strategy.MIXED, _worth_sharing(plan, known, plan.batch_size // least), notes))
+        families = _best_of_each(found, plan.objective)
     elif plan.tells_devices_apart and len(plan.machines.devices) > 1:
         notes.append("requirements name devices, so that no replicas were considered")
     eligible = [alone] if isinstance(alone, Shape) else []
@@ -87,42 +89,24 @@ def best_strategy(plan: ShapePlanner, *, microbatches: int | str, coupling: Sequ
     return _told(plan, chosen, alone if isinstance(alone, Shape) else None, families, eligible, notes)
 
 
-def candidates(topology: Topology, *, most_replicas: int) -> Iterator[Groups]:
-    """Groups of devices for replicas, several of them: the smallest groups first, of these the most.
-
-    A group is of consecutive devices, within one host where it has as many. The numbers of replicas and of devices in
-    each divide that of all devices or are powers of two; of more than a few devices, powers of two and as many as
-    there are.
-    """
-    count = len(topology.devices)
-    powers = {2**power for power in range(count.bit_length())}
-    numbers = powers | ({n for n in range(1, count + 1) if count % n == 0} if count <= _MANY else set())
-    for size in sorted(n for n in numbers if n <= min(_MOST_PER_REPLICA, count // 2)):
-        runs = _runs(topology, size)
-        for number in sorted({*numbers, len(runs)}, reverse=True):
-            if 2 <= number <= min(len(runs), most_replicas):
-                yield runs[:number]
+def _worth_sharing(plan: ShapePlanner, known: Iterable[Shape], most_replicas: int) -> list[Groups]:
+    """Groups that share devices, and could be much faster than what is known if sums were free."""
+    shapes = sharing_candidates(plan.machines, most_replicas=most_replicas)
+    alike = [groups for groups in shapes if not unlike(plan.machines, groups)]
+    if plan.objective is Objective.MEMORY:
+        return alike
+    least = min((shape.step_seconds for shape in known), default=float("inf")) * (1 - _GAIN_OF_SHARING)
+    return [groups for groups in alike if not plan.deadline.is_over and plan.bound_seconds(groups) <= least]
 
 
-def _runs(topology: Topology, size: int) -> Groups:
-    """As many groups of consecutive devices as there are, within hosts where these have so many."""
-    by_host: dict[int, list[int]] = {}
-    for device in range(len(topology.devices)):
-        by_host.setdefault(topology.host(device), []).append(device)
-    parts = list(by_host.values())
-    if max(map(len, parts)) < size:
-        parts = [[device for part in parts for device in part]]
-    return tuple(tuple(part[at : at + size]) for part in parts for at in range(0, len(part) - size + 1, size))
-
-
-def _unlike(topology: Topology, groups: Groups) -> str:
-    """Two devices that would do the same though they are not alike; empty if there are none."""
-    for first, *twins in zip(*groups, strict=True):
-        for twin in twins:
-            one, other = topology.devices[first], topology.devices[twin]
-            if (one.device, one.memory_bytes) != (other.device, other.memory_bytes):
-                return f"{short_name(one.name)} and {short_name(other.name)}"
-    return ""
+def _best_of_each(families: Iterable[_Family | None], objective: Objective) -> list[_Family]:
+    """For each strategy the best family."""
+    best: dict[Strategy, _Family] = {}
+    for family in filter(None, families):
+        known = best.setdefault(family.strategy, family)
+        if (not family.fits, _worth(family.shape, objective)) < (not known.fits, _worth(known.shape, objective)):
+            best[family.strategy] = family
+    return list(best.values())
 
 
 def _one_replica(plan: ShapePlanner) -> Shape | PartitionError:
@@ -130,14 +114,14 @@ def _one_replica(plan: ShapePlanner) -> Shape | PartitionError:
     topology = plan.machines
     count = size = len(topology.devices)
     if (
-        count > _MANY
+        count > MANY
         and not plan.tells_devices_apart
-        and not _unlike(topology, tuple((device,) for device in range(count)))
+        and not unlike(topology, tuple((device,) for device in range(count)))
     ):
-        size = _MOST_PER_REPLICA
+        size = MOST_PER_REPLICA
     while True:
         try:
-            group = _runs(topology, size)[0] if size < count else tuple(range(count))
+            group = runs_of(topology, size)[0] if size < count else tuple(range(count))
             return plan(Strategy.AUTO, (group,))
         except (InfeasibleError, TimeLimitError) as error:
             if size == count or isinstance(error, TimeLimitError):
@@ -161,7 +145,7 @@ def _best(plan: ShapePlanner, strategy: Strategy, shapes: Sequence[Groups], note
         if plan.deadline.is_over:
             num_late += len(known) - index
             break
-        is_simple = len(groups[0]) == 1 or len(plan.machines.devices) <= _MANY
+        is_simple = len(groups[0]) == 1 or len(plan.machines.devices) <= MANY
         try:
             shape = (plan if is_simple else plan.with_share(_SHARE_OF_SHAPE))(strategy, groups, advises=False)
         except UsageError:  # more devices than parts, say
@@ -221,7 +205,7 @@ def _told(
         gap=gap,
         seconds=(alone or chosen).found.solver.seconds,
     )
-    is_large = len(plan.machines.devices) > _MANY
+    is_large = len(plan.machines.devices) > MANY
     efficiency = [_efficiency(chosen, simple)] if len(chosen.groups) > 1 or is_large else []
     return replace(
         chosen,
@@ -252,6 +236,8 @@ def _is_single(baseline: Baseline) -> bool:
 
 def _title(shape: Shape) -> str:
     count, size = len(shape.groups), len(shape.groups[0])
+    if has_shared(shape.groups):
+        return f"mixed {','.join(map(str, widths(shape.groups)))}"
     return f"mirrored on {count} devices" if size == 1 else f"mixed {count} x {size}"
 
 
@@ -266,9 +252,12 @@ def _efficiency(shape: Shape, baselines: Sequence[Baseline]) -> str:
     best = min(single, key=lambda baseline: (not baseline.fits, baseline.step_seconds))
     speed_up, count = best.step_seconds / shape.step_seconds, shape.num_devices
     had = "" if best.fits else " that had the memory"
+    devices = f"{len(shape.groups)} x {count // len(shape.groups)} devices (replicas x devices of each)"
+    if has_shared(shape.groups):
+        devices = f"{len(shape.groups)} replicas on {count} devices, of which they share some,"
     told = (
-        f"{len(shape.groups)} x {count // len(shape.groups)} devices (replicas x devices of each) are {speed_up:.1f} "
-        f"times as fast as one device{had}, an efficiency of {100 * speed_up / count:.0f} %"
+        f"{devices} are {speed_up:.1f} times as fast as one device{had}, an efficiency of "
+        f"{100 * speed_up / count:.0f} %"
     )
     if len(shape.groups) == 1:
         return told

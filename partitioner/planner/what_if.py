@@ -49,7 +49,7 @@ def _changes(planner: ShapePlanner, shape: Shape) -> Iterator[tuple[str, ShapePl
     left = {place: devices[first[place]].memory_bytes - peak[devices[first[place]].name].total_bytes for place in used}
     tightest = min(left, key=lambda place: (left[place], place))
     # Twins hold the same, so it takes as much on each.
-    twins = [group[tightest] for group in shape.groups]
+    twins = list(dict.fromkeys(group[tightest] for group in shape.groups))
     sizes = [placed.memory_bytes + (GIB if index in twins else 0) for index, placed in enumerate(devices)]
     names = ", ".join(short_name(devices[index].name) for index in twins)
     yield f"1 GiB more on {names}", planner.with_memory(sizes)

@@ -15,7 +15,7 @@ from partitioner.ir.plan import PlanDocument, Stage
 from partitioner.ir.units import format_bytes, format_bytes_of, format_seconds
 from partitioner.report.boxes import Arrow, Box, draw_boxes
 from partitioner.report.cost_graph import verdict_line
-from partitioner.report.first_replica import of_first_replica, shows_first_only
+from partitioner.report.first_replica import of_first_replica, replica_names, shows_first_only
 from partitioner.report.microbatches import is_staged, passing
 
 # Colours that colour-blind people tell apart, in print too: M. Okabe and K. Ito, "Color Universal Design",
@@ -120,7 +120,7 @@ def _cluster(plan: PlanDocument, device: str, index: int, color: str) -> pydot.S
     if stages and (len(stages) > 1 or is_staged(plan)):
         label += f", {_stage_names(stages)}"
     if stages and plan.num_replicas > 1:
-        label += f", replica {stages[0].replica}"
+        label += f", {replica_names(plan, stages[0])}"
     lines = []
     for info in plan.devices:
         if info.name == device:

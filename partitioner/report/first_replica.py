@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from partitioner.ir.plan import PlanDocument
+from partitioner.ir.plan import PlanDocument, Stage
 
 _MOST_REPLICAS = 4
 
@@ -12,6 +12,16 @@ _MOST_REPLICAS = 4
 def shows_first_only(plan: PlanDocument) -> bool:
     """Whether replicas are too many to tell of each."""
     return plan.num_replicas > _MOST_REPLICAS
+
+
+def replica_names(plan: PlanDocument, stage: Stage) -> str:
+    """`replica 1`, or where several share the stage `replicas 0, 2`; `all replicas`."""
+    replicas = plan.replicas_of(stage)
+    if len(replicas) == 1:
+        return f"replica {replicas[0]}"
+    if len(replicas) == plan.num_replicas:
+        return "all replicas"
+    return f"replicas {', '.join(map(str, replicas))}"
 
 
 def of_first_replica(plan: PlanDocument) -> PlanDocument:

@@ -27,7 +27,7 @@ from partitioner.report.basis import basis, device_rows, link_rows
 from partitioner.report.boxes import layer_runs
 from partitioner.report.checks import verification_lines
 from partitioner.report.cost_graph import load_rows, opening_line, solver_lines, verdict_line
-from partitioner.report.first_replica import of_first_replica, shows_first_only
+from partitioner.report.first_replica import of_first_replica, replica_names, shows_first_only
 from partitioner.report.memory import PURPOSES, curves, headroom, largest_lines, purposes, reserved_line
 from partitioner.report.microbatches import best_ways, idle_sentence, is_chosen, is_staged
 from partitioner.report.timeline import Timeline, draw_timeline
@@ -156,7 +156,7 @@ def _stages(plan: PlanDocument) -> RenderableType:
     order = [layer.name for layer in plan.layers if layer.class_name != "InputLayer"]
     for stage in plan.stages:
         table.add_row(
-            f"{stage.index}" if plan.num_replicas == 1 else f"{stage.index}, replica {stage.replica}",
+            f"{stage.index}" if plan.num_replicas == 1 else f"{stage.index}, {replica_names(plan, stage)}",
             short_name(stage.device),
             Text(_layers(stage, order)),
             f"{stage.num_ops:,}",

@@ -16,7 +16,8 @@ def headline(plan: PlanDocument) -> str:
     """The strategy and its shape: `layer-split on CPU:0 and CPU:1, 2 stages (chosen by auto)`."""
     parts = [f"{plan.strategy} on {short_names(plan.used_devices)}"]
     if plan.num_replicas > 1:
-        parts.append(plural(plan.num_replicas, "replica"))
+        shared = list(dict.fromkeys(stage.device for stage in plan.stages if len(plan.replicas_of(stage)) > 1))
+        parts.append(plural(plan.num_replicas, "replica") + (f" that share {short_names(shared)}" if shared else ""))
     if plan.num_stages > 1:
         parts.append(plural(plan.num_stages, "stage"))
     if passed := passing(plan):

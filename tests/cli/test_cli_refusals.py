@@ -68,6 +68,12 @@ Run = Callable[..., tuple[int, str, str]]
         ([SMALL, *TWO, "--strategy", "layer-split", "--replicas", "2"], "the strategy layer-split has one replica"),
         ([SMALL, *TWO, "--strategy", "mirrored", "--batch-size", "1"], "2 replicas of a batch of 1 rows"),
         ([SMALL, *TWO, "--replicas", "0"], "'0' is not a whole number of at least 1, nor auto"),
+        ([SMALL, *TWO, "--replicas", "2,x"], "'x' is not a whole number of at least 1"),
+        ([SMALL, *TWO, "--replicas", "2,1"], "replicas 2,1 are on 3 devices, and 2 are given"),
+        (
+            [SMALL, "--devices", "GPU:0-2", "--strategy", "mixed", "--replicas", "2,1", "--updates", "async"],
+            "asynchronous replicas update by themselves, so that they cannot share devices",
+        ),
     ],
 )
 def test_wrong_usage_is_told_before_tensorflow_loads(run: Run, tmp_path: Path, arguments: list[str], said: str) -> None:

@@ -66,6 +66,18 @@ def sent_bytes(graph: Any, *, sender: Callable[[str], str] = str) -> dict[str, i
 
 
 @pytest.mark.usefixtures("far_apart")
+@pytest.mark.parametrize("shape", [(3,), (300, 401)])
+def test_replicas_that_share_a_device_sum_on_it_first(shape: tuple[int, ...]) -> None:
+    arrays, devices = values_of(4, shape), [DEVICES[0], DEVICES[1], DEVICES[0], DEVICES[1]]
+    function = graph_of(arrays, devices)
+    found = [value.numpy() for value in function(*map(tf.constant, arrays))]
+    assert len({value.tobytes() for value in found}) == 1
+    np.testing.assert_allclose(found[0], sum(arrays), rtol=1e-5, atol=1e-6)
+    # Two devices exchange as much as two replicas would: a half of their own, and a half of the sum.
+    assert sum(sent_bytes(function.graph).values()) <= 2 * arrays[0].nbytes * 1.01
+
+
+@pytest.mark.usefixtures("far_apart")
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_a_large_tensor_is_summed_in_the_order_of_replicas_and_sent_least(count: int) -> None:
     shape = (400, 331)

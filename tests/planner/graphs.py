@@ -242,7 +242,7 @@ def pipeline(
     forward: float = 1.0,
     backward: float = 2.0,
     saved_bytes: int = 1024,
-    gradient_bytes: int = 2048,
+    gradient_bytes: int | Sequence[int] = 2048,
     parameter_bytes: int = 4096,
 ) -> Builder:
     """A training step as capture gives it: stage i reads `w{i}`, and saves its input and output for its backward.
@@ -264,7 +264,8 @@ def pipeline(
         layer, entered = f"layer{i}", f"f{i - 1}" if i else "x"
         error = [f"b{i + 1}"] if i + 1 < num_stages else []
         back = {"phase": Phase.BACKWARD, "layer": layer, "differentiates": f"f{i}"}
-        gradient = made.add(f"d{i}", backward, *error, f"f{i}", entered, size_bytes=gradient_bytes, **back)
+        size = gradient_bytes if isinstance(gradient_bytes, int) else gradient_bytes[i]
+        gradient = made.add(f"d{i}", backward, *error, f"f{i}", entered, size_bytes=size, **back)
         if i:
             made.add(f"b{i}", 0.0, *error, f"f{i}", size_bytes=256, **back)
         made.add(

@@ -35,7 +35,9 @@ def machines(
     return Topology.uniform(placed, link_named("nvlink3"))
 
 
-def groups(strategy: str, replicas: int | str, topology: Topology, microbatches: int | str = "auto") -> Any:
+def groups(
+    strategy: str, replicas: int | str | tuple[int, ...], topology: Topology, microbatches: int | str = "auto"
+) -> Any:
     return replica_groups(Strategy(strategy), replicas, topology, batch_size=ROWS, microbatches=microbatches)
 
 
@@ -54,6 +56,40 @@ def groups(strategy: str, replicas: int | str, topology: Topology, microbatches:
 )
 def test_devices_are_cut_into_runs(strategy: str, replicas: int | str, expected: Any) -> None:
     assert groups(strategy, replicas, machines(4)) == expected
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ((3, 1), ((0, 3), (1, 3), (2, 3))),
+        ((1, 3), ((0, 1), (0, 2), (0, 3))),
+        ((2, 1, 1), ((0, 2, 3), (1, 2, 3))),
+        ((2, 2), ((0, 1), (2, 3))),  # none is shared: as `2`
+    ],
+)
+def test_replicas_share_devices(sizes: tuple[int, ...], expected: Any) -> None:
+    assert groups("mixed", sizes, machines(4)) == expected
+    assert groups("auto", sizes, machines(4)) == expected
+
+
+def test_devices_are_shared_in_turns() -> None:
+    assert groups("mixed", (4, 2, 1), machines(7)) == ((0, 4, 6), (1, 5, 6), (2, 4, 6), (3, 5, 6))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sizes", "message", "help"),
+    [
+        ("mixed", (3, 2), "replicas 3,2: 3 replicas cannot share 2 devices evenly", "numbers that divide the largest"),
+        ("mixed", (2, 1), "replicas 2,1 are on 3 devices, and 5 are given", "as many devices as the numbers add up to"),
+        ("mirrored", (4, 1), "the strategy mirrored does not go with replicas 4,1", "--strategy mixed"),
+        ("mixed", (5, 0), "replicas 5,0: every number is at least 1", ""),
+    ],
+)
+def test_sizes_that_cannot_be(strategy: str, sizes: tuple[int, ...], message: str, help: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        groups(strategy, sizes, machines(5))
+    assert raised.value.message == message
+    assert help in (raised.value.help or "")
 
 
 def test_what_is_asked_of_one_replica() -> None:

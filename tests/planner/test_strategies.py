@@ -16,11 +16,14 @@ from partitioner.errors import InfeasibleError, UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.plan import Objective, Strategy
+from partitioner.ir.schedule import MemoryUse
+from partitioner.planner.candidates import candidates, sharing_candidates
 from partitioner.planner.exchange_seconds import sum_times
 from partitioner.planner.microbatches import PREFERENCE
+from partitioner.planner.replicas import widths
 from partitioner.planner.rules import requirements_of
 from partitioner.planner.shapes import Shape, ShapePlanner
-from partitioner.planner.strategies import best_strategy, candidates
+from partitioner.planner.strategies import best_strategy
 from partitioner.stages.schedules import ScheduleKind
 
 ROWS = 64
@@ -127,6 +130,41 @@ def test_mixed_wins_where_gradients_are_larger_than_what_stages_pass_on() -> Non
     assert set(families(found)) >= {"single-device", "layer-split", "mirrored", "mixed"}
 
 
+def test_sharing_wins_where_few_layers_have_most_of_the_parameters() -> None:
+    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=64, gradient_bytes=[64, 64, 64, 2**20])
+    schedules = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.SEQUENTIAL)
+    machines, limit = topology(3, wire=link(0.0, 2.0**10)), {"time_limit_seconds": 30.0}
+    found = choose(planner(made, machines, 1, 2, 4, 8, schedules=schedules, **limit))
+    assert found.groups == ((0, 2), (1, 2))
+    assert [found.found.placement[f"f{layer}"] for layer in range(4)] == [0, 0, 0, 1]
+    # A replica's own device takes 3 layers for 32 rows. What it sends takes 0.25 s, and the shared device 3 s for a
+    # microbatch, twice as long as for one replica: it waits for the first one and, after its last forward, for the last
+    # one while it has one backward to do. Then three small sums, halves there and back.
+    step = 3 * 24 / 2 + (0.25 + 3 + 0.25 - 1.5) + (0.25 + 3 + 0.25 - 3) + 3 * 64 / 2**10
+    assert found.step_seconds == pytest.approx(step, abs=DISPATCH)
+    told = {baseline.name: baseline.step_seconds for baseline in found.found.baselines}
+    assert told["mixed 2,1 in 8 microbatches"] == found.step_seconds < told["layer-split in 8 microbatches"]
+    assert any("2 replicas on 3 devices, of which they share some," in note for note in found.found.notes)
+
+
+def test_a_shared_device_holds_what_all_its_replicas_have_under_way() -> None:
+    made = pipeline(2, saved_bytes=2**16, gradient_bytes=2**12, parameter_bytes=2**14)
+
+    def peak(groups: tuple[tuple[int, ...], ...], count: int) -> MemoryUse:
+        plan = planner(made, topology(3, wire=FREE), count, schedules=(ScheduleKind.GPIPE,))
+        found = plan(Strategy.MIXED, groups).found
+        assert found.placement["f1"] == 1
+        return found.schedule.peak[plan.machines.devices[groups[0][1]].name]
+
+    alone, both = (
+        peak(((0, 1),), 4),
+        peak(((0, 2), (1, 2)), 2),
+    )  # 4 microbatches of 16 rows, and 2 of each of 2 replicas
+    assert both.parameter_bytes == alone.parameter_bytes
+    assert both.gradient_bytes == 2 * alone.gradient_bytes
+    assert both.activation_bytes == pytest.approx(alone.activation_bytes, abs=256)  # two backwards at a time, not one
+
+
 def test_memory_rules_mirrored_out() -> None:
     made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=256, gradient_bytes=2**20, parameter_bytes=2**20)
     # A replica holds the variables, its gradients and their sums; one device updates each variable when it can.
@@ -149,12 +187,19 @@ def test_the_choice_is_no_worse_than_any_family(made: Builder, count: int, laten
     everything = (tuple(range(count)),)
     others = [(Strategy.SINGLE, everything), (Strategy.LAYER_SPLIT, everything)]
     others += [(Strategy.MIXED, groups) for groups in candidates(plan.machines, most_replicas=ROWS)]
+    shared = [(Strategy.MIXED, groups) for groups in sharing_candidates(plan.machines, most_replicas=ROWS)]
     for strategy, groups in others:
         try:
             other = plan(strategy, groups)
         except UsageError:  # fewer parts than devices
             continue
         assert found.step_seconds <= other.step_seconds * (AS_FAST if len(groups) == 1 else 1)
+    for strategy, groups in shared:
+        try:
+            # They are looked at where they promise to gain as much.
+            assert 0.9 * found.step_seconds <= plan(strategy, groups).step_seconds
+        except UsageError:
+            continue
 
 
 def test_the_same_is_chosen_again() -> None:
@@ -219,6 +264,18 @@ def test_candidates() -> None:
     assert shapes(4, rows=3) == [(2, 1), (2, 2)]
 
 
+def test_candidates_that_share_devices() -> None:
+    def shapes(count: int, rows: int = ROWS) -> list[tuple[int, ...]]:
+        return [widths(groups) for groups in sharing_candidates(topology(count), most_replicas=rows)]
+
+    assert shapes(2) == []
+    assert shapes(3) == [(2, 1)]
+    assert shapes(4) == [(3, 1), (2, 1, 1)]
+    assert shapes(5) == [(4, 1), (2, 2, 1), (3, 1, 1)]
+    assert shapes(4, rows=2) == [(2, 1, 1)]
+    assert shapes(32) == []
+
+
 def test_replicas_stay_within_hosts() -> None:
     placed = [replace(one, name=one.name.replace("task:0", f"task:{n}")) for n, one in enumerate(topology(6).devices)]
     machines = Topology.of_hosts(placed, [0, 0, 0, 1, 1, 1], within=FREE, between=link())
@@ -237,6 +294,17 @@ def test_seconds_of_sums_on_one_host() -> None:
     # Rows go whole to each other, once.
     assert sum_seconds(0, topology(4, wire=wire), (0, 1, 2, 3), row_bytes=512) == 3 * (0.25 + 512 / 256)
     assert sum_seconds(1024, topology(4, wire=wire), (0, 3), row_bytes=256) == 2 * (0.25 + 512 / 256) + 0.25 + 1
+
+
+def test_seconds_of_sums_of_replicas_that_share_devices() -> None:
+    machines, bandwidth = topology(3, wire=link(0.25, 256.0)), device().memory_bandwidth_bytes_per_second
+    options = {"num_tensors": 2, "topology": machines}
+    # Three values are read and one is written; no other device is needed.
+    assert sum_times(2**60, 0, twins=(2,), sharing=3, **options).seconds == 4 * 2**60 / bandwidth
+    between = sum_times(1024, 0, twins=(0, 1), **options).seconds
+    assert sum_times(1024, 0, twins=(0, 1), sharing=2, **options).seconds == pytest.approx(between, rel=1e-9)
+    # Rows are those of all replicas.
+    assert sum_times(0, 256, twins=(0, 1), sharing=2, **options).seconds == 0.25 + 512 / 256
 
 
 def test_seconds_of_sums_over_hosts() -> None:

@@ -129,9 +129,23 @@ def test_absent_verification_names_the_flag(split_plan: PlanDocument) -> None:
 
 
 def test_replicas_and_microbatches_show(split_plan: PlanDocument) -> None:
-    text = render(replace(split_plan, num_replicas=2, num_microbatches=4, schedule="1f1b"))
+    second = tuple(replace(stage, replica=1) for stage in split_plan.stages)
+    both = (*split_plan.stages, *second)
+    text = render(replace(split_plan, num_replicas=2, stages=both, num_microbatches=4, schedule="1f1b"))
     assert "2 replicas, 2 stages, 4 microbatches, schedule 1f1b" in text
     assert "0, replica 0" in text
+    assert "1, replica 1" in text
+
+
+def test_who_shares_a_stage_shows(split_plan: PlanDocument) -> None:
+    first, second = split_plan.stages
+    own = (first, *(replace(first, replica=replica) for replica in (1, 2, 3)))
+    text = render(replace(split_plan, num_replicas=4, stages=(*own, second)))
+    assert "4 replicas that share GPU:1, 2 stages" in text
+    assert "1, all replicas" in text
+    text = render(replace(split_plan, num_replicas=4, stages=(*own, second, replace(second, replica=1))))
+    assert "1, replicas 0, 2" in text
+    assert "1, replicas 1, 3" in text
 
 
 def test_microbatches_are_told_only_where_the_batch_is_cut(pipeline_plan: PlanDocument) -> None:
