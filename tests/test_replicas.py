@@ -68,6 +68,19 @@ def twins(build: Callable[[], keras.Model], replicas: int, stages: int, **option
     return built[0], placed_in(built[1], replicas, stages, **options)
 
 
+def sharing_twins(build: Callable[[], keras.Model], sizes: tuple[int, ...], **options: Any) -> tuple[Any, Any]:
+    """The unplaced model, and an equal one whose replicas share devices."""
+    built = []
+    for _ in range(2):
+        keras.utils.set_random_seed(3)
+        built.append(build())
+    plan = partitioner.plan(
+        built[1], devices=names(sum(sizes)), batch_size=ROWS, strategy="mixed", replicas=sizes, time_limit=4, **options
+    )
+    assert (plan.num_replicas, len(plan.used_devices)) == (max(sizes), sum(sizes))
+    return built[0], partitioner.place(built[1], plan)
+
+
 def variables(placed: Any) -> list[Any]:
     """Everything that a step may change, by Keras' variables."""
     steps = [placed.program.step(kind, specs) for kind, specs in placed.program.signatures()]
@@ -235,6 +248,34 @@ def test_every_kind_of_optimizer_updates_all_copies(name: str) -> None:
     assert placed.replicas_identical()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("adamw-global-clipnorm", "float16") else pytest.mark.grid)
+        for name in OPTIMIZERS
+    ],
+)
+def test_every_kind_of_optimizer_updates_once_what_replicas_share(name: str) -> None:
+    model, placed = sharing_twins(OPTIMIZERS[name], (2, 1), microbatches=2)
+    x, y = models.vectors(ROWS)
+    for _ in range(6):
+        model.train_on_batch(x, y)
+        placed.train_on_batch(x, y)
+    assert relative(weights(placed.model), weights(model)) < (1e-3 if name == "float16" else TOLERANCE)
+    assert placed.replicas_identical()
+
+
+def test_sparse_gradients_and_batches_of_any_size_where_replicas_share_devices() -> None:
+    model, placed = sharing_twins(
+        lambda: models.compiled(embedded(), keras.optimizers.Adam(0.02, clipnorm=0.05)), (1, 3), microbatches=2
+    )
+    for step, rows in enumerate((ROWS, ROWS, 5)):
+        for one in (model, placed):
+            one.train_on_batch(tokens(step)[:rows], np.arange(rows) % models.CLASSES)
+    assert relative(weights(placed.model), weights(model)) < TOLERANCE
+    assert placed.replicas_identical()
+
+
 def test_batches_of_any_size_are_cut_exactly() -> None:
     """Of 37 rows the last batch has 5, fewer than parts."""
     model, placed = twins(models.mlp, 3, 1, microbatches=2)
@@ -318,6 +359,29 @@ def test_moving_averages_are_the_mean_over_replicas() -> None:
     np.testing.assert_allclose(layer.moving_mean.numpy(), mean, rtol=1e-4, atol=1e-7)
     np.testing.assert_allclose(layer.moving_variance.numpy(), variance, rtol=1e-4)
     assert_identical(placed)
+
+
+def test_state_is_the_same_whether_replicas_share_its_device_or_not(tmp_path: Path) -> None:
+    """Moving averages, random state, and what is saved of both."""
+
+    def build() -> keras.Model:
+        x = inputs = keras.Input((models.WIDTH,))
+        for index in range(2):
+            x = layers.BatchNormalization(name=f"normalize{index}")(layers.Dense(models.WIDTH)(x))
+            x = layers.Dropout(0.5, seed=index)(x)
+        return models.compiled(keras.Model(inputs, layers.Dense(models.CLASSES)(x)), "sgd")
+
+    _, apart = twins(build, 2, 2, microbatches=2)
+    model, shared = sharing_twins(build, (2, 1), microbatches=2)
+    x, y = models.vectors(ROWS)
+    for _ in range(3):
+        for placed in (apart, shared):
+            placed.train_on_batch(x, y)
+    assert relative(weights(shared.model), weights(apart.model)) < TOLERANCE
+    assert shared.replicas_identical()
+    shared.model.save_weights(tmp_path / "one.weights.h5")
+    model.load_weights(tmp_path / "one.weights.h5")
+    assert weights(model).tobytes() == weights(shared.model).tobytes()
 
 
 class Counts(layers.Layer):
