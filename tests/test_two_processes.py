@@ -52,6 +52,9 @@ TRAIN = """
     local = placed_on("CPU:1", **ways[1])
     looped = [placed_on(second, loop, microbatches=2, schedule="1f1b") for second in (REMOTE, "CPU:1")]
     looped = [partitioner.verify(p.model, p, num_steps=1) for p in looped]
+    sharing = placed_on(REMOTE, replicas=(2, 1), microbatches=2)
+    shared = [float(sharing.train_on_batch(*data, return_dict=True)["loss"]) for _ in range(STEPS)]
+    sharing_check = partitioner.verify(sharing.model, sharing, num_steps=1)
     placed.save_weights("saved.weights.h5")
     placed.export("exported")
     loaded = partitioner.load("exported")
@@ -61,6 +64,7 @@ TRAIN = """
         "evaluated": [p.evaluate(*data, verbose=0, return_dict=True)["loss"] for p in (placed, loaded)],
         "next": [float(p.train_on_batch(*data, return_dict=True)["loss"]) for p in (placed, loaded)],
         "looped": [[v.passed, v.num_ops_checked] for v in looped],
+        "sharing": {"losses": shared, "passed": sharing_check.passed, "devices": sharing.plan.used_devices},
         "refused": [refused("/job:worker/task:0/GPU:7"), refused("/job:worker/task:1/CPU:0")],
         "loaded": [v.value.device for v in loaded.variables_of_model],
     }))
@@ -121,10 +125,11 @@ def refused(device):
 def placed_on(second, build=models.mlp, **way):
     keras.utils.set_random_seed(3)
     model = build()
-    plan = partitioner.plan(
-        model, devices=["CPU:0", second], batch_size=ROWS, strategy="layer-split", time_limit=5,
-        pins={{"hidden_0": "CPU:0", "hidden_[12].*|scores": second}}, **way,
-    )
+    pins = {{"hidden_0": "CPU:0", "hidden_[12].*|scores": second}}
+    how = {{"devices": ["CPU:0", second], "strategy": "layer-split", "pins": pins}}
+    if "replicas" in way:  # one here and one there, and the other device for both
+        how = {{"devices": ["CPU:0", second, "CPU:1"], "strategy": "mixed", "memory_limit": "1GiB"}}
+    plan = partitioner.plan(model, batch_size=ROWS, time_limit=5, **how, **way)
     return partitioner.place(model, plan)
 """
 
@@ -215,6 +220,13 @@ def test_ten_steps_over_two_processes_equal_the_unplaced_models(
 ) -> None:
     found = trained["ways"][index]
     assert found["num_microbatches"] == num_microbatches
+    np.testing.assert_allclose(found["losses"], unplaced[1], rtol=1e-6)
+    assert found["passed"]
+
+
+def test_replicas_in_two_processes_share_a_device(trained: Any, unplaced: tuple[keras.Model, list[float]]) -> None:
+    found = trained["sharing"]
+    assert [name.split("/")[1] for name in found["devices"]] == ["job:localhost", "job:localhost", "job:worker"]
     np.testing.assert_allclose(found["losses"], unplaced[1], rtol=1e-6)
     assert found["passed"]
 
