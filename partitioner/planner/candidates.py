@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cost_models.topology import Topology
 from partitioner.ir.devices import short_name
-from partitioner.planner.replicas import Groups, of_widths
+from partitioner.planner.groups import Groups, of_widths
 
 # Replicas of more devices are not looked at.
 MOST_PER_REPLICA = 8

@@ -15,9 +15,9 @@ from partitioner.ir.requirements import Requirement
 from partitioner.ir.units import format_bytes
 from partitioner.planner.coarsen import Coarsening, coarsen
 from partitioner.planner.conflicts import overfull, shown, smallest_conflict
+from partitioner.planner.groups import Groups
 from partitioner.planner.need import OutOfMemoryError
 from partitioner.planner.problem import lasting_item_bytes
-from partitioner.planner.replicas import Groups
 from partitioner.planner.shapes import Shape, ShapePlanner
 from partitioner.planner.solve.client import solve
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any
 
 from cost_models.topology import Topology
@@ -17,36 +16,8 @@ from partitioner.ir.schedule import Send
 from partitioner.planner.baselines import single_device
 from partitioner.planner.coarsen import coarsen
 from partitioner.planner.found import Found
+from partitioner.planner.groups import Groups, of_widths, widths
 from partitioner.planner.judge import Judge
-
-Groups = tuple[tuple[int, ...], ...]
-"""For each replica, the indices of its devices; the n-th ones of all replicas do the same, and may be the same."""
-
-
-def widths(groups: Groups) -> tuple[int, ...]:
-    """For each device of a replica, how many devices do the same."""
-    return tuple(len(set(twins)) for twins in zip(*groups, strict=True))
-
-
-def has_shared(groups: Groups) -> bool:
-    """Whether replicas share devices."""
-    return any(width < len(groups) for width in widths(groups))
-
-
-def of_widths(sizes: Sequence[int]) -> Groups:
-    """As many replicas as the largest size: of n devices that do the same, replica r has that of index r mod n.
-
-    Stages on unlike numbers of devices are those of PipeDream (Narayanan et al. 2019, "PipeDream: generalized pipeline
-    parallelism for DNN training"); its planner writes `3-1` for what is `3,1` here.
-
-    Args:
-        sizes: Numbers of devices that do the same; each divides the largest.
-    """
-    starts = list(accumulate(sizes, initial=0))
-    return tuple(
-        tuple(start + replica % size for start, size in zip(starts, sizes, strict=False))
-        for replica in range(max(sizes))
-    )
 
 
 def replica_groups(

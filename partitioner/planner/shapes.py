@@ -20,8 +20,9 @@ from partitioner.planner.all_reduces import with_all_reduce
 from partitioner.planner.bounds import lower_bound_seconds
 from partitioner.planner.deadline import Deadline
 from partitioner.planner.found import Found
+from partitioner.planner.groups import Groups, has_shared, widths
 from partitioner.planner.microbatches import Microbatching
-from partitioner.planner.replicas import Groups, has_shared, single_device_baselines, widths, within_replica
+from partitioner.planner.replicas import single_device_baselines, within_replica
 from partitioner.planner.rules import rules_of_graph
 from partitioner.planner.search import search
 from partitioner.stages.schedules import ScheduleKind

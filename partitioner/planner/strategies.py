@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from partitioner.errors import InfeasibleError, PartitionError, TimeLimitError, UsageError
 from partitioner.ir.plan import Baseline, Considered, Objective, Strategy
 from partitioner.planner.candidates import MANY, MOST_PER_REPLICA, candidates, runs_of, sharing_candidates, unlike
-from partitioner.planner.replicas import Groups, has_shared, widths
+from partitioner.planner.groups import Groups, has_shared, widths
 from partitioner.planner.shapes import Shape, ShapePlanner
 
 _SAME = 1 + 1e-9

@@ -19,8 +19,8 @@ from partitioner.ir.plan import Objective, Strategy
 from partitioner.ir.schedule import MemoryUse
 from partitioner.planner.candidates import candidates, sharing_candidates
 from partitioner.planner.exchange_seconds import sum_times
+from partitioner.planner.groups import widths
 from partitioner.planner.microbatches import PREFERENCE
-from partitioner.planner.replicas import widths
 from partitioner.planner.rules import requirements_of
 from partitioner.planner.shapes import Shape, ShapePlanner
 from partitioner.planner.strategies import best_strategy
