@@ -218,6 +218,23 @@ def test_memory_as_objective_splits_the_parameters(run: Run) -> None:
     assert sorted(held.values()) == [108, 160]
 
 
+def test_replicas_that_share_a_device(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run(
+        SMALL, "--devices", "CPU:0-2", *QUICK, "--strategy", "mixed", "--replicas", "2,1", "--dot", "shared.dot"
+    )  # fmt: skip
+    assert code == 0
+    assert "2 replicas that share CPU:2, 2 stages" in out
+    plan = partitioner.Plan.load(tmp_path / "small_partitioned/plan.json")
+    shared = [stage for stage in plan.stages if stage.device == _cpu(2)]
+    assert [plan.replicas_of(stage) for stage in shared] == [(0, 1)]
+    assert plan.verification is not None
+    assert plan.verification.passed
+    assert "<b>CPU:2</b>, all replicas" in (tmp_path / "shared.dot").read_text(encoding="utf-8")
+    code, again, _ = run("small_partitioned/plan.json")
+    assert code == 0
+    assert "2 replicas that share CPU:2" in again
+
+
 def test_one_strategy_one_device(run: Run) -> None:
     plan = _plan(run, SMALL, "--strategy", "single")
     assert (plan["strategy"], plan["num_stages"]) == ("single", 1)
