@@ -21,7 +21,7 @@ from partitioner.capture.loss_reduction import loss_reduction
 from partitioner.capture.objective import TrainingObjective
 from partitioner.capture.shapes import settle_shapes
 from partitioner.capture.trace import Trace, trace_step
-from partitioner.ir.graph_def import in_run_order, producer, prune
+from partitioner.ir.graph_def import in_run_order, producer, prune, tensor_name
 from partitioner.ir.op_graph import Op, OpGraph, Phase, Tensor, Variable, VariableKind
 from partitioner.ir.step import RESULTS, CapturedStep, StepKind
 
@@ -198,11 +198,13 @@ def _op_graph(
 ) -> dict[str, Any]:
     """The `ops`, `tensors` and `variables` of the op graph."""
     nodes = [node for node in nodes if node.name not in variables]
-    scalars = {
-        node.name
-        for node in nodes
-        if (made := _output_names(trace, node.name)) and not any(specs[t].shape for t in made)
+    # Asked once: looking an operation up by its name, and what it outputs, takes TensorFlow's Python long.
+    traced = {op.name: op for op in trace.graph.get_operations()}
+    outputs = {
+        node.name: tuple(f"{node.name}:{index}" for index in range(len(traced[node.name].outputs))) for node in nodes
     }
+    stateful = {kind: op.op_def.is_stateful for kind, op in {op.type: op for op in traced.values()}.items()}
+    scalars = {name for name, made in outputs.items() if made and not any(specs[t].shape for t in made)}
     raw = [_raw_op(node, phases, names, colocations, scalars) for node in nodes]
     parameters = {id(variable): name for name, variable in _by_name(variables, names).items()}
     trained = {parameters[id(v)]: v for v in trace.trainable if id(v) in parameters}
@@ -218,11 +220,7 @@ def _op_graph(
     groups = colocation_groups(raw, gradient_of, owner)
     layer_of_variable = _layer_of_variables(raw, trace.layer_of)
     layer_of_op = _layer_of_ops(raw, trace.layer_of, layer_of_variable, groups)
-    tensors = [
-        Tensor(name=name, producer=node.name, spec=specs[name])
-        for node in nodes
-        for name in _output_names(trace, node.name)
-    ]
+    tensors = [Tensor(name=name, producer=node.name, spec=specs[name]) for node in nodes for name in outputs[node.name]]
     live = {op.name for op in raw}
     ops = [
         Op(
@@ -232,7 +230,7 @@ def _op_graph(
             phase=op.phase,
             colocation_group=groups.get(op.name, ""),
             inputs=op.inputs,
-            outputs=_output_names(trace, op.name),
+            outputs=outputs[op.name],
             control_inputs=tuple(
                 dict.fromkeys(producer(r) for r in node.input if r.startswith("^") and producer(r) not in variables)
             ),
@@ -240,7 +238,7 @@ def _op_graph(
             attributes=readable_attributes(node),
             host_only=is_host_only(node),
             differentiates=op.differentiates if op.differentiates in live else "",
-            stateful=trace.graph.get_operation_by_name(op.name).op_def.is_stateful,
+            stateful=stateful[op.type],
         )
         for op, node in zip(raw, nodes, strict=True)
     ]
@@ -272,20 +270,16 @@ def _raw_op(
     colocations: Mapping[str, str],
     scalars: Container[str],
 ) -> RawOp:
-    data = [reference for reference in node.input if not reference.startswith("^")]
+    data = [(reference, producer(reference)) for reference in node.input if not reference.startswith("^")]
     return RawOp(
         name=node.name,
         type=node.op,
         phase=phases[node.name],
-        inputs=tuple(r if ":" in r else f"{r}:0" for r in data if producer(r) not in names),
-        variables=tuple(dict.fromkeys(names[producer(r)] for r in data if producer(r) in names)),
+        inputs=tuple(tensor_name(reference) for reference, name in data if name not in names),
+        variables=tuple(dict.fromkeys(names[name] for _, name in data if name in names)),
         differentiates=colocations.get(node.name, "") if phases[node.name] is Phase.BACKWARD else "",
         is_scalar=node.name in scalars,
     )
-
-
-def _output_names(trace: Trace, op_name: str) -> tuple[str, ...]:
-    return tuple(tensor.name for tensor in trace.graph.get_operation_by_name(op_name).outputs)
 
 
 def _layer_of_variables(ops: Iterable[RawOp], layer_of: Mapping[str, str]) -> dict[str, str]:
