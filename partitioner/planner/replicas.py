@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -178,7 +178,18 @@ def replicated(fields: dict[str, Any], found: Found, infos: Sequence[DeviceInfo]
             for memory in fields["memory"]
             if replica < sizes[memory.device]
         ),
+        "notes": (*fields["notes"], *_on_shared(fields["stages"], sizes, len(groups))),
     }
+
+
+def _on_shared(stages: Sequence[Stage], sizes: Mapping[str, int], count: int) -> Iterator[str]:
+    """What the timeline of the first replica does not show of devices that others work on too."""
+    for device in dict.fromkeys(stage.device for stage in stages):
+        if (times := count // sizes[device]) > 1:
+            yield (
+                f"{short_name(device)} works for {times} replicas at a time: what it does for one of them is taken to "
+                f"be {times} times as long"
+            )
 
 
 def _strategy(groups: Groups) -> Strategy:

@@ -224,6 +224,7 @@ def test_replicas_that_share_a_device(run: Run, tmp_path: Path) -> None:
     )  # fmt: skip
     assert code == 0
     assert "2 replicas that share CPU:2, 2 stages" in out
+    assert "CPU:2 works for 2 replicas at a time" in " ".join(out.split())
     plan = partitioner.Plan.load(tmp_path / "small_partitioned/plan.json")
     shared = [stage for stage in plan.stages if stage.device == _cpu(2)]
     assert [plan.replicas_of(stage) for stage in shared] == [(0, 1)]
