@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
@@ -11,6 +12,7 @@ from partitioner.ir.devices import share_memory
 from partitioner.ir.execution import Execution
 from partitioner.ir.op_graph import Phase
 from partitioner.ir.stage_programs import StagePrograms
+from partitioner.planner.bounds import least_load_seconds
 from partitioner.planner.coarsen import Coarsening
 from partitioner.planner.item_order import OrderedItems, forward_order, ordered_items
 from partitioner.planner.judge import Assignment
@@ -21,6 +23,16 @@ from partitioner.planner.simulate_stages import simulate_stages
 from partitioner.planner.stage_costs import StageCosts
 from partitioner.planner.stage_wiring import StageWiring
 from partitioner.stages.schedules import ScheduleKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Least:
+    """Seconds of the work of a step on the fastest devices, of the fullest device where that is spread as well as can
+    be, and of the longest path of a microbatch."""
+
+    work_seconds: float
+    load_seconds: float
+    path_seconds: float
 
 
 class StageJudge:
@@ -45,7 +57,7 @@ class StageJudge:
         self._items: dict[int, OrderedItems] = {}
         self._programs: dict[tuple[Assignment, frozenset[int]], StagePrograms | None] = {}
         self._wiring: dict[tuple[Assignment, frozenset[int], int], StageWiring] = {}
-        self._least: dict[int, tuple[float, float]] = {}
+        self._least: dict[int, Least] = {}
 
     def choosing(self, microbatching: Microbatching) -> StageJudge:
         """One for other choices, that knows the costs and programs of this one."""
@@ -159,30 +171,40 @@ class StageJudge:
 
     def bound_seconds(self, num_microbatches: int) -> float:
         """No step in so many microbatches is simulated faster: the work of all devices, the path of a microbatch."""
-        work, path = self.least_seconds(num_microbatches)
-        return max(work / len(self.names), path)
+        least = self.least(num_microbatches)
+        return max(least.load_seconds, least.path_seconds)
 
-    def least_seconds(self, num_microbatches: int) -> tuple[float, float]:
-        """The work of a step on the fastest devices, and the longest path of a microbatch through it.
+    def least(self, num_microbatches: int) -> Least:
+        """What no step in so many microbatches takes less than.
 
         Only ops of programs count. A sum of gradients may run once a step or for each microbatch, and counts once.
         """
         programs = next((found for found in self._programs.values() if found is not None), None)
         if programs is None:
-            return 0.0, 0.0
+            return Least(work_seconds=0.0, load_seconds=0.0, path_seconds=0.0)
         if num_microbatches not in self._least:
-            self._least[num_microbatches] = self._least_seconds(programs, num_microbatches)
+            self._least[num_microbatches] = self._least_of(programs, num_microbatches)
         return self._least[num_microbatches]
 
-    def _least_seconds(self, programs: StagePrograms, num_microbatches: int) -> tuple[float, float]:
+    def _least_of(self, programs: StagePrograms, num_microbatches: int) -> Least:
         repeated = {name for program in (*programs.forward, *programs.backward) for name in program.ops}
         whole = {name for program in (*programs.once, *programs.update) for name in program.ops}
         costed = self._costed_for(self.rows(num_microbatches))
         graph = costed.graph
-        work, ends = 0.0, dict[str, float]()
+        before: list[list[float]] = []
+        updates: list[list[float]] = []
+        ends: dict[str, float] = {}
         for op, row in zip(graph.ops, costed.seconds, strict=True):
             seconds = min(row) if op.name in repeated or op.name in whole else 0.0
             is_repeated = op.name in repeated and op.name not in whole and op.type != "AddN"
-            work += seconds * (num_microbatches if is_repeated and op.phase is not Phase.UPDATE else 1)
+            is_update = op.phase is Phase.UPDATE
+            if seconds:
+                times = num_microbatches if is_repeated and not is_update else 1
+                (updates if is_update else before).append([times * one for one in row])
             ends[op.name] = seconds + max((ends[graph.tensor[name].producer] for name in op.inputs), default=0.0)
-        return work, max(ends.values(), default=0.0)
+        everything = [*before, *updates]
+        return Least(
+            work_seconds=sum(map(min, everything)),
+            load_seconds=max(least_load_seconds(before), least_load_seconds(everything)),
+            path_seconds=max(ends.values(), default=0.0),
+        )

@@ -124,7 +124,7 @@ class StageSearch:
         fastest = min([self.plain_seconds, *(way.staged.step_seconds for way in self.eligible())])
         others = len(self.judge.microbatching.schedules) > 1
         num_busy = 1 if schedule is ScheduleKind.SEQUENTIAL and count > 1 and others else num_devices
-        return self.judge.least_seconds(count)[0] / num_busy > fastest * AS_FAST
+        return self.judge.least(count).work_seconds / num_busy > fastest * AS_FAST
 
     def _schedules(self, devices: Sequence[int], count: int) -> list[ScheduleKind]:
         """Schedules that differ: on one device, or with one microbatch, there is one order but for gpipe's.
