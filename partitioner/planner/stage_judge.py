@@ -191,8 +191,8 @@ class StageJudge:
         whole = {name for program in (*programs.once, *programs.update) for name in program.ops}
         costed = self._costed_for(self.rows(num_microbatches))
         graph = costed.graph
-        before: list[list[float]] = []
-        updates: list[list[float]] = []
+        before: list[tuple[float, ...]] = []
+        updates: list[tuple[float, ...]] = []
         ends: dict[str, float] = {}
         for op, row in zip(graph.ops, costed.seconds, strict=True):
             seconds = min(row) if op.name in repeated or op.name in whole else 0.0
@@ -200,7 +200,7 @@ class StageJudge:
             is_update = op.phase is Phase.UPDATE
             if seconds:
                 times = num_microbatches if is_repeated and not is_update else 1
-                (updates if is_update else before).append([times * one for one in row])
+                (updates if is_update else before).append(tuple(times * one for one in row))
             ends[op.name] = seconds + max((ends[graph.tensor[name].producer] for name in op.inputs), default=0.0)
         everything = [*before, *updates]
         return Least(
