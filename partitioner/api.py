@@ -81,7 +81,7 @@ InputShape = Sequence[int] | Mapping[str, Sequence[int]] | None
 
 
 _LEAST_SEARCH_SECONDS = 30.0
-_SHARE_OF_TRACING_AND_SEARCH = 0.85
+_SHARE_OF_TRACING_AND_SEARCH = 0.78
 """What tracing leaves the search of its time limit, and what both have of it: the plan must be told too."""
 
 # The measured costs it was planned with, if any.
