@@ -116,6 +116,18 @@ SHARED = [(2, 1), (1, 2), (3, 1), (2, 1, 1), (4, 2)]
 QUICK_SHARED = {("mlp", (2, 1), 4), ("mlp", (4, 2), 1), ("cnn", (1, 2), 4), ("tied", (3, 1), 1)}
 
 
+def cases(shapes: Sequence[tuple[int, ...]], quick: set[Any], joint: str) -> list[Any]:
+    """Every model in every shape, in one and in four microbatches; those that are not quick belong to the grid."""
+    return [
+        pytest.param(
+            *case,
+            id=f"{case[0]}-{joint.join(map(str, case[1]))}-{case[2]}",
+            marks=() if case in quick else pytest.mark.grid,
+        )
+        for case in product(CASES, shapes, [1, 4])
+    ]
+
+
 @cache
 def bench(name: str) -> Bench:
     made = Bench(name)
@@ -147,14 +159,7 @@ def planned(made: Bench, sizes: Sequence[int], microbatches: int) -> PlanDocumen
 
 @pytest.mark.parametrize(
     ("name", "shape", "microbatches"),
-    [
-        pytest.param(
-            *case,
-            id=f"{case[0]}-{case[1][0]}x{case[1][1]}-{case[2]}",
-            marks=() if case in QUICK else pytest.mark.grid,
-        )
-        for case in product(CASES, SHAPES, [1, 4])
-    ],
+    cases(SHAPES, QUICK, "x"),
 )
 def test_ten_steps_equal_one_devices_on_the_whole_batch(name: str, shape: tuple[int, int], microbatches: int) -> None:
     plan, placed = trained_as_on_one_device(name, (shape[0],) * shape[1], microbatches)
@@ -164,14 +169,7 @@ def test_ten_steps_equal_one_devices_on_the_whole_batch(name: str, shape: tuple[
 
 @pytest.mark.parametrize(
     ("name", "sizes", "microbatches"),
-    [
-        pytest.param(
-            *case,
-            id=f"{case[0]}-{'-'.join(map(str, case[1]))}-{case[2]}",
-            marks=() if case in QUICK_SHARED else pytest.mark.grid,
-        )
-        for case in product(CASES, SHARED, [1, 4])
-    ],
+    cases(SHARED, QUICK_SHARED, "-"),
 )
 def test_replicas_that_share_devices_train_as_one_device_does(
     name: str, sizes: tuple[int, ...], microbatches: int

@@ -10,6 +10,8 @@ from typing import Any
 # The class of variables, which `tf.Variable` only stands for, has no public name.
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
+from partitioner.ir.devices import DeviceName
+
 _WRITES = (
     *("assign", "assign_add", "assign_sub", "batch_scatter_update", "_restore_from_tensors"),
     *(f"scatter_{kind}" for kind in ("add", "div", "max", "min", "mul", "sub", "update")),
@@ -68,10 +70,10 @@ def first_replica_only() -> Iterator[None]:
         _first_only.reset(token)
 
 
-def copy_of(held: Any, replica: int) -> Any:
-    """The variable of a replica: of n copies, replica r has that of index r mod n."""
-    copies = each_copy(held)
-    return copies[replica % len(copies)]
+def copy_on(held: Any, device: str) -> Any:
+    """The copy that is on a device."""
+    wanted = DeviceName.parse(device)
+    return next(copy for copy in each_copy(held) if DeviceName.parse(copy.device) == wanted)
 
 
 def each_copy(held: Any) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from partitioner.emit.microbatches import HOST
-from partitioner.emit.mirrored_variable import copy_of
+from partitioner.emit.mirrored_variable import copy_on
 from partitioner.emit.stage_function import StageFunction, StageFunctions
 from partitioner.emit.variables import held_variable
 from partitioner.ir.execution import SEED_STRIDE, Execution
@@ -47,7 +47,8 @@ class Replica:
         self.backward = [functions.build(program, accumulate=several) for program in programs.backward]
         self.update = [functions.build(program) for program in programs.update]
         if variables is None:
-            used = {name: copy_of(held_variable(v), number) for name, v in step.variables.items()}
+            held = {name: held_variable(variable) for name, variable in step.variables.items()}
+            used = {name: copy_on(one, execution.device(one.device, number)) for name, one in held.items()}
         else:
             used = {p: variables[name] for p, name in step.variable_names.items() if name in variables}
         outside = dict(step.captures) | {name: variable.handle for name, variable in used.items()}

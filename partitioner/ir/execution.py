@@ -62,10 +62,7 @@ class Execution:
         return hosts.get(of_first, of_first)
 
     def all_devices(self, of_first: str) -> tuple[str, ...]:
-        """A device of the first replica, and those of the others that do the same, whether they run or not.
-
-        Each once: of n, replica r has that of index r mod n.
-        """
+        """A device of the first replica, and those of others that do the same, whether they run or not; each once."""
         twins = (self.device(of_first, replica) for replica in range(1 + len(self.replicas)))
         return tuple(dict.fromkeys(twins))
 
