@@ -59,26 +59,29 @@ def placed_in(
     return partitioner.place(model, plan)
 
 
-def twins(build: Callable[[], keras.Model], replicas: int, stages: int, **options: Any) -> tuple[keras.Model, Any]:
-    """The unplaced model, and an equal one placed in replicas."""
+def two(build: Callable[[], keras.Model]) -> list[keras.Model]:
+    """Equal models."""
     built = []
     for _ in range(2):
         keras.utils.set_random_seed(3)
         built.append(build())
-    return built[0], placed_in(built[1], replicas, stages, **options)
+    return built
+
+
+def twins(build: Callable[[], keras.Model], replicas: int, stages: int, **options: Any) -> tuple[keras.Model, Any]:
+    """The unplaced model, and an equal one placed in replicas."""
+    model, other = two(build)
+    return model, placed_in(other, replicas, stages, **options)
 
 
 def sharing_twins(build: Callable[[], keras.Model], sizes: tuple[int, ...], **options: Any) -> tuple[Any, Any]:
     """The unplaced model, and an equal one whose replicas share devices."""
-    built = []
-    for _ in range(2):
-        keras.utils.set_random_seed(3)
-        built.append(build())
+    model, other = two(build)
     plan = partitioner.plan(
-        built[1], devices=names(sum(sizes)), batch_size=ROWS, strategy="mixed", replicas=sizes, time_limit=4, **options
+        other, devices=names(sum(sizes)), batch_size=ROWS, strategy="mixed", replicas=sizes, time_limit=4, **options
     )
     assert (plan.num_replicas, len(plan.used_devices)) == (max(sizes), sum(sizes))
-    return built[0], partitioner.place(built[1], plan)
+    return model, partitioner.place(other, plan)
 
 
 def variables(placed: Any) -> list[Any]:
