@@ -9,8 +9,11 @@ from partitioner.planner.max_load.incumbent import Budget, Incumbent
 from partitioner.planner.max_load.prices import PriceBound
 from partitioner.planner.max_load.share import ShareBound, raise_by_counts
 
-_PRICES = 0.6
-"""The part of the work that goes into prices, or shares where there are none, as long as these may tell more."""
+_PRICES, _MOST_PRICES = 0.6, 0.9
+"""The part of the work that goes into prices, or shares where there are none, as long as these may tell more.
+
+It becomes more, up to this, after each round in which CP-SAT did not raise the bound.
+"""
 
 
 class FreeProof:
@@ -25,6 +28,7 @@ class FreeProof:
         self._problem = problem
         self._prices: PriceBound | None = None
         self._shares = ShareBound(problem)
+        self._part = _PRICES
         self.budget = budget
 
     def run(self, incumbent: Incumbent, known: MaxLoadAnswer, upper_bound: int, work: float) -> None:
@@ -34,9 +38,9 @@ class FreeProof:
         if self._prices is None:
             self._prices = PriceBound(self._problem, self.budget)
         if self._prices.has_row:
-            self._prices.run(incumbent, upper_bound, self.budget, _PRICES * work)
+            self._prices.run(incumbent, upper_bound, self.budget, self._part * work)
         else:
-            self._shares.run(incumbent, upper_bound, self.budget, _PRICES * work)
+            self._shares.run(incumbent, upper_bound, self.budget, self._part * work)
         if incumbent.is_settled:
             return
         model = FreeModel(self._problem, known.lower_bound, upper_bound)
@@ -44,5 +48,7 @@ class FreeProof:
         model.minimise_largest()
         if known.assignment is not None:
             model.hint(in_order(self._problem, known.assignment))
-        left = max(self.budget.work - end, (1 - _PRICES) * work)
+        left = max(self.budget.work - end, (1 - self._part) * work)
+        before = incumbent.lower_bound
         run_model(model, incumbent, self.budget, work=left, seed=self._problem.seed, method="CP-SAT on all items")
+        self._part = _PRICES if incumbent.lower_bound > before else min(_MOST_PRICES, (1 + self._part) / 2)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from partitioner.planner.max_load.row import Numbers, Step
 
-_POINTS_PER_WORK = 5e6
+_POINTS_PER_WORK = 1e7
 """Pairs of load and worth that take as long as one of CP-SAT's deterministic units."""
 
 _TRADES = 20
@@ -70,6 +70,7 @@ def fullest_sets(
     state = load = worth = np.zeros(1, dtype=np.int64)
     trail: _Trail = []
     is_complete, points = True, sum(rest.size for rest in rests)
+    per_load = trades[:, None]
     for step, rest in zip(row, rests[1:], strict=True):
         choices = (0,) if step.item in without else (0, 1)
         count = len(state)
@@ -78,9 +79,9 @@ def fullest_sets(
         state = np.concatenate([step.after[choice][state] for choice in choices])
         points += len(state)
         room = limit - next_load
-        promise = next_worth + (rest[state] + np.maximum(room, 0)[:, None] * trades).min(axis=1)
+        promise = next_worth + (rest.T.take(state, axis=1) + per_load * np.maximum(room, 0)).min(axis=0)
         kept = np.flatnonzero((room >= 0) & (promise >= least - 1e-6))
-        kept = kept[_undominated(state[kept], next_load[kept], next_worth[kept])]
+        kept = kept[_undominated(state[kept], next_load[kept], next_worth[kept], limit)]
         if len(kept) > most_points:
             is_complete = False
             kept = np.sort(kept[np.argpartition(-promise[kept], most_points)[:most_points]])
@@ -112,12 +113,15 @@ def _rests(
         yield rest
 
 
-def _undominated(state: Numbers, load: Numbers, worth: Numbers) -> Numbers:
+def _undominated(state: Numbers, load: Numbers, worth: Numbers, limit: int) -> Numbers:
     """Of equal states, those that are worth more than all that are as light."""
-    order = np.lexsort((-worth, load, state))
-    if not len(order):
-        return order
+    if not len(state):
+        return np.arange(0)
+    place = state * (limit + 1) + load
+    order = np.argsort(place, kind="stable")
     base = worth - worth.min()
-    ranked = (state * (base.max() + 1) + base)[order]
+    place, ranked = place[order], (state * (base.max() + 1) + base)[order]
     best = np.maximum.accumulate(ranked)
-    return order[np.concatenate([[True], ranked[1:] > best[:-1]])]
+    is_best = np.concatenate([[True], ranked[1:] > best[:-1]])
+    is_best[:-1] &= (place[:-1] < place[1:]) | (ranked[:-1] >= ranked[1:])  # of one load, the first may be worth less
+    return order[is_best]

@@ -22,7 +22,9 @@ from partitioner.planner.max_load.incumbent import Budget, Incumbent
 from partitioner.planner.max_load.row import Numbers, narrow_row
 
 _MOST_STATES = 60_000
-_MOST_POINTS = 8_000
+_FEWEST_POINTS, _MOST_POINTS, _MORE = 8_000, 64_000, 1.2
+"""How many sets are told apart, and by how much more whenever these were not all."""
+
 _ROW_WORK = 1e-3
 _PROGRAM_WORK = 5e-8
 """What solving the linear program counts per item and set, in CP-SAT's deterministic units."""
@@ -35,6 +37,8 @@ _TRUST = (0.9, 0.7, 0.4, 0.0)
 """How near to the best prices known the next ones stay: less and less, if that tells nothing new."""
 
 _CLOSE = 1e-4
+_AIM = 4
+"""The load to refute next lies one such part of what is open below the least that may be possible."""
 
 
 class PriceBound:
@@ -54,6 +58,7 @@ class PriceBound:
         budget.work -= _ROW_WORK * len(problem.items)
         self._best_prices = work / max(work.sum(), 1.0) * self._num_accelerators
         self._best_rate = 0.0
+        self._most_points = _FEWEST_POINTS
         self._sets: dict[tuple[int, ...], int] = {}
         self._possible: int | None = None
         self._program: _Program | None = None
@@ -66,14 +71,15 @@ class PriceBound:
         self._possible = min(self._possible or upper_bound, upper_bound)
         while budget.work > end and not (self.is_done or budget.is_spent or incumbent.is_settled):
             low = incumbent.lower_bound
-            if self._program is not None and self._program.limit >= low:
+            if self._program is not None and low <= self._program.limit < self._possible:
                 self._improve(self._program, incumbent, budget)
                 continue
             is_close = self._possible - low <= _CLOSE * low
             if is_close and self._possible < upper_bound:
                 self.is_done = True
             else:
-                self._begin(self._possible - 1 if is_close else (low + self._possible) // 2, incumbent, budget)
+                aim = self._possible - (1 if is_close else -(-(self._possible - low) // _AIM))
+                self._begin(aim, incumbent, budget)
 
     def _begin(self, limit: int, incumbent: Incumbent, budget: Budget) -> None:
         """Aim at refuting another load, first with the best prices known."""
@@ -87,7 +93,7 @@ class PriceBound:
     def _improve(self, program: _Program, incumbent: Incumbent, budget: Budget) -> None:
         """Prices for the sets known, and the sets that are worth most at prices between these and the best known."""
         budget.work -= program.work
-        value, prices = program.solve()
+        value, prices = program.solve() or (0.0, self._best_prices)
         if value > self._num_accelerators + 1e-7:
             for trust in _TRUST:
                 found = self._ask(trust * self._best_prices + (1 - trust) * prices, program, incumbent, budget)
@@ -101,11 +107,13 @@ class PriceBound:
     ) -> list[tuple[int, ...]]:
         """The sets worth most, made known to the program; they raise the bound if all were seen."""
         assert self._row is not None
-        whole = np.round(_GRAIN * prices).astype(np.int64)
+        whole = self._in_integers(prices)
         relief = CpuRelief(self._problem, [max(0, int(price)) for price in whole])
         needed = int(whole.sum()) - relief.within(program.limit)
         least = -(-needed // self._num_accelerators)
-        sets = fullest_sets(self._row, whole, program.limit, least, _MOST_POINTS)
+        sets = fullest_sets(self._row, whole, program.limit, least, self._most_points)
+        if not sets.is_complete:
+            self._most_points = min(_MOST_POINTS, int(_MORE * self._most_points))
         budget.work -= sets.work
         if sets.is_complete:
             incumbent.raise_bound(self._refuted(whole, relief, sets, program.limit) + 1)
@@ -115,6 +123,17 @@ class PriceBound:
         found = self._some_of(sets)
         program.add(found)
         return found
+
+    def _in_integers(self, prices: NDArray[np.float64]) -> Numbers:
+        """Rounded such that neighbours in the row keep what they are worth together.
+
+        Sets are few pieces of the row; each item rounded by itself, 80 items are wrong by 2 or 3 of 300.
+        """
+        assert self._row is not None
+        order = [step.item for step in self._row]
+        whole = np.empty(len(prices), dtype=np.int64)
+        whole[order] = np.diff(np.round(np.cumsum(_GRAIN * prices[order])), prepend=0).astype(np.int64)
+        return whole
 
     def _refuted(self, prices: Numbers, relief: CpuRelief, sets: Fullest, limit: int) -> int:
         """The largest load at which all that CPUs leave is worth more than the fullest sets; -1 if there is none."""
@@ -176,10 +195,13 @@ class _Program:
                 for item in items:
                     row.SetCoefficient(self._prices[item], 1)
 
-    def solve(self) -> tuple[float, NDArray[np.float64]]:
-        """How many accelerators the known sets need at least, split as one likes; and the prices that tell."""
+    def solve(self) -> tuple[float, NDArray[np.float64]] | None:
+        """How many accelerators the known sets need at least, split as one likes; and the prices that tell.
+
+        None where GLOP gives up, as it does where many items are alike: prices near the optimum are then all it has.
+        """
         if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
-            raise RuntimeError("GLOP does not solve the program of prices")
+            return None
         return self._solver.Objective().Value(), np.array([price.solution_value() for price in self._prices])
 
 

@@ -6,15 +6,24 @@ in a good order few values are open at a time, so all sets together pass through
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.ir.max_load import MaxLoadProblem
 
-_STARTS = 12
+_STARTS, _WIDTH, _NEAREST = 4, 10, 6
+"""Rows that are tried, beginnings of each that go on together, and items with which each of them may."""
+
+_ALL_STARTS, _FULL_WIDTH, _LEAST_WIDTH = 2_000, 40_000, 4
+"""Of many items fewer rows and narrower beams are tried: so many rows or beginnings in all."""
+
+_GUESSED_ABOVE = 4.0
+"""Up to so many times the states that a row really has were guessed of it (1.0 to 1.6 times, for public workloads)."""
+
 _SLOTS = 31
 """Open values that a state of 64 bits has room for, two bits each."""
 
@@ -47,37 +56,87 @@ def narrow_row(problem: MaxLoadProblem, most_states: int) -> tuple[Step, ...] | 
         for item in value.items:
             touching[item].append(index)
     best = None
-    for start in range(0, len(problem.items), -(-len(problem.items) // _STARTS)):
-        steps = _steps(problem, _order(problem, touching, start), touching, most_states)
+    starts = max(1, min(_STARTS, _ALL_STARTS // len(problem.items)))
+    for start in range(0, len(problem.items), -(-len(problem.items) // starts)):
+        order = _order(problem, touching, start, _GUESSED_ABOVE * most_states)
+        steps = None if order is None else _steps(problem, order, touching, most_states)
         if steps is not None:
             best, most_states = steps, sum(step.num_after for step in steps) - 1
     return best
 
 
-def _order(problem: MaxLoadProblem, touching: Sequence[Sequence[int]], start: int) -> list[int]:
-    """From an item on, always a neighbour that opens the least and closes the most; of those what waits longest."""
-    left = [len(value.items) for value in problem.values]
-    opened: dict[int, int] = {}
-    undecided = dict.fromkeys(range(len(problem.items)))
-    order: list[int] = []
-    near = {start}
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """The first items of a row.
 
-    def price(item: int) -> tuple[int, int, int]:
-        opens = any(value not in opened for value in touching[item])
-        closes = sum(left[value] == 1 for value in touching[item])
-        waits = min((opened[value] for value in touching[item] if value in opened), default=0)
-        return opens - closes, waits, item
+    Attributes:
+        decided: These items, as bits.
+        last: The last of them; -1 for none.
+        before: The beginning without it.
+        open: For each value with items on both sides: how many are still to come, and which was first if it is the only
+            one so far (-1 otherwise).
+        states: A guess at how many states it passes through.
+    """
 
-    while undecided:
-        item = min(near or [next(iter(undecided))], key=price)
-        near.discard(item)
-        del undecided[item]
-        order.append(item)
+    decided: int = 0
+    last: int = -1
+    before: _Beginning | None = None
+    open: dict[int, tuple[int, int]] = field(default_factory=dict)
+    states: float = 0.0
+
+    def then(self, item: int, problem: MaxLoadProblem, touching: Sequence[Sequence[int]]) -> _Beginning:
+        """With one more item. A lone item of a value may be in or out; of several also some of them."""
+        opened = self.open.copy()
         for value in touching[item]:
-            opened.setdefault(value, len(order))
-            left[value] -= 1
-            near.update(other for other in problem.values[value].items if other in undecided)
-    return order
+            left, first = opened.get(value, (len(problem.values[value].items), item))
+            if left == 1:
+                del opened[value]
+            else:
+                opened[value] = left - 1, item if first == item else -1
+        lone = {first for _, first in opened.values()} - {-1}
+        mixed = sum(first == -1 for _, first in opened.values())
+        states = self.states + 2.0 ** len(lone) * 3.0**mixed
+        return _Beginning(self.decided | 1 << item, item, self, opened, states)
+
+    def nearest(self, problem: MaxLoadProblem) -> Iterator[int]:
+        """Some that share a value with these, first of values that lack few."""
+        seen = set[int]()
+        for value in sorted(self.open, key=lambda value: self.open[value][0]):
+            if len(seen) >= _NEAREST:
+                return
+            fresh = [item for item in problem.values[value].items if not self.decided >> item & 1 and item not in seen]
+            seen.update(fresh)
+            yield from fresh
+
+
+def _order(
+    problem: MaxLoadProblem, touching: Sequence[Sequence[int]], start: int, most_states: float
+) -> list[int] | None:
+    """From an item on, by beam search: of beginnings of one length, those with the fewest states go on.
+
+    None if all are guessed to pass through more than `most_states`.
+    """
+    width = max(_LEAST_WIDTH, min(_WIDTH, _FULL_WIDTH // len(problem.items)))
+    beam = [_Beginning().then(start, problem, touching)]
+    for _ in range(len(problem.items) - 1):
+        longer: dict[int, _Beginning] = {}
+        for one in beam:
+            undecided = ~one.decided & (1 << len(problem.items)) - 1
+            anywhere = (undecided & -undecided).bit_length() - 1
+            for item in one.nearest(problem) if one.open else (anywhere,):
+                known = longer.get(one.decided | 1 << item)
+                if known is None or one.states < known.states:
+                    next_one = one.then(item, problem, touching)
+                    if next_one.states <= most_states and (known is None or next_one.states < known.states):
+                        longer[next_one.decided] = next_one
+        beam = heapq.nsmallest(width, longer.values(), key=lambda one: one.states)
+    if not beam:
+        return None
+    order, at = [], beam[0]
+    while at.before is not None:
+        order.append(at.last)
+        at = at.before
+    return order[::-1]
 
 
 def _steps(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import numpy as np
 from hypothesis import given, settings
@@ -56,6 +57,31 @@ def test_wide_graphs_have_no_narrow_row() -> None:
     edges += [(16 * row + place, 16 * row + place + 1) for row in range(16) for place in range(15)]
     problem = build_problem(graph([1.0] * 256, edges), (gpu(0), gpu(1))).problem
     assert narrow_row(problem, 2**15) is None
+
+
+def test_rows_of_attention_blocks_stay_narrow() -> None:
+    """24 blocks, in any order in the file: a mask, the residual, a gradient and three branches are open at a time.
+
+    The mask has items on both sides throughout, so there are three cases of it; each of the others is in or out.
+    """
+    edges: list[tuple[int, int]] = []
+    count = itertools.count()
+    mask, residual = next(count), next(count)
+    for _ in range(24):
+        heads = []
+        for _ in range(3):
+            chain = [residual, *itertools.islice(count, 4)]
+            edges += itertools.pairwise(chain)
+            heads.append(chain[-1])
+        scores, gradient, output, end = itertools.islice(count, 4)
+        edges += [(heads[0], scores), (heads[1], scores), (mask, scores), (residual, gradient), (heads[0], gradient)]
+        edges += [(scores, output), (heads[2], output), (output, end), (residual, end), (gradient, end)]
+        residual = end
+    size = residual + 1
+    shuffled = random.Random(0).sample(range(size), size)
+    blocks = graph([1.0] * size, [(shuffled[source], shuffled[target]) for source, target in edges])
+    row = narrow_row(build_problem(blocks, (gpu(0), gpu(1))).problem, 10**5)
+    assert row is not None and max(step.num_after for step in row) <= 3 * 2**5
 
 
 def test_where_too_many_sets_differ_the_promising_are_kept() -> None:

@@ -66,3 +66,21 @@ def test_what_prices_and_surroundings_prove() -> None:
     (_, of_three), (of_pairs, _) = bounds([(three, (gpu(0), gpu(1))), (pairs, (gpu(0), gpu(1), cpu()))])
     assert of_three == pytest.approx(20.0)  # two of three items on one of two devices; their work alone is 15 each
     assert of_pairs == pytest.approx(34.0)
+
+
+def test_prices_of_many_small_items_are_rounded_as_one() -> None:
+    """A row of 150 items of 1.0 and 150 of 1.4, all 20.0 apart: at best a device has all of 1.0, 21 of 1.4, one cut.
+
+    A price of 1 / 180 is 1.67 of 300 and one of 1.4 / 180 2.33: rounded one by one both are 2; the bound ends at 195.
+    """
+    row = graph([1.0] * 150 + [1.4] * 150, [(item, item + 1) for item in range(299)], [20.0] * 300)
+    ((_, by_prices),) = bounds([(row, (gpu(0), gpu(1)))])
+    best = 20.0 + 1.4 * 129
+    assert 0.995 * best <= by_prices <= best + 1e-6
+
+
+def test_prices_end_where_glop_gives_up() -> None:
+    """On 260 items that are nearly alike it did, and took the solver's process with it."""
+    row = graph([1.0] * 130 + [1.4] * 130, [(item, item + 1) for item in range(259)], [20.0] * 260)
+    ((_, by_prices),) = bounds([(row, (gpu(0), gpu(1)))])
+    assert 0.0 < by_prices <= 176.8
