@@ -99,8 +99,10 @@ class _Beginning:
         return _Beginning(self.decided | 1 << item, item, self, opened, states)
 
     def nearest(self, problem: MaxLoadProblem) -> Iterator[int]:
-        """Some that share a value with these, first of values that lack few."""
+        """Some that share a value with these, first of values that lack few; where none is open, the next of all."""
         seen = set[int]()
+        if not self.open:
+            yield (~self.decided & self.decided + 1).bit_length() - 1
         for value in sorted(self.open, key=lambda value: self.open[value][0]):
             if len(seen) >= _NEAREST:
                 return
@@ -121,9 +123,7 @@ def _order(
     for _ in range(len(problem.items) - 1):
         longer: dict[int, _Beginning] = {}
         for one in beam:
-            undecided = ~one.decided & (1 << len(problem.items)) - 1
-            anywhere = (undecided & -undecided).bit_length() - 1
-            for item in one.nearest(problem) if one.open else (anywhere,):
+            for item in one.nearest(problem):
                 known = longer.get(one.decided | 1 << item)
                 if known is None or one.states < known.states:
                     next_one = one.then(item, problem, touching)
