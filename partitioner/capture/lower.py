@@ -16,7 +16,7 @@ from partitioner.capture.gradient_order import sort_gradient_parts, tape_rank
 from partitioner.capture.graph_def import READ, bypass_identity_n, limit_trips_at_once, share_reads, take_colocations
 from partitioner.capture.grouping import RawOp, colocation_groups, parameter_of_slots
 from partitioner.capture.kernels import is_host_only
-from partitioner.capture.loops import drop_idle_sums, only_reads
+from partitioner.capture.loops import drop_idle_sums, only_reads, pass_on_idle_variables
 from partitioner.capture.loss_reduction import loss_reduction
 from partitioner.capture.objective import TrainingObjective
 from partitioner.capture.shapes import settle_shapes
@@ -65,12 +65,14 @@ def capture_step(
     )
     inputs = {tensor.op.name: tensor for tensor in trace.inputs}
     graph_def = prune(graph_def, [*map(producer, needed), *side_effects, *inputs])
+    pass_on_idle_variables(graph_def, needed)
     live = {node.name for node in graph_def.node}
     captures = {name: external for name, external in captures.items() if name in live}
 
     settled = settle_shapes(graph_def, inputs, captures, batch_size)
     if any(settled.idle_sums.values()):
         drop_idle_sums(graph_def, settled.idle_sums)
+        pass_on_idle_variables(graph_def, needed)
         settled = settle_shapes(graph_def, inputs, captures, batch_size)
     graph = _op_graph(
         trace,
