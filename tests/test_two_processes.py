@@ -244,7 +244,7 @@ def test_stage_1_with_its_variables_and_slots_is_on_the_worker(trained: Any, ind
 
 
 def test_an_audit_sees_the_ops_of_a_worker(trained: Any) -> None:
-    """As many as if both stages were here, and of a loop four empty lists that it only hands on: here they are dropped."""
+    """As many as if both stages were here; of a loop also four empty lists that it hands on, which are dropped here."""
     assert trained["ways"][1]["num_ops_checked"] == trained["num_ops_checked_here"]
     (passed, remote), (_, local) = trained["looped"]
     assert passed
