@@ -244,11 +244,11 @@ def test_stage_1_with_its_variables_and_slots_is_on_the_worker(trained: Any, ind
 
 
 def test_an_audit_sees_the_ops_of_a_worker(trained: Any) -> None:
-    """As many as if both stages were here; of a loop also four empty lists that it hands on, which are dropped here."""
+    """As many as if both stages were here."""
     assert trained["ways"][1]["num_ops_checked"] == trained["num_ops_checked_here"]
     (passed, remote), (_, local) = trained["looped"]
     assert passed
-    assert remote == local + 4
+    assert remote == local
 
 
 def test_what_the_connected_workers_lack_is_refused(trained: Any) -> None:

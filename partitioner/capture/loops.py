@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import tensorflow as tf
+
 # What TensorFlow knows of an op type is not public.
 from tensorflow.python.framework import op_def_registry
 
@@ -56,8 +58,9 @@ def drop_idle_sums(graph_def: Any, idle: Mapping[str, Iterable[str]]) -> None:
 def pass_on_idle_variables(graph_def: Any, wanted: Iterable[str]) -> None:
     """Let loops hand on, unchanged, the variables that serve none but themselves. Edits nodes and functions in place.
 
-    Where such a variable began as what another loop ended with, it begins as that loop's did: so a loop does not save
-    what its gradient no longer takes. A loop keeps its number of variables, and so the names of its results.
+    Such a variable begins as one that does serve (both lists), or as the loop did that it came from: so nothing is made
+    for it, and no loop saves what its gradient no longer takes; `prune` finds what that leaves. A loop keeps its number
+    of variables, and so the names of its results.
 
     Args:
         graph_def: A graph with the functions of its loops.
@@ -87,13 +90,17 @@ def _pass_on_idle(nodes: Any, results: Iterable[str], functions: Mapping[str, An
         serving |= _arguments(condition, condition.ret.values()) | _arguments(body, ())
         while more := _arguments(body, [body.ret[ends[index]] for index in serving]) - serving:
             serving |= more
+        is_list = [kind == tf.variant.as_datatype_enum for kind in loop.attr["T"].list.type]
+        lists = [loop.input[index] for index in sorted(serving) if is_list[index]]
         for index in set(range(len(names))) - serving:
             if body.ret[ends[index]] != names[index]:
                 body.ret[ends[index]] = names[index]
                 changed = True
             source, output = _place(loop.input[index])
-            if source in loops:
-                loop.input[index] = loops[source].input[output]
+            begin = loops[source].input[output] if source in loops else loop.input[index]
+            begin = lists[0] if lists and is_list[index] else begin
+            if begin != loop.input[index]:
+                loop.input[index] = begin
                 changed = True
         _prune(body)
     return changed

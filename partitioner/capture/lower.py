@@ -64,8 +64,10 @@ def capture_step(
         if op.op_def.is_stateful and op.type not in (READ, "Placeholder") and not only_reads(op.node_def, library)
     )
     inputs = {tensor.op.name: tensor for tensor in trace.inputs}
-    graph_def = prune(graph_def, [*map(producer, needed), *side_effects, *inputs])
+    roots = [*map(producer, needed), *side_effects, *inputs]
+    graph_def = prune(graph_def, roots)
     pass_on_idle_variables(graph_def, needed)
+    graph_def = prune(graph_def, roots)
     live = {node.name for node in graph_def.node}
     captures = {name: external for name, external in captures.items() if name in live}
 
@@ -73,6 +75,7 @@ def capture_step(
     if any(settled.idle_sums.values()):
         drop_idle_sums(graph_def, settled.idle_sums)
         pass_on_idle_variables(graph_def, needed)
+        graph_def = prune(graph_def, roots)
         settled = settle_shapes(graph_def, inputs, captures, batch_size)
     graph = _op_graph(
         trace,
