@@ -125,10 +125,9 @@ def _order(
         for one in beam:
             for item in one.nearest(problem):
                 known = longer.get(one.decided | 1 << item)
-                if known is None or one.states < known.states:
-                    next_one = one.then(item, problem, touching)
-                    if next_one.states <= most_states and (known is None or next_one.states < known.states):
-                        longer[next_one.decided] = next_one
+                most = known.states if known else most_states
+                if one.states < most and (longer_one := one.then(item, problem, touching)).states < most:
+                    longer[longer_one.decided] = longer_one
         beam = heapq.nsmallest(width, longer.values(), key=lambda one: one.states)
     if not beam:
         return None
