@@ -18,12 +18,13 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from partitioner.errors import UsageError
-from partitioner.ir.devices import DeviceName
+from partitioner.ir.devices import DeviceName, number_ranges, short_ranges
 
 _LOCAL_JOB = "localhost"
 _CONNECT_SECONDS = 5.0
 PROBE_SECONDS = 1.0
 """How long a worker that was connected may take to answer."""
+_MOST_EXAMPLES = 3
 
 Task = tuple[str, int]
 """A process of a cluster: its job, and its index there."""
@@ -180,17 +181,23 @@ def _address_towards(peer: str) -> str:
 
 def _check_present(devices: Iterable[DeviceName]) -> None:
     present = [DeviceName.parse(d.name) for kind in ("CPU", "GPU") for d in tf.config.list_logical_devices(kind)]
-    absent = [device.short for device in devices if device not in present]
+    absent = [device.canonical for device in devices if device not in present]
     if absent:
+        remote = [device.canonical for device in present if not device.is_local]
         raise UsageError(
-            f"the workers do not have {', '.join(absent)}",
-            notes=[f"they have {', '.join(device.short for device in present if not device.is_local)}"],
+            f"the workers do not have {', '.join(short_ranges(absent))}",
+            notes=[f"they have {', '.join(short_ranges(remote))}"],
         )
 
 
 def _names(tasks: Iterable[Task]) -> str:
-    return ", ".join(f"/job:{job}/task:{index}" for job, index in sorted(tasks))
+    by_job: dict[str, list[int]] = {}
+    for job, index in sorted(tasks):
+        by_job.setdefault(job, []).append(index)
+    return ", ".join(f"/job:{job}/task:{found}" for job, indices in by_job.items() for found in number_ranges(indices))
 
 
 def _example(job: str, index: int) -> str:
-    return json.dumps({"cluster": {job: ["HOST:PORT"] * (index + 1)}})
+    count = index + 1
+    addresses = ["HOST:PORT"] * count if count <= _MOST_EXAMPLES else ["HOST:PORT", f"... {count} in all"]
+    return json.dumps({"cluster": {job: addresses}})

@@ -97,18 +97,18 @@ def short_ranges(canonical: Iterable[str]) -> list[str]:
         indices.setdefault((device.job, device.replica, device.task, device.type), []).append(device.index)
     tasks: dict[tuple[str, int, str, tuple[str, ...]], list[int]] = {}
     for (job, replica, task, kind), found in indices.items():
-        tasks.setdefault((job, replica, kind, tuple(_runs(found))), []).append(task)
+        tasks.setdefault((job, replica, kind, tuple(number_ranges(found))), []).append(task)
     return [
         f"{kind}:{run}"
         if (job, replica, of_task) == ("localhost", 0, "0")
         else f"/job:{job}/task:{of_task}/{kind}:{run}"
         for (job, replica, kind, runs), numbers in tasks.items()
-        for of_task in _runs(numbers)
+        for of_task in number_ranges(numbers)
         for run in runs
     ]
 
 
-def _runs(numbers: Iterable[int]) -> list[str]:
+def number_ranges(numbers: Iterable[int]) -> list[str]:
     """`0-3` for numbers that follow one another, `5` for one alone."""
     runs: list[list[int]] = []
     for number in sorted(numbers):

@@ -44,6 +44,10 @@ def test_a_device_of_an_unknown_worker_is_refused_with_ways_to_name_it(monkeypat
     with pytest.raises(UsageError) as raised:
         set_up_devices([WORKER], {"worker": ["localhost:1"]})
     assert raised.value.notes == ("the cluster has /job:worker/task:0",)
+    many = [f"/job:worker/replica:0/task:{task}/device:GPU:0" for task in range(64)]
+    with pytest.raises(UsageError, match=r"cannot run on /job:worker/task:0-63: the address is not known") as raised:
+        set_up_devices(many)
+    assert """{"cluster": {"worker": ["HOST:PORT", "... 64 in all"]}}""" in str(raised.value.help)
 
 
 @pytest.mark.parametrize("cluster", [{"worker": ["localhost"]}, {"worker": 2222}, "localhost:2222"])
