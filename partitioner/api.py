@@ -41,6 +41,7 @@ from partitioner.emit.placed_model import PlacedModel
 from partitioner.emit.program import PlacedProgram
 from partitioner.emit.variables import refresh_optimizer
 from partitioner.errors import UsageError
+from partitioner.garbage import collected_later
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.execution import Execution
 from partitioner.ir.plan import CostsInfo, ModelInfo, Objective, Origin, PlanDocument, Strategy, Updates, Verification
@@ -74,7 +75,7 @@ from partitioner.planner.topology import parse_devices
 from partitioner.planner.transfer import rebase, transfer_placement
 from partitioner.planner.what_if import what_if as gains_of
 from partitioner.stages.coupling import batch_coupling
-from partitioner.stages.programs import stage_programs
+from partitioner.stages.programs import StageCutter
 from partitioner.verification import verify_placed
 
 InputShape = Sequence[int] | Mapping[str, Sequence[int]] | None
@@ -119,6 +120,7 @@ def load_model(source: str) -> LoadedModel:
         return _load_model(source)
 
 
+@collected_later()
 def plan(
     model: keras.Model,
     *,
@@ -260,7 +262,7 @@ def plan(
         machines=machines,
         batch_size=batch_size,
         costed=costed_on,
-        programs=lambda execution: stage_programs(step, execution, results=step.results),
+        programs=StageCutter(step, results=step.results),
         counts=counts,
         schedules=allowed_schedules(schedule),
         recompute=allowed_recompute(recompute),

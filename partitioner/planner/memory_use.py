@@ -54,9 +54,8 @@ def most_over_time(held: Sequence[tuple[float, int]], seconds: float, *, num_par
     if not held or seconds <= 0:
         return ()
     most = [0] * num_parts
-    ends = [start for start, _ in held[1:]] + [seconds]
-    for (start, size), end in zip(held, ends, strict=True):
-        first, last = (min(int(moment / seconds * num_parts), num_parts - 1) for moment in (start, end))
+    parts = [min(int(start / seconds * num_parts), num_parts - 1) for start, _ in held]
+    for (_, size), first, last in zip(held, parts, [*parts[1:], num_parts - 1], strict=True):
         for part in range(first, last + 1):
             most[part] = max(most[part], size)
     return tuple(most)

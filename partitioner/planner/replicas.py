@@ -130,18 +130,14 @@ def within_replica(strategy: Strategy, groups: Groups) -> Strategy:
 
 
 def single_device_baselines(costed: CostedGraph) -> tuple[Baseline, ...]:
-    """The whole batch on one device, for each kind of device."""
+    """The whole batch on each of the devices alone."""
     coarsening = coarsen(costed)
     judge = Judge(costed, coarsening)
-    kinds: dict[object, int] = {}
-    for index, placed in enumerate(costed.topology.devices):
-        kinds.setdefault((placed.device.name, placed.memory_bytes), index)
-    found = []
-    for index in kinds.values():
-        judged = judge(single_device(coarsening, index))
-        name = f"single-device {short_name(costed.topology.devices[index].name)}"
-        found.append(Baseline(name=name, step_seconds=judged.step_seconds, fits=judged.fits))
-    return tuple(found)
+    alone = [judge(single_device(coarsening, index)) for index in range(len(costed.topology.devices))]
+    return tuple(
+        Baseline(name=f"single-device {short_name(placed.name)}", step_seconds=judged.step_seconds, fits=judged.fits)
+        for placed, judged in zip(costed.topology.devices, alone, strict=True)
+    )
 
 
 def replicated(fields: dict[str, Any], found: Found, infos: Sequence[DeviceInfo], groups: Groups) -> dict[str, Any]:

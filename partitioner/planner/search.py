@@ -123,13 +123,12 @@ class _Search:
                 f"the model has {num_items} parts that can be placed, fewer than {len(self.devices)} devices",
                 help=f"give at most {num_items} devices",
             )
-        compared = {name: self.judge(assignment) for name, assignment in self._baselines().items()}
-        bound = self.ways.bound_seconds(self._eligible())
+        compared = self._compared()
         if self.ways.are_needed(self._eligible()):
             self.plain_deadline = self.deadline.at_share(_SHARE_AS_ONE_GRAPH)
         seconds, status, note = 0.0, "optimal", ""
         starts = self._starts()
-        if self.ways.allows_plain and not self._is_settled(bound):
+        if self.ways.allows_plain and not self._is_settled():
             for result in self._answers(starts):
                 seconds += result.solution.seconds
                 status, note = result.solution.status, result.note
@@ -137,7 +136,7 @@ class _Search:
                     starts.append(result.solution.assignment)
                     self._make_fit(result.solution.assignment)
             self._polish(starts)
-        if self.ways.are_needed(self._eligible()) and not self._is_proved(bound):
+        if self.ways.are_needed(self._eligible()) and not self._is_proved():
             known = [judged.assignment for judged in sorted(self._plain(), key=self._worth)]
             self.ways.search(self._eligible(), list(dict.fromkeys([*known, *starts])))
         plain = self._in_order(self._choose(list(compared.values()))) if self._eligible() else None
@@ -234,6 +233,12 @@ class _Search:
             found["greedy-by-bytes"] = baselines.greedy_by_bytes(self.costed, self.coarsening, count)
         return found
 
+    def _compared(self) -> dict[str, Judged]:
+        """Baselines as they would run; replicas are not compared with what one of them might do otherwise."""
+        if self.ways.are_replicated:
+            return {}
+        return {name: self.judge(assignment) for name, assignment in self._baselines().items()}
+
     def _distinct_devices(self) -> list[int]:
         """One device of each kind: identical ones give identical baselines, unless rules tell them apart."""
         kinds: dict[object, int] = {}
@@ -272,16 +277,14 @@ class _Search:
     def _eligible(self) -> list[Judged]:
         return [judged for judged in self._plain() if judged.fits]
 
-    def _is_settled(self, bound: float) -> bool:
+    def _is_settled(self) -> bool:
         """Whether a simple placement is already known to be best, so that nothing else need be looked at."""
         if self.strategy is Strategy.SINGLE or len(self.devices) == 1:
             return True
-        return self._is_proved(bound)
+        return self._is_proved()
 
-    def _is_proved(self, bound: float) -> bool:
-        if self.objective is Objective.MEMORY:
-            return False
-        return any(judged.step_seconds <= bound * (1 + 1e-9) for judged in self._eligible())
+    def _is_proved(self) -> bool:
+        return self.objective is not Objective.MEMORY and self.ways.are_proved(self._eligible())
 
     def _worth(self, judged: Judged) -> tuple[float, ...]:
         if self.objective is Objective.MEMORY:
@@ -416,6 +419,8 @@ class _Search:
             )
         if not self.advises:
             return OutOfMemoryError("no placement fits")
+        for assignment in self._baselines().values():
+            self.judge(assignment)
         allowed = [judged for judged in self.judge.known.values() if self._is_allowed(judged.assignment)]
         closest = sorted(allowed, key=lambda judged: judged.over_bytes)[:4]
         need = Need(

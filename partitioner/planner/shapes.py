@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cost_models.topology import Topology
-from partitioner.errors import InfeasibleError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName, share_memory
 from partitioner.ir.execution import Execution
-from partitioner.ir.plan import Objective, Strategy
+from partitioner.ir.plan import Baseline, Objective, Strategy
 from partitioner.ir.requirements import Requirement, RequirementKind, Rule
 from partitioner.ir.stage_programs import StagePrograms
 from partitioner.planner.all_reduces import with_all_reduce
@@ -100,6 +99,7 @@ class ShapePlanner:
         self._like = tuple(range(len(machines.devices)))
         self._costed: dict[tuple[int, tuple[int, ...]], CostedGraph] = {}
         self._of_replica: dict[tuple[int, Groups], CostedGraph] = {}
+        self._baselines: dict[tuple[int, ...], tuple[Baseline, ...]] = {}
 
     def __call__(self, strategy: Strategy, groups: Groups, *, advises: bool = True) -> Shape:
         """The best found for these replicas; `advises` as for `search`.
@@ -121,10 +121,20 @@ class ShapePlanner:
             plain=count == 1,
         )
         rules = self.rules(groups, self.requirements)
-        found = self._search(within_replica(strategy, groups), costed, choices, rules, advises)
+        found = search(
+            costed,
+            strategy=within_replica(strategy, groups),
+            objective=self.objective,
+            rules=rules,
+            time_limit_seconds=self.time_limit_seconds,
+            deadline=self.deadline,
+            seed=self._seed,
+            microbatching=choices,
+            advises=advises,
+        )
         if count > 1:
             graph = self._costed_for(math.ceil(costed.graph.batch_size / found.num_microbatches), first).graph
-            found = replace(found, baselines=single_device_baselines(self._costed_for(self.batch_size, first)))
+            found = replace(found, baselines=self._single_device_baselines(first))
             found = with_all_reduce(found, graph, self.machines, groups)
         return Shape(groups=groups, costed=costed, found=found)
 
@@ -189,7 +199,7 @@ class ShapePlanner:
 
     def _on(self, machines: Topology) -> ShapePlanner:
         other = copy(self)
-        other.machines, other._costed, other._of_replica = machines, {}, {}
+        other.machines, other._costed, other._of_replica, other._baselines = machines, {}, {}, {}
         return other
 
     def bound_seconds(self, groups: Groups) -> float:
@@ -199,6 +209,17 @@ class ShapePlanner:
     def costed(self, groups: Groups) -> CostedGraph:
         """The step of one replica on the first devices."""
         return self._sized(math.ceil(self.batch_size / len(groups)), groups)
+
+    def _single_device_baselines(self, devices: Sequence[int]) -> tuple[Baseline, ...]:
+        """The whole batch on the first of each kind of these devices."""
+        kinds: dict[object, int] = {}
+        for index in devices:
+            placed = self.machines.devices[index]
+            kinds.setdefault((placed.device.name, placed.memory_bytes), index)
+        distinct = tuple(kinds.values())
+        if distinct not in self._baselines:
+            self._baselines[distinct] = single_device_baselines(self._costed_for(self.batch_size, distinct))
+        return self._baselines[distinct]
 
     def _sized(self, rows: int, groups: Groups) -> CostedGraph:
         """The step for a number of rows on the first devices, whose twins, if any, do the same at the same time."""
@@ -220,39 +241,6 @@ class ShapePlanner:
         names = [DeviceName.parse(placed.name) for placed in self.machines.devices]
         twins = [[names[index] for index in of_place] for of_place in zip(*groups, strict=True)]
         return rules_of_graph(self.costed(groups).graph, requirements, twins)
-
-    def _search(
-        self,
-        strategy: Strategy,
-        costed: CostedGraph,
-        choices: Microbatching,
-        rules: Sequence[Rule],
-        advises: bool,
-    ) -> Found:
-        """Search; on one device, where microbatches save memory and nothing else, they are first left out."""
-
-        def found(choices: Microbatching, advises: bool) -> Found:
-            return search(
-                costed,
-                strategy=strategy,
-                objective=self.objective,
-                rules=rules,
-                time_limit_seconds=self.time_limit_seconds,
-                deadline=self.deadline,
-                seed=self._seed,
-                microbatching=choices,
-                advises=advises,
-            )
-
-        is_simple = (
-            len(costed.topology.devices) == 1 and self.objective is not Objective.MEMORY and choices.recompute != "all"
-        )
-        if not choices.plain and is_simple and len(choices.counts) > 1:
-            try:
-                return found(replace(choices, counts=choices.counts[:1], recompute="none"), False)
-            except InfeasibleError:
-                pass
-        return found(choices, advises)
 
     def _costed_for(self, rows: int, first: Sequence[int]) -> CostedGraph:
         key = rows, tuple(first)

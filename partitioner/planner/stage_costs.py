@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from cost_models.memory import allocated_bytes
 from partitioner.ir.buffer_walk import Walk, walk
@@ -61,6 +60,10 @@ class StageCosts:
         self._index = {placed.name: index for index, placed in enumerate(costed.topology.devices)}
         self.kinds = [DeviceName.parse(placed.name).type for placed in costed.topology.devices]
         self._scratch = {kind: scratch_of_ops(costed, kind) for kind in dict.fromkeys(self.kinds)}
+        self._bytes = {
+            kind: {tensor.name: allocated_bytes(tensor.size_bytes, kind) for tensor in costed.graph.tensors}
+            for kind in self._scratch
+        }
         self._passes_on = Buffers(costed).passes_on
         self._working = frozenset(
             op.name for op, cost in zip(costed.graph.ops, costed.costs, strict=True) if cost.flops or cost.moved_bytes
@@ -91,7 +94,7 @@ class StageCosts:
 
     def size_bytes(self, tensor: str, device: int) -> int:
         """Bytes that a tensor's buffer takes on a device."""
-        return allocated_bytes(self.costed.graph.tensor[tensor].size_bytes, self.kinds[device])
+        return self._bytes[self.kinds[device]][tensor]
 
     def _of(
         self, program: StageProgram, received: Iterable[str], aliases: Mapping[str, str], held: Order
@@ -107,7 +110,7 @@ class StageCosts:
                     kept=program.outputs,
                     roots=roots,
                     aliases=aliases,
-                    size_bytes=lambda name: self.size_bytes(name, device),
+                    size_bytes=self._bytes[self.kinds[device]].__getitem__,
                     scratch_bytes=self._scratch[self.kinds[device]],
                 ),
                 order,
@@ -141,9 +144,11 @@ class StageCosts:
             changes.setdefault(index, []).append(size)
         moments, seconds, held = [], 0.0, 0
         for index, name in enumerate(order):
-            during = list(accumulate(changes.get(index, ()), initial=held))
-            moments.append((seconds, max(during)))
-            held = during[-1]
+            most = held
+            for size in changes.get(index, ()):
+                held += size
+                most = max(most, held)
+            moments.append((seconds, most))
             seconds += self._op_seconds(name, device)
         return most_over_time(moments, seconds, num_parts=_PARTS) or (walked.most_bytes,)
 

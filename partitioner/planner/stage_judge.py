@@ -179,7 +179,8 @@ class StageJudge:
 
         Only ops of programs count. A sum of gradients may run once a step or for each microbatch, and counts once.
         """
-        programs = next((found for found in self._programs.values() if found is not None), None)
+        known = (found for found in self._programs.values() if found is not None)
+        programs = next(known, None) or self.programs((min(self.coarsening.allowed[0]),) * len(self.coarsening.items))
         if programs is None:
             return Least(work_seconds=0.0, load_seconds=0.0, path_seconds=0.0)
         if num_microbatches not in self._least:

@@ -114,14 +114,18 @@ class StageSearch:
     def _is_hopeless(self, num_devices: int, count: int, schedule: ScheduleKind) -> bool:
         """Whether there is no time, or so many devices take longer for their work than something that fits.
 
-        Where there is a choice, a sequential schedule is taken to have one of them work at a time: branches of a
-        microbatch overlap in the others too.
+        In replicas of one device, microbatches save memory and nothing else. Where there is a choice, a sequential
+        schedule is taken to have one device work at a time: branches of a microbatch overlap in the others too.
         """
         if self.deadline.is_over:
             return True
         if self.objective is Objective.MEMORY:
             return False
-        fastest = min([self.plain_seconds, *(way.staged.step_seconds for way in self.eligible())])
+        eligible = self.eligible()
+        is_replica = not self.judge.microbatching.plain
+        if is_replica and num_devices == 1 and any(way.num_microbatches < count for way in eligible):
+            return True
+        fastest = min([self.plain_seconds, *(way.staged.step_seconds for way in eligible)])
         others = len(self.judge.microbatching.schedules) > 1
         num_busy = 1 if schedule is ScheduleKind.SEQUENTIAL and count > 1 and others else num_devices
         return self.judge.least(count).work_seconds / num_busy > fastest * AS_FAST
@@ -173,6 +177,8 @@ class StageSearch:
     def _split(
         self, devices: Sequence[int], count: int, schedule: ScheduleKind, *, recompute: bool
     ) -> Assignment | None:
+        if len(set(devices)) == 1:
+            return (devices[0],) * len(self.judge.coarsening.items)
         training = self.judge.costed.graph.training
         orders = device_orders(schedule, [str(device) for device in devices], count, training=training)
         live = [0] * len(devices)

@@ -17,12 +17,12 @@ from partitioner.planner.shapes import Shape, ShapePlanner
 _SAME = 1 + 1e-9
 # Replicas that share devices are looked at where these could make a step shorter by so much, sums taken to be free.
 _GAIN_OF_SHARING = 0.1
-# Of the time, for what is not replicated; and of many devices, where replicas of some are what matters most.
+# Of the time, for replicas of one device each, which need the least of it: they come first.
+_SHARE_OF_MIRRORED = 0.4
+# Of what these leave, for what is not replicated; and of many devices, where replicas of some are what matters most.
 _SHARE_OF_ONE = 0.75
-_SHARE_OF_ONE_OF_MANY = 0.25
-# Of the time left then, for replicas of one device each; and of what these leave, for one shape of several, so that the
-# first does not take it all.
-_SHARE_OF_MIRRORED = 0.35
+_SHARE_OF_ONE_OF_MANY = 0.35
+# Of the time left then, for one shape of several, so that the first does not take it all.
 _SHARE_OF_SHAPE = 0.3
 
 
@@ -56,28 +56,25 @@ def best_strategy(plan: ShapePlanner, *, microbatches: int | str, coupling: Sequ
     """
     has_others = len(plan.machines.devices) > 1 and is_cuttable and not plan.tells_devices_apart
     is_large = len(plan.machines.devices) > MANY
-    alone = _one_replica(plan.with_share(_SHARE_OF_ONE_OF_MANY if is_large else _SHARE_OF_ONE) if has_others else plan)
-    families: list[_Family] = []
+    most_replicas = plan.batch_size // (microbatches if isinstance(microbatches, int) else 1)
     notes: list[str] = []
-    if has_others:
-        least = microbatches if isinstance(microbatches, int) else 1
-        shapes = list(candidates(plan.machines, most_replicas=plan.batch_size // least))
-        even = [groups for groups in shapes if not unlike(plan.machines, groups)]
-        if len(even) < len(shapes):
-            others = next(filter(None, (unlike(plan.machines, groups) for groups in shapes)))
-            notes.append(f"{others} are not alike, so that no replicas were considered that do the same on them")
-        mirrored = [groups for groups in even if len(groups[0]) == 1]
-        mixed = [groups for groups in even if len(groups[0]) > 1]
-        on_one = plan.with_share(_SHARE_OF_MIRRORED) if is_large else plan
-        found = [_best(on_one, Strategy.MIRRORED, mirrored[:1] if coupling else mirrored, notes)]
-        if not coupling:
-            found.append(_best(plan, Strategy.MIXED, mixed, notes))
-            known = [family.shape for family in found if family and family.fits]
-            known += [alone] if isinstance(alone, Shape) else []
-            found.append(_best(plan, Strategy.MIXED, _worth_sharing(plan, known, plan.batch_size // least), notes))
-        families = _best_of_each(found, plan.objective)
-    elif plan.tells_devices_apart and len(plan.machines.devices) > 1:
+    shapes = _even_shapes(plan, most_replicas, notes) if has_others else []
+    mirrored = [groups for groups in shapes if len(groups[0]) == 1]
+    mixed = [] if coupling else [groups for groups in shapes if len(groups[0]) > 1]
+
+    on_one = plan.with_share(_SHARE_OF_MIRRORED)
+    found = [_best(on_one, Strategy.MIRRORED, mirrored[:1] if coupling else mirrored, notes)]
+    share_of_one = _SHARE_OF_ONE_OF_MANY if is_large else _SHARE_OF_ONE
+    alone = _one_replica(plan.with_share(share_of_one) if has_others else plan)
+    found.append(_best(plan, Strategy.MIXED, mixed, notes))
+    if has_others and not coupling:
+        known = [family.shape for family in found if family and family.fits]
+        known += [alone] if isinstance(alone, Shape) else []
+        found.append(_best(plan, Strategy.MIXED, _worth_sharing(plan, known, most_replicas), notes))
+    families = _best_of_each(found, plan.objective)
+    if plan.tells_devices_apart and len(plan.machines.devices) > 1:
         notes.append("requirements name devices, so that no replicas were considered")
+
     eligible = [alone] if isinstance(alone, Shape) else []
     eligible += [family.shape for family in families if family.fits and not coupling]
     if not eligible:
@@ -87,6 +84,16 @@ def best_strategy(plan: ShapePlanner, *, microbatches: int | str, coupling: Sequ
     if coupling:
         notes += _left_out(chosen, families, coupling)
     return _told(plan, chosen, alone if isinstance(alone, Shape) else None, families, eligible, notes)
+
+
+def _even_shapes(plan: ShapePlanner, most_replicas: int, notes: list[str]) -> list[Groups]:
+    """Groups of devices that can do the same; why there are no others is added to `notes`."""
+    shapes = list(candidates(plan.machines, most_replicas=most_replicas))
+    even = [groups for groups in shapes if not unlike(plan.machines, groups)]
+    if len(even) < len(shapes):
+        others = next(filter(None, (unlike(plan.machines, groups) for groups in shapes)))
+        notes.append(f"{others} are not alike, so that no replicas were considered that do the same on them")
+    return even
 
 
 def _worth_sharing(plan: ShapePlanner, known: Iterable[Shape], most_replicas: int) -> list[Groups]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from partitioner.errors import UsageError
@@ -44,6 +44,11 @@ class Ways:
         """Whether the step may run as one graph."""
         return self.microbatching is None or self.microbatching.allows_plain
 
+    @property
+    def are_replicated(self) -> bool:
+        """Whether it is the step of one replica of several."""
+        return self.microbatching is not None and not self.microbatching.plain
+
     def are_needed(self, plain: Sequence[Judged]) -> bool:
         """Whether stages can be worth it: on one device only where its memory is what matters."""
         if self.judge is None:
@@ -58,12 +63,20 @@ class Ways:
 
     def bound_seconds(self, plain: Sequence[Judged]) -> float:
         """No way that may be chosen is simulated faster; `plain` as for `search`."""
-        bound = lower_bound_seconds(self.costed)
-        if self.judge is None or not self.are_needed(plain):
-            return bound
-        self.judge.programs((min(self.coarsening.allowed[0]),) * len(self.coarsening.items))
-        bounds = [self.judge.bound_seconds(count) for count in self._stage_search(plain).counts()]
-        return min([bound, *bounds] if self.allows_plain or not bounds else bounds)
+        return min(self._bounds(plain))
+
+    def are_proved(self, plain: Sequence[Judged]) -> bool:
+        """Whether no way that may be chosen is simulated faster than the best as one graph; `plain` as for `search`."""
+        best = min((judged.step_seconds for judged in plain), default=float("inf"))
+        return best < float("inf") and all(best <= bound * (1 + 1e-9) for bound in self._bounds(plain))
+
+    def _bounds(self, plain: Sequence[Judged]) -> Iterator[float]:
+        """For the step as one graph and for each number of microbatches; one by one, as each takes its time."""
+        counts = self._stage_search(plain).counts() if self.are_needed(plain) else []
+        if self.allows_plain or not counts:
+            yield lower_bound_seconds(self.costed)
+        if self.judge is not None:
+            yield from map(self.judge.bound_seconds, counts)
 
     def fitting(self) -> list[Way]:
         """Ways in stages that were simulated and may be chosen."""

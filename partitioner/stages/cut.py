@@ -1,66 +1,40 @@
 """Cut a placed step into stage programs.
 
-An op belongs to one of five roles. *Copied* ops (constants and what little is computed of them) go into every program
-that reads them. Ops that run *once* a step depend on no row of the batch: reads of parameters, casts of these.
-*Forward* ops form stages: maximal sets on one device that need only stages before them. *Backward* ops follow the
-forward op they differentiate, and move to an earlier stage where they would wait for one (the sum of the gradients of
-a skip connection names whichever stage it likes). *Update* ops need the gradients of all microbatches.
+What each op is needed for, its role, is known; see `roles`. Forward ops form stages: maximal sets on one device that
+need only stages before them. Backward ops follow the forward op they differentiate, and move to an earlier stage where
+they would wait for one (the sum of the gradients of a skip connection names whichever stage it likes).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from enum import Enum, auto
 
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName
-from partitioner.ir.op_graph import Op, OpGraph, Phase
+from partitioner.ir.op_graph import Op, Phase
 from partitioner.ir.stage_programs import CarriedState, Gather, ProgramKind, StageProgram, StagePrograms
 from partitioner.stages.pieces import pieces
+from partitioner.stages.roles import Role, Roles
 
-READ, WRITE = "ReadVariableOp", "AssignVariableOp"
-_WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign")
 # A sum of gradients is linear: it may as well add what was summed over the microbatches before.
 _SUM = "AddN"
-# Beyond this many elements a computed constant is computed once a step and handed on, rather than in every program.
-_MAX_COPIED_ELEMENTS = 1024
-_INDEX_DTYPES = ("int32", "int64")
 # On CPUs TensorFlow takes oneDNN's kernels for the gradients of these only where it finds the op itself in the same
 # graph: in a program of its own the gradient of a pooling took 17 times as long, and running the op again costs less.
 _RERUN_ON_CPUS = ("LRN", "MaxPool", "MaxPool3D")
 
 
-class Role(Enum):
-    """When an op runs. See the module's text."""
-
-    ARGUMENT = auto()
-    COPIED = auto()
-    ONCE = auto()
-    FORWARD = auto()
-    BACKWARD = auto()
-    UPDATE = auto()
-
-
 def cut(
-    graph: OpGraph,
+    roles: Roles,
     placement: Mapping[str, str],
     *,
-    results: Sequence[str],
-    sparse_gradients: Iterable[Sequence[str]] = (),
-    roots: Sequence[str] = (),
-    seed: str = "",
     devices: Collection[str] | None = None,
     recompute: Collection[int] | None = (),
 ) -> StagePrograms:
     """The stage programs of a placed step.
 
     Args:
-        graph: The step.
+        roles: The step.
         placement: Device of every op.
-        results: Tensors the caller needs: outputs and loss of every microbatch, gradients.
-        sparse_gradients: (values, indices[, dense shape]) tensors of each sparse gradient.
-        roots: Ops to run besides those the results need.
-        seed: The tensor that the gradients start from, given to each microbatch as an argument.
         devices: Devices that may hold a stage; an op placed elsewhere (on the host of a GPU) goes with its readers.
         recompute: Stages whose backward program reruns their forward ops; None for all of them.
 
@@ -68,28 +42,20 @@ def cut(
         UsageError: The step cannot be cut: one piece of state is used by several stages, or an update needs more of the
             forward pass than its gradients.
     """
-    return _Cut(graph, placement, results, sparse_gradients, roots, seed, devices, recompute).programs()
+    return _Cut(roles, placement, devices, recompute).programs()
 
 
 class _Cut:
     def __init__(
         self,
-        graph: OpGraph,
+        roles: Roles,
         placement: Mapping[str, str],
-        results: Sequence[str],
-        sparse_gradients: Iterable[Sequence[str]],
-        roots: Sequence[str],
-        seed: str,
         devices: Collection[str] | None,
         recompute: Collection[int] | None,
     ) -> None:
-        self.graph, self.seed, self.results, self.roots = graph, seed, list(dict.fromkeys(results)), roots
-        self.sparse = [tuple(parts) for parts in sparse_gradients]
-        self.states, self.aliases, self.writes = self._find_states()
-        self.live = self._find_live()
-        self.ops = [op for op in graph.ops if op.name in self.live]
+        self.roles, self.graph, self.ops, self.inputs = roles, roles.graph, roles.ops, roles.inputs
+        self.role = dict(roles.role)
         self.device = self._stage_devices(placement, devices)
-        self.role = self._find_roles()
         self.stages, self.stage = self._forward_stages()
         self._place_backward()
         self._delay_sums()
@@ -100,68 +66,8 @@ class _Cut:
         }
         self.recomputed = frozenset(range(len(self.stages)) if recompute is None else recompute)
 
-    def inputs(self, op: Op) -> tuple[str, ...]:
-        """Tensors an op reads, each once; a variable read after it was written is what was written."""
-        return tuple(dict.fromkeys(self.aliases.get(name, name) for name in op.inputs))
-
     def producer(self, tensor: str) -> str:
         return self.graph.tensor[tensor].producer
-
-    # -- what there is ---------------------------------------------------------------------------------------------
-
-    def _find_states(self) -> tuple[list[CarriedState], dict[str, str], set[str]]:
-        """Variables that forward ops write, what their later reads stand for, and the ops that write them."""
-        forward = [op for op in self.graph.ops if op.phase is not Phase.UPDATE]
-        written = {v for op in forward if op.type.startswith(_WRITES) for v in op.variables}
-        read: dict[str, str] = {}
-        value: dict[str, str] = {}
-        aliases: dict[str, str] = {}
-        writes: set[str] = set()
-        for op in forward:
-            for variable in written.intersection(op.variables):
-                if op.type == WRITE:
-                    value[variable] = aliases.get(op.inputs[0], op.inputs[0])
-                    writes.add(op.name)
-                elif op.type != READ:
-                    raise UsageError(
-                        f"microbatches: the op {op.name} ({op.type}) uses the variable {variable}, which the forward "
-                        "pass writes, so it cannot be carried from one microbatch to the next",
-                        notes=[f"layer: {op.layer}"] if op.layer else [],
-                        help="--microbatches 1",
-                    )
-                elif variable in value:
-                    aliases[op.outputs[0]] = value[variable]
-                elif variable in read:
-                    aliases[op.outputs[0]] = read[variable]
-                else:
-                    read[variable] = op.outputs[0]
-        states = [
-            CarriedState(variable=variable, stage=-1, read=read.get(variable, ""), written=value[variable])
-            for variable in sorted(written)
-        ]
-        return states, aliases, writes
-
-    def _find_live(self) -> set[str]:
-        """Ops that are needed. A state is carried if the step shall change it, or if an op that is needed reads it."""
-        live: set[str] = set()
-        stack = [self.producer(self.aliases.get(name, name)) for name in self.results]
-        stack += self.roots
-        carried: list[CarriedState] = []
-        while True:
-            while stack:
-                name = stack.pop()
-                if name in live or name in self.writes:
-                    continue
-                live.add(name)
-                op = self.graph.op[name]
-                stack += [self.producer(tensor) for tensor in self.inputs(op) if tensor != self.seed]
-                stack += op.control_inputs
-            found = [s for s in self.states if self.roots or (s.read and self.producer(s.read) in live)]
-            if found == carried:
-                self.states = carried
-                return live
-            stack = [self.producer(name) for state in found for name in (state.written, state.read) if name]
-            carried = found
 
     def _stage_devices(self, placement: Mapping[str, str], devices: Collection[str] | None) -> dict[str, str]:
         """Device that decides the stage of each op: its own, or that of its readers where it holds no stages."""
@@ -177,51 +83,6 @@ class _Cut:
                 known[op.name] = next((known[s] for s in sources if s in known), placement[op.name])
         return known
 
-    # -- roles -----------------------------------------------------------------------------------------------------
-
-    def _find_roles(self) -> dict[str, Role]:
-        carried = {state.read for state in self.states if state.read}
-        role: dict[str, Role] = {}
-        varies: set[str] = set(carried) | {self.seed}
-        for op in self.ops:
-            if op.phase is Phase.UPDATE:
-                role[op.name] = Role.UPDATE
-                continue
-            inputs = self.inputs(op)
-            roles = {role[self.producer(name)] for name in inputs if name != self.seed}
-            if op.type == "Placeholder":
-                role[op.name] = Role.ARGUMENT
-            elif self._is_copied(op, roles, inputs):
-                role[op.name] = Role.COPIED
-            elif (roles <= {Role.COPIED, Role.ONCE} and not varies.intersection(inputs)) and (
-                op.type == READ or not op.stateful
-            ):
-                role[op.name] = Role.ONCE
-            elif op.phase is Phase.FORWARD or self._is_index_of_forward(op, roles):
-                role[op.name] = Role.FORWARD
-            else:
-                role[op.name] = Role.BACKWARD
-        return role
-
-    def _is_copied(self, op: Op, roles: set[Role], inputs: Sequence[str]) -> bool:
-        if op.variables or op.stateful or self.seed in inputs or not roles <= {Role.COPIED}:
-            return False
-        if any(name in self.results for name in op.outputs):
-            return False
-        if op.type == "Const":
-            return True
-        sizes = [self.graph.tensor[name].spec.num_elements for name in op.outputs]
-        return bool(inputs) and bool(sizes) and sum(sizes) <= _MAX_COPIED_ELEMENTS
-
-    def _is_index_of_forward(self, op: Op, roles: set[Role]) -> bool:
-        """Whether a backward op is arithmetic on shapes: its few integers are kept, not what they tell of."""
-        if Role.BACKWARD in roles or self.seed in op.inputs or not op.outputs or op.stateful:
-            return False
-        specs = [self.graph.tensor[name].spec for name in op.outputs]
-        return all(spec.dtype in _INDEX_DTYPES and len(spec.shape) <= 1 for spec in specs) and all(
-            self.graph.tensor[name].spec.num_elements <= _MAX_COPIED_ELEMENTS for name in op.outputs
-        )
-
     # -- stages ----------------------------------------------------------------------------------------------------
 
     def _forward_stages(self) -> tuple[tuple[str, ...], dict[str, int]]:
@@ -229,7 +90,9 @@ class _Cut:
         # What is computed of forward values for the backward pass alone stays with these, where they lie together.
         for op in forward:
             if op.phase is not Phase.FORWARD:
-                sources = [s for name in self.inputs(op) if self.role.get(s := self.producer(name)) is Role.FORWARD]
+                sources = [
+                    s for name in self.inputs[op.name] if self.role.get(s := self.producer(name)) is Role.FORWARD
+                ]
                 if len(devices := {self.device[source] for source in sources}) == 1:
                     self.device[op.name] = devices.pop()
         found = self._pieces(forward, late=self._of_state_alone(forward))
@@ -240,7 +103,7 @@ class _Cut:
         """Ops that compute of carried state and no rows: the decayed moving average, to which a mean is added."""
         found: set[str] = set()
         for op in forward:
-            sources = [*map(self.producer, self.inputs(op)), *(c for c in op.control_inputs if c in self.role)]
+            sources = [*map(self.producer, self.inputs[op.name]), *(c for c in op.control_inputs if c in self.role)]
             if all(source in found or self.role[source] in (Role.COPIED, Role.ONCE) for source in sources):
                 found.add(op.name)
         return found
@@ -248,7 +111,8 @@ class _Cut:
     def _pieces(self, ops: Sequence[Op], late: Collection[str] = ()) -> list[list[str]]:
         known = {op.name for op in ops}
         needs = {
-            op.name: [s for s in (*map(self.producer, self.inputs(op)), *op.control_inputs) if s in known] for op in ops
+            op.name: [s for s in (*map(self.producer, self.inputs[op.name]), *op.control_inputs) if s in known]
+            for op in ops
         }
         return pieces([op.name for op in ops], needs, self.device, late)
 
@@ -263,19 +127,19 @@ class _Cut:
                 own = [s for s in range(last + 1) if self.stages[s] == self.device[op.name]]
                 wanted[op.name] = max(readers, default=max(own, default=last))
         for op in backward:
-            sources = [self.producer(name) for name in self.inputs(op) if name != self.seed]
+            sources = [self.producer(name) for name in self.inputs[op.name] if name != self.roles.seed]
             limits = [self.stage[s] for s in sources if self.role[s] is Role.BACKWARD]
             self.stage[op.name] = min([wanted[op.name], *limits])
 
     def _delay_sums(self) -> None:
         """Make a sum of gradients of several stages an update op: each stage sums its own part over microbatches."""
         last_uses = {name: self.graph.consumers[name] for name in self.graph.tensor}
-        wanted = set(self.results)
+        wanted = set(self.roles.results)
         for op in reversed(self.ops):
             if self.role[op.name] is not Role.BACKWARD or op.type != _SUM:
                 continue
-            sources = [self.producer(name) for name in self.inputs(op)]
-            readers = [self.role[r] for name in op.outputs for r in last_uses[name] if r in self.live]
+            sources = [self.producer(name) for name in self.inputs[op.name]]
+            readers = [self.role[r] for name in op.outputs for r in last_uses[name] if r in self.roles.role]
             is_gradient = all(role is Role.UPDATE for role in readers) and (readers or wanted.intersection(op.outputs))
             if is_gradient and len({self.stage.get(s) for s in sources}) > 1:
                 self.role[op.name] = Role.UPDATE
@@ -299,8 +163,8 @@ class _Cut:
 
         full = [(kind, s, device, self._body(kind, s, ops)) for kind, s, device, ops in bodies]
         needed = [self._needed(ops) for *_, ops in full]
-        wanted = {*self.results, *(n for names in needed for n in names)}
-        wanted |= {name for state in self.states for name in (state.read, state.written)}
+        wanted = {*self.roles.results, *(n for names in needed for n in names)}
+        wanted |= {name for state in self.roles.states for name in (state.read, state.written)}
         own = [set(ops) for *_, ops in bodies]
         made = [
             StageProgram(
@@ -314,7 +178,7 @@ class _Cut:
                     for op in ops
                     if op in own[index]
                     for name in self.graph.op[op].outputs
-                    if name in wanted and name not in self.aliases
+                    if name in wanted and name not in self.roles.aliases
                 ),
                 waits_for=self._waits_for(ops, kind, update),
             )
@@ -330,7 +194,7 @@ class _Cut:
             gathered=self._gathered(by_kind),
             states=tuple(self._staged_states()),
             recomputed=self.recomputed,
-            aliases=self.aliases,
+            aliases=self.roles.aliases,
             relocated=self.relocated,
         )
 
@@ -344,11 +208,11 @@ class _Cut:
         """The ops of a program with copied constants and the forward ops it reruns."""
         body = set(ops)
         stack = list(ops)
-        carried = {state.read for state in self.states}
+        carried = {state.read for state in self.roles.states}
         while stack:
-            for name in self.inputs(self.graph.op[stack.pop()]):
+            for name in self.inputs[stack.pop()]:
                 source = self.producer(name)
-                if source in body or name == self.seed or name in carried:
+                if source in body or name == self.roles.seed or name in carried:
                     continue
                 reruns = kind is ProgramKind.BACKWARD and self._is_rerun(self.graph.op[source], stage)
                 if reruns or self.role[source] is Role.COPIED:
@@ -366,13 +230,13 @@ class _Cut:
 
     def _needed(self, ops: Sequence[str]) -> list[str]:
         body = set(ops)
-        carried = {state.read for state in self.states}
+        carried = {state.read for state in self.roles.states}
         return list(
             dict.fromkeys(
                 name
                 for one in ops
-                for name in self.inputs(self.graph.op[one])
-                if self.producer(name) not in body or name == self.seed or (name in carried and one not in body)
+                for name in self.inputs[one]
+                if self.producer(name) not in body or name == self.roles.seed or (name in carried and one not in body)
             )
         )
 
@@ -387,14 +251,14 @@ class _Cut:
     def _gathered(self, by_kind: Mapping[ProgramKind, Sequence[StageProgram]]) -> dict[str, Gather]:
         """How update programs, and the caller, get what microbatches computed."""
         sparse: dict[str, Gather] = {}
-        for values, indices, *shape in self.sparse:
+        for values, indices, *shape in self.roles.sparse_gradients:
             # Rows that every microbatch looks up (positions in a sentence) add up like a dense gradient.
             same = self.role[self.producer(indices)] in (Role.COPIED, Role.ONCE)
             sparse |= {values: Gather.SUM if same else Gather.CONCAT, indices: Gather.CONCAT}
             sparse |= dict.fromkeys(shape, Gather.FIRST)
         found: dict[str, Gather] = {}
         wanted = [name for program in by_kind[ProgramKind.UPDATE] for name in program.inputs]
-        for name in dict.fromkeys([*wanted, *self.results]):
+        for name in dict.fromkeys([*wanted, *self.roles.results]):
             role = self.role[self.producer(name)]
             if role is Role.BACKWARD:
                 found[name] = sparse.get(name, Gather.SUM)
@@ -410,7 +274,7 @@ class _Cut:
         return found
 
     def _staged_states(self) -> Iterable[CarriedState]:
-        for state in self.states:
+        for state in self.roles.states:
             users = {
                 self.stage[r]
                 for r in (self.graph.consumers[state.read] if state.read else ())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from partitioner.ir.execution import Execution
 from partitioner.ir.stage_programs import StagePrograms
 from partitioner.ir.step import CapturedStep
 from partitioner.stages.cut import cut
+from partitioner.stages.roles import Roles, find_roles
 
 
 def stage_programs(
@@ -25,16 +27,29 @@ def stage_programs(
     Raises:
         UsageError: It cannot be cut; the reason is in it.
     """
-    return cut(
-        step.graph,
-        execution.placement,
-        results=[name for key in results for name in _names(step.outputs.get(key))],
-        sparse_gradients=[gradient for gradient in step.outputs.get("gradients", ()) if isinstance(gradient, tuple)],
-        roots=step.side_effects if side_effects else (),
-        seed=step.seed,
-        devices=execution.stage_devices,
-        recompute=execution.recompute,
-    )
+    return StageCutter(step, results=results, side_effects=side_effects)(execution)
+
+
+class StageCutter:
+    """Cuts one step for any placement, as `stage_programs` does once; the roles of its ops are found once for all."""
+
+    def __init__(self, step: CapturedStep, *, results: Sequence[str], side_effects: bool = True) -> None:
+        self._step, self._results, self._side_effects = step, results, side_effects
+
+    def __call__(self, execution: Execution) -> StagePrograms:
+        """The stage programs of the step under an execution; raises as `stage_programs` does."""
+        return cut(self._roles, execution.placement, devices=execution.stage_devices, recompute=execution.recompute)
+
+    @cached_property
+    def _roles(self) -> Roles:
+        outputs = self._step.outputs
+        return find_roles(
+            self._step.graph,
+            results=[name for key in self._results for name in _names(outputs.get(key))],
+            sparse_gradients=[gradient for gradient in outputs.get("gradients", ()) if isinstance(gradient, tuple)],
+            roots=self._step.side_effects if self._side_effects else (),
+            seed=self._step.seed,
+        )
 
 
 def _names(structure: Any) -> Iterable[str]:

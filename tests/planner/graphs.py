@@ -19,6 +19,7 @@ from partitioner.ir.requirements import Rule
 from partitioner.ir.stage_programs import StagePrograms
 from partitioner.planner.microbatches import PREFERENCE, Microbatching
 from partitioner.stages.cut import cut
+from partitioner.stages.roles import Roles, find_roles
 
 # Runs share a machine with others: examples are few, the same in every run, and never timed.
 settings.register_profile("planner", deadline=None, derandomize=True, max_examples=50, database=None)
@@ -294,16 +295,10 @@ def with_rows(costed: CostedGraph, rows: int) -> CostedGraph:
 def microbatching(costed: CostedGraph, *counts: int, **choices: Any) -> Microbatching:
     """Choices for a `pipeline` or `random_steps`; every schedule unless told otherwise."""
     graph = costed.graph
-    sinks = [op for op in graph.ops if not any(graph.consumers[name] for name in op.outputs)]
 
     def programs(execution: Execution) -> StagePrograms:
         return cut(
-            graph,
-            execution.placement,
-            results=[name for op in sinks if op.phase is not Phase.UPDATE for name in op.outputs],
-            roots=[op.name for op in sinks if op.phase is Phase.UPDATE],
-            devices=execution.stage_devices,
-            recompute=execution.recompute,
+            whole_step(graph), execution.placement, devices=execution.stage_devices, recompute=execution.recompute
         )
 
     fields = {"schedules": PREFERENCE, "costed_for": lambda rows: with_rows(costed, rows), "programs": programs}
@@ -312,16 +307,18 @@ def microbatching(costed: CostedGraph, *counts: int, **choices: Any) -> Microbat
 
 def cut_up(costed: CostedGraph, placement: Mapping[str, int], recompute: Collection[int] | None = ()) -> StagePrograms:
     """The stage programs of a placed graph whose sinks are all wanted."""
-    graph = costed.graph
     names = [placed.name for placed in costed.topology.devices]
+    placed_on = {name: names[device] for name, device in placement.items()}
+    return cut(whole_step(costed.graph), placed_on, devices=names, recompute=recompute)
+
+
+def whole_step(graph: OpGraph) -> Roles:
+    """The roles of a graph whose sinks are all wanted."""
     sinks = [op for op in graph.ops if not any(graph.consumers[name] for name in op.outputs)]
-    return cut(
+    return find_roles(
         graph,
-        {name: names[device] for name, device in placement.items()},
         results=[name for op in sinks if op.phase is not Phase.UPDATE for name in op.outputs],
         roots=[op.name for op in sinks if op.phase is Phase.UPDATE],
-        devices=names,
-        recompute=recompute,
     )
 
 

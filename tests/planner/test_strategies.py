@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,8 +16,10 @@ from cost_models.topology import Topology, TopologyDevice, Uplink
 from partitioner.errors import InfeasibleError, UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
+from partitioner.ir.execution import Execution
 from partitioner.ir.plan import Objective, Strategy
 from partitioner.ir.schedule import MemoryUse
+from partitioner.ir.stage_programs import StagePrograms
 from partitioner.planner.candidates import candidates, sharing_candidates
 from partitioner.planner.exchange_seconds import sum_times
 from partitioner.planner.groups import widths
@@ -103,6 +106,21 @@ def test_mirrored_wins_where_gradients_are_small() -> None:
     # Half of the rows; then each device sends half of each gradient, and half of each sum.
     assert found.step_seconds == pytest.approx(48.0 + 2 * (0.25 + 4 * 256 / 2 / 256), abs=DISPATCH)
     assert any("2 x 1 devices" in note and "1.8 times as fast" in note for note in found.found.notes)
+
+
+def test_mirrored_replicas_are_looked_at_though_splits_would_take_all_the_time() -> None:
+    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=2**16, gradient_bytes=256, parameter_bytes=256)
+    machines = topology(2, wire=link(0.25, 256.0))
+    programs = microbatching(made.costed(machines), 1, 2, 4).programs
+
+    def slow(execution: Execution) -> StagePrograms:
+        if len(execution.stage_devices) > 1:
+            time.sleep(1.0)
+        return programs(execution)
+
+    found = choose(planner(made, machines, 1, 2, 4, programs=slow, time_limit_seconds=1.0))
+    assert found.groups == ((0,), (1,))
+    assert not any("no time" in note and "mirrored" in note for note in found.found.notes)
 
 
 def test_a_split_wins_where_gradients_are_large() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from partitioner.ir.stage_programs import CarriedState, Gather, ProgramKind, Sta
 from partitioner.ir.step import StepKind
 from partitioner.stages.cut import cut
 from partitioner.stages.programs import stage_programs
+from partitioner.stages.roles import Roles, find_roles
 from tests import models
 
 LETTERS = {ProgramKind.ONCE: "I", ProgramKind.FORWARD: "F", ProgramKind.BACKWARD: "B", ProgramKind.UPDATE: "U"}
@@ -81,12 +82,24 @@ def graph(*ops: Op, sizes: Mapping[str, int] | None = None, dtypes: Mapping[str,
     )
 
 
-def cut_up(whole: OpGraph, placed: Mapping[str, str], **options: Any) -> StagePrograms:
+def roles_of(whole: OpGraph, **options: Any) -> Roles:
+    """Roles where the loss and all effects are wanted."""
+    effects = [one.name for one in whole.ops if one.phase is Phase.UPDATE and one.variables]
+    return find_roles(whole, **({"results": ["loss:0"], "roots": effects, "seed": "seed:0"} | options))
+
+
+def cut_up(
+    whole: OpGraph,
+    placed: Mapping[str, str],
+    *,
+    devices: Collection[str] | None = None,
+    recompute: Collection[int] | None = (),
+    **options: Any,
+) -> StagePrograms:
     """Cut for the loss and all effects; `placed` lists the ops of each device."""
     placement = {name: device for device, names in placed.items() for name in names.split()}
     assert placement.keys() == {one.name for one in whole.ops}
-    effects = [one.name for one in whole.ops if one.phase is Phase.UPDATE and one.variables]
-    return cut(whole, placement, **({"results": ["loss:0"], "roots": effects, "seed": "seed:0"} | options))
+    return cut(roles_of(whole, **options), placement, devices=devices, recompute=recompute)
 
 
 def shown(programs: StagePrograms) -> list[str]:
@@ -670,8 +683,7 @@ def test_any_network_on_any_devices_computes_the_same(
     case: tuple[OpGraph, dict[str, str]], recompute: tuple[int, ...] | None
 ) -> None:
     whole, placement = case
-    effects = [one.name for one in whole.ops if one.phase is Phase.UPDATE and one.variables]
-    programs = cut(whole, placement, results=["loss:0"], roots=effects, seed="seed:0", recompute=recompute)
+    programs = cut(roles_of(whole), placement, recompute=recompute)
     check(whole, programs, seed="seed:0")
     for program in programs.forward:
         own = [one for one in map(whole.op.__getitem__, program.ops) if one.type != "Const"]
@@ -680,7 +692,7 @@ def test_any_network_on_any_devices_computes_the_same(
     assert {one.name for one in whole.ops if one.phase is Phase.UPDATE} <= in_programs
     arithmetic, rows = Arithmetic(whole, "seed:0"), [3, 5, 11]
     expected, found = arithmetic.in_one_piece(rows), arithmetic.in_programs(programs, rows)
-    for name in effects:
+    for name in (one.name for one in whole.ops if one.phase is Phase.UPDATE and one.variables):
         assert found[f"{name}:0"] == expected[f"{name}:0"]
 
 
