@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-from partitioner.ir.devices import short_name
+from partitioner.ir.devices import short_name, short_ranges
 from partitioner.ir.plan import DeviceMemory, LargeTensor, PlanDocument
 from partitioner.ir.units import format_bytes, format_seconds
 
@@ -31,11 +31,14 @@ def headroom(memory: DeviceMemory) -> str:
 
 
 def largest_lines(plan: PlanDocument) -> Iterable[str]:
-    """For each device, when its peak is and which tensors take most of it."""
+    """When the peak of each device is and which tensors take most of it; once for devices of which the same is told."""
+    devices: dict[str, list[str]] = {}
     for memory in plan.memory:
         if memory.largest:
-            named = ", ".join(map(_named, memory.largest))
-            yield f"{short_name(memory.device)} at {format_seconds(memory.peak_seconds)}: {named}"
+            told = f"at {format_seconds(memory.peak_seconds)}: {', '.join(map(_named, memory.largest))}"
+            devices.setdefault(told, []).append(memory.device)
+    for told, names in devices.items():
+        yield f"{', '.join(short_ranges(names))} {told}"
 
 
 def _named(tensor: LargeTensor) -> str:

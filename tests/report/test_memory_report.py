@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from partitioner.ir.plan import DeviceMemory, LargeTensor, PlanDocument
-from partitioner.report.memory import curves
+from partitioner.report.memory import curves, largest_lines
 from partitioner.report.text import render
 
 MIB = 2**20
@@ -51,6 +51,16 @@ def test_the_section_by_hand(split_plan: PlanDocument) -> None:
         "  over the step; a full bar is the peak",
         "  GPU:0  ▁▂▄▅▇██▅",
     ))  # fmt: skip
+
+
+def test_twins_that_hold_the_same_are_told_of_once(split_plan: PlanDocument) -> None:
+    plan = with_memory(split_plan)
+    twin = replace(plan.memory[0], device=plan.devices[1].name)
+    tensors = "conv2d/Relu 64.0 MiB in 4 microbatches, max_pooling2d/MaxPool 16.0 MiB"
+    assert list(largest_lines(replace(plan, memory=(plan.memory[0], twin)))) == [f"GPU:0-1 at 1.50 ms: {tensors}"]
+    later = replace(twin, peak_seconds=2e-3)
+    told = [f"GPU:0 at 1.50 ms: {tensors}", f"GPU:1 at 2.00 ms: {tensors}"]
+    assert list(largest_lines(replace(plan, memory=(plan.memory[0], later)))) == told
 
 
 def test_a_plan_without_memory_says_nothing_of_it(split_plan: PlanDocument) -> None:
