@@ -29,12 +29,15 @@ class FreeProof:
         self._prices: PriceBound | None = None
         self._shares = ShareBound(problem)
         self._part = _PRICES
+        self._counted_below = 0
         self.budget = budget
 
     def run(self, incumbent: Incumbent, known: MaxLoadAnswer, upper_bound: int, work: float) -> None:
         """Raise the bound for so much work; CP-SAT may also find something better."""
         end = self.budget.work - work
-        raise_by_counts(self._problem, incumbent, upper_bound, self.budget)
+        if upper_bound != self._counted_below:
+            raise_by_counts(self._problem, incumbent, upper_bound, self.budget)
+            self._counted_below = upper_bound
         if self._prices is None:
             self._prices = PriceBound(self._problem, self.budget)
         if self._prices.has_row:

@@ -37,8 +37,12 @@ _TRUST = (0.9, 0.7, 0.4, 0.0)
 """How near to the best prices known the next ones stay: less and less, if that tells nothing new."""
 
 _CLOSE = 1e-4
-_AIM = 4
-"""The load to refute next lies one such part of what is open below the least that may be possible."""
+_PARTS, _NEAR, _PARTS_NEAR = 3, 5e-3, 4
+"""The load to refute next lies one such part of what is open above the bound: what is refuted soon tells most. Where
+little is open, it lies a part below the least that may be possible, to end it."""
+
+_STALE = 2
+"""Where a better assignment is found meanwhile, a load higher than such a part of what is open is left for another."""
 
 
 class PriceBound:
@@ -56,7 +60,7 @@ class PriceBound:
         work = np.array([item.accelerator_cost for item in problem.items], dtype=float)
         self._row = narrow_row(problem, _MOST_STATES) if self._num_accelerators and work.any() else None
         budget.work -= _ROW_WORK * len(problem.items)
-        self._best_prices = work / max(work.sum(), 1.0) * self._num_accelerators
+        self._first_prices = self._best_prices = work / max(work.sum(), 1.0) * self._num_accelerators
         self._best_rate = 0.0
         self._most_points = _FEWEST_POINTS
         self._sets: dict[tuple[int, ...], int] = {}
@@ -70,25 +74,33 @@ class PriceBound:
         end = budget.work - work
         self._possible = min(self._possible or upper_bound, upper_bound)
         while budget.work > end and not (self.is_done or budget.is_spent or incumbent.is_settled):
-            low = incumbent.lower_bound
-            if self._program is not None and low <= self._program.limit < self._possible:
+            low, aim = incumbent.lower_bound, self._aim(incumbent.lower_bound)
+            highest = max(aim, low + (self._possible - low) // _STALE)
+            if self._program is not None and low <= self._program.limit <= highest:
                 self._improve(self._program, incumbent, budget)
-                continue
-            is_close = self._possible - low <= _CLOSE * low
-            if is_close and self._possible < upper_bound:
+            elif self._possible - low <= _CLOSE * low and self._possible < upper_bound:
                 self.is_done = True
             else:
-                aim = self._possible - (1 if is_close else -(-(self._possible - low) // _AIM))
                 self._begin(aim, incumbent, budget)
 
+    def _aim(self, low: int) -> int:
+        """The load to refute next, where all below `low` are refuted."""
+        assert self._possible is not None
+        left = self._possible - low
+        if left <= _CLOSE * low:
+            return self._possible - 1
+        return self._possible - -(-left // _PARTS_NEAR) if left <= _NEAR * low else low + left // _PARTS
+
     def _begin(self, limit: int, incumbent: Incumbent, budget: Budget) -> None:
-        """Aim at refuting another load, first with the best prices known."""
+        """Aim at refuting another load, first with prices by work: the best known for another load may be worse."""
         assert self._row is not None
         self._program = _Program(self._problem, limit)
         self._program.add(_longest_intervals(self._problem, [step.item for step in self._row], limit))
         self._program.add(items for items, load in self._sets.items() if load <= limit)
-        self._best_rate = 0.0
-        self._ask(self._best_prices, self._program, incumbent, budget)
+        self._best_rate, known = 0.0, self._best_prices
+        self._ask(self._first_prices, self._program, incumbent, budget)
+        if known is not self._first_prices and incumbent.lower_bound <= limit:
+            self._ask(known, self._program, incumbent, budget)
 
     def _improve(self, program: _Program, incumbent: Incumbent, budget: Budget) -> None:
         """Prices for the sets known, and the sets that are worth most at prices between these and the best known."""
