@@ -40,6 +40,11 @@ class Microbatching:
     plain: bool = True
 
     @property
+    def is_of_replica(self) -> bool:
+        """Whether it is for one replica of several."""
+        return not self.plain
+
+    @property
     def allows_plain(self) -> bool:
         """Whether the step may run as one graph, every op as soon as it can."""
         in_one = 1 in self.counts and ScheduleKind.SEQUENTIAL in self.schedules

@@ -419,7 +419,7 @@ class _Search:
             )
         if not self.advises:
             return OutOfMemoryError("no placement fits")
-        for assignment in self._baselines().values():
+        for assignment in self._baselines().values():  # of replicas, none is known yet
             self.judge(assignment)
         allowed = [judged for judged in self.judge.known.values() if self._is_allowed(judged.assignment)]
         closest = sorted(allowed, key=lambda judged: judged.over_bytes)[:4]

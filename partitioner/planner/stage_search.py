@@ -122,8 +122,8 @@ class StageSearch:
         if self.objective is Objective.MEMORY:
             return False
         eligible = self.eligible()
-        is_replica = not self.judge.microbatching.plain
-        if is_replica and num_devices == 1 and any(way.num_microbatches < count for way in eligible):
+        is_replica_of_one = self.judge.microbatching.is_of_replica and num_devices == 1
+        if is_replica_of_one and any(way.num_microbatches < count for way in eligible):
             return True
         fastest = min([self.plain_seconds, *(way.staged.step_seconds for way in eligible)])
         others = len(self.judge.microbatching.schedules) > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
@@ -47,7 +48,7 @@ class Ways:
     @property
     def are_replicated(self) -> bool:
         """Whether it is the step of one replica of several."""
-        return self.microbatching is not None and not self.microbatching.plain
+        return self.microbatching is not None and self.microbatching.is_of_replica
 
     def are_needed(self, plain: Sequence[Judged]) -> bool:
         """Whether stages can be worth it: on one device only where its memory is what matters."""
@@ -74,9 +75,13 @@ class Ways:
         """For the step as one graph and for each number of microbatches; one by one, as each takes its time."""
         counts = self._stage_search(plain).counts() if self.are_needed(plain) else []
         if self.allows_plain or not counts:
-            yield lower_bound_seconds(self.costed)
+            yield self._bound_in_one
         if self.judge is not None:
             yield from map(self.judge.bound_seconds, counts)
+
+    @cached_property
+    def _bound_in_one(self) -> float:
+        return lower_bound_seconds(self.costed)
 
     def fitting(self) -> list[Way]:
         """Ways in stages that were simulated and may be chosen."""

@@ -59,10 +59,6 @@ class Roles:
     inputs: Mapping[str, tuple[str, ...]]
     role: Mapping[str, Role]
 
-    def producer(self, tensor: str) -> str:
-        """The op that makes a tensor."""
-        return self.graph.tensor[tensor].producer
-
 
 def find_roles(
     graph: OpGraph,

@@ -125,7 +125,7 @@ def _order(
         for one in beam:
             for item in one.nearest(problem):
                 known = longer.get(one.decided | 1 << item)
-                most = known.states if known else most_states
+                most = known.states if known else most_states + 1
                 if one.states < most and (longer_one := one.then(item, problem, touching)).states < most:
                     longer[longer_one.decided] = longer_one
         beam = heapq.nsmallest(width, longer.values(), key=lambda one: one.states)
