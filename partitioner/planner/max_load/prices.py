@@ -174,6 +174,10 @@ class _Program:
     def __init__(self, problem: MaxLoadProblem, limit: int) -> None:
         self.limit = limit
         self._solver: Any = pywraplp.Solver.CreateSolver("GLOP")  # it has no types
+        # Sets made known leave the last basis dual feasible; presolve starts anew, and gives up now and then.
+        self._parameters: Any = pywraplp.MPSolverParameters()
+        self._parameters.SetIntegerParam(self._parameters.LP_ALGORITHM, self._parameters.DUAL)
+        self._parameters.SetIntegerParam(self._parameters.PRESOLVE, self._parameters.PRESOLVE_OFF)
         self._known: set[tuple[int, ...]] = set()
         self._size = len(problem.items)
         endless = self._solver.infinity()
@@ -212,7 +216,7 @@ class _Program:
 
         None where GLOP gives up, as it does where many items are alike: prices near the optimum are then all it has.
         """
-        if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
+        if self._solver.Solve(self._parameters) != pywraplp.Solver.OPTIMAL:
             return None
         return self._solver.Objective().Value(), np.array([price.solution_value() for price in self._prices])
 
