@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,3 +138,32 @@ def test_every_batch_is_applied_once(trained: dict[str, Any]) -> None:
 
 def test_what_is_shared_is_in_the_process_that_trains(trained: dict[str, Any]) -> None:
     assert trained["devices"] == ["/job:localhost/replica:0/task:0/device:CPU:0"]
+
+
+LOSE = """
+import sys
+from pathlib import Path
+import partitioner
+from tests.test_two_processes import Worker
+folder = Path(sys.argv[1])
+worker = Worker(folder)
+partitioner.set_up_devices(["CPU:0", "/job:worker/task:0/CPU:0"], cluster={"worker": ["localhost:" + worker.port]})
+import tensorflow as tf
+from partitioner.emit.rejoin import are_lost, rejoin
+tasks = {("worker", 0)}
+numbers = iter(tf.data.Dataset.range(9))
+try:
+    worker.kill()
+    worker = Worker(folder, int(worker.port))  # which answers, and knows nothing
+    said = [are_lost(tasks), int(next(numbers)), rejoin(tasks), are_lost(tasks), int(next(numbers))]
+finally:
+    worker.kill()
+print(*said)
+"""
+
+
+def test_data_comes_after_a_lost_worker_was_noticed(tmp_path: Path) -> None:
+    """TensorFlow keeps the error for what waits next: `fit` ended with 'Socket closed' where others could go on."""
+    command = (sys.executable, "-c", LOSE, str(tmp_path))
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == ["True", "0", "True", "False", "1"], done.stderr

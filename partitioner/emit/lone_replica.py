@@ -13,6 +13,7 @@ import tensorflow as tf
 from partitioner.emit.async_replicas import LostReplicaError
 from partitioner.emit.async_step import GradientStep, OwnVariables
 from partitioner.emit.cluster import workers_of
+from partitioner.emit.lost_worker import forget_errors
 from partitioner.emit.program import Specs
 from partitioner.emit.rejoin import are_lost, rejoin
 from partitioner.emit.silent_worker import cutting_off_silent
@@ -99,6 +100,7 @@ class LoneReplica:
             yield
         except tf.errors.OpError as error:
             if are_lost(self.tasks):
+                forget_errors()
                 raise LostReplicaError from error
             raise
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from partitioner.emit.cluster import PROBE_SECONDS, Task, silent_workers, workers_of
 from partitioner.emit.silent_worker import cutting_off_silent
@@ -50,10 +52,25 @@ def lost_workers(workers: Mapping[Task, str]) -> dict[Task, str]:
     return {task: address for task, address in workers.items() if task in silent or not _serves(*task)}
 
 
+def forget_errors() -> None:
+    """Let this thread go on after an error that was dealt with.
+
+    TensorFlow keeps the first error of a thread's remote ops, also of those that end later, and raises it from whatever
+    waits for them next: `next` of any dataset does.
+    """
+    runtime: Any = context.context()
+    executor = runtime.executor
+    try:
+        executor.wait()
+    except tf.errors.OpError:
+        executor.clear_error()
+
+
 def _serves(job: str, index: int) -> bool:
     try:
         with tf.device(DeviceName(job=job, task=index, type="CPU", index=0).canonical):
             tf.zeros(()).numpy()
     except tf.errors.OpError:
+        forget_errors()
         return False
     return True
