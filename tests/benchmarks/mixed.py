@@ -1,11 +1,13 @@
 """Replicas against TensorFlow's own, and what `auto` chooses against every strategy, by measured step time.
 
 `python -m tests.benchmarks.mixed` measures the ops of each model, plans it by each strategy with what was measured, and
-runs the plans in turns, each in a process of its own, on two logical CPU devices with one intra-op thread each. Beside
-them runs the unplaced model under `tf.distribute.MirroredStrategy` on the same devices, each replica with half of the
-batch, and each process with as many threads. It prints a table per model, and one of all: mirrored over
-MirroredStrategy, and `auto` over the fastest. Strategies that give the same plan count as one, with the turns of all.
-Two busy loops take turns as well: only rounds in which these got two cores count.
+runs the plans in turns, each in a process of its own, on two logical CPU devices that run one op at a time, as a GPU
+does and as plans assume: else a single device would use both cores. Beside them runs the unplaced model under
+`tf.distribute.MirroredStrategy` on two logical devices, each replica with half of the batch; as its devices run ops as
+they like, the mirrored plan takes turns in that way too, with as many threads. It prints a table per model, and one of
+all: mirrored over MirroredStrategy, both free in that way, and `auto` over the fastest. Strategies that give the same
+plan count as one, with the turns of all. Two busy loops take turns as well: only rounds in which these got two cores
+count.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from tests.benchmarks.turns import Contender, answer_turns, take_turns
 
 DEVICES = ["CPU:0", "CPU:1"]
 PEER = "MirroredStrategy"
+FREE = "mirrored, free"
 WAYS = ("single", "layer-split", "mirrored", "auto")
 
 
@@ -104,7 +107,7 @@ MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {
 
 def _start(way: str) -> None:
     if way != PEER:
-        start(len(DEVICES))
+        start(len(DEVICES), serial=way != FREE)
         return
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import tensorflow as tf
@@ -116,12 +119,12 @@ def _start(way: str) -> None:
     tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * len(DEVICES))
 
 
-def _plan(name: str, way: str, costs: str | Path) -> tuple[Any, Any, Any]:
+def _plan(name: str, strategy: str, costs: str | Path) -> tuple[Any, Any, Any]:
     import partitioner
 
     model, data = MODELS[name]()
     plan = partitioner.plan(
-        model, devices=DEVICES, batch_size=len(data[0]), strategy=way, costs=costs, time_limit=5, source=name
+        model, devices=DEVICES, batch_size=len(data[0]), strategy=strategy, costs=costs, time_limit=5, source=name
     )
     return model, data, plan
 
@@ -148,13 +151,14 @@ def _run(name: str, way: str, costs: Path) -> None:
         model, steps = _peer(name)
         said = {"text": "", "seconds": None, "plan": PEER}
     else:
-        given, data, plan = _plan(name, way, costs)
+        given, data, plan = _plan(name, "mirrored" if way == FREE else way, costs)
         model = partitioner.place(given, plan)
         steps = iter(tf.data.Dataset.from_tensors(data).repeat())
         text = f"{plan.strategy}, {plan.num_replicas} x {plan.num_stages}, {plan.num_microbatches} microbatches"
         stages = [(stage.device, stage.replica, stage.recompute) for stage in plan.stages]
         ran = [sorted(plan.placement.items()), stages, plan.num_microbatches, plan.schedule]
-        said = {"text": text, "seconds": plan.predicted.step_seconds, "plan": json.dumps(ran)}
+        seconds = None if way == FREE else plan.predicted.step_seconds
+        said = {"text": text, "seconds": seconds, "plan": json.dumps([way == FREE, *ran])}
     model.make_train_function()
     answer_turns(lambda: _loss(model.train_function(steps)), said)
 
@@ -180,7 +184,7 @@ def _compare(name: str, rounds: int, free: float, folder: Path, console: Console
     costs = folder / f"{name}.json"
     if not costs.exists():
         take_turns({name: [__spec__.name, "--measure", name, costs]}, 0)
-    ways: dict[str, Sequence[object]] = {way: [__spec__.name, "--run", name, way, costs] for way in (*WAYS, PEER)}
+    ways: dict[str, Sequence[object]] = {way: [__spec__.name, "--run", name, way, costs] for way in (*WAYS, FREE, PEER)}
     turns = take_turns({**BUSY_LOOPS, **ways}, rounds)
     counted, told = free_rounds(turns, free)
     found = _joined({way: replace(turns[way], seconds=[turns[way].seconds[i] for i in counted]) for way in ways})
@@ -205,10 +209,10 @@ def _joined(found: Mapping[str, Contender]) -> dict[str, Contender]:
 
 def _summary(found: Mapping[str, Mapping[str, Contender]]) -> Table:
     table = Table(title="all models", title_justify="left")
-    for column in ("", "mirrored ms", f"{PEER} ms", "ratio", "auto chose", "auto over the fastest", "fastest"):
+    for column in ("", f"{FREE} ms", f"{PEER} ms", "ratio", "auto chose", "auto over the fastest", "fastest"):
         table.add_column(column, justify="left" if column in ("", "auto chose", "fastest") else "right")
     for name, ways in found.items():
-        mirrored, peer, auto = ways["mirrored"].median, ways[PEER].median, ways["auto"]
+        mirrored, peer, auto = ways[FREE].median, ways[PEER].median, ways["auto"]
         best = min((way for way in WAYS if way != "auto"), key=lambda way: ways[way].median)
         over = auto.median / min(ways[best].median, auto.median)
         figures = (f"{mirrored * 1e3:.2f}", f"{peer * 1e3:.2f}", f"{mirrored / peer:.2f}")
