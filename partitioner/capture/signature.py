@@ -83,8 +83,10 @@ def _own_specs(model: keras.Model) -> Any:
 def _specs_from_shapes(model: keras.Model, shapes: dict[str, tuple[int, ...]]) -> Any:
     if not shapes:
         known = getattr(model, "_build_shapes_dict", None) or {}
-        if len(known) == 1 and (shape := next(iter(known.values()))) and all(isinstance(s, int) for s in shape[1:]):
-            return tf.TensorSpec([None, *shape[1:]], keras.config.floatx())
+        if len(known) == 1 and (structure := next(iter(known.values()))):
+            return keras.tree.map_shape_structure(
+                lambda shape: tf.TensorSpec([None, *shape[1:]], keras.config.floatx()), structure
+            )
         why = "is not built" if isinstance(model, keras.Sequential) else "is subclassed"
         raise ModelError(
             f"the model {model.name!r} {why} and does not say which inputs it takes",
@@ -99,7 +101,7 @@ def _named(model: keras.Model, specs: Any) -> list[tuple[str, tf.TensorSpec]]:
     flat = tf.nest.flatten(specs)
     names = [tensor.name for tensor in getattr(model, "inputs", None) or []]
     if len(names) != len(flat):
-        names = [f"input_{index}" for index in range(len(flat))]
+        names = sorted(specs) if isinstance(specs, dict) else [f"input_{index}" for index in range(len(flat))]
     return list(zip(names, flat, strict=True))
 
 

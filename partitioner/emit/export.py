@@ -77,6 +77,9 @@ def export_saved_model(placed: Any, path: str | Path) -> None:
     options = tf.saved_model.SaveOptions(
         experimental_variable_policy=tf.saved_model.experimental.VariablePolicy.SAVE_VARIABLE_DEVICES,
         experimental_io_device=HOST,  # a worker would write to its own disk
+        # Gradients are ops of `train_step`. Those of imported ops could not be traced again: they capture tensors of
+        # the graph that the model was traced in (the beta of a swish).
+        experimental_custom_gradients=False,
     )
     if (path / "saved_model.pb").exists():
         shutil.rmtree(path)
@@ -93,7 +96,7 @@ def export_saved_model(placed: Any, path: str | Path) -> None:
     (path / EXTRA).parent.mkdir()
     (path / EXTRA).write_text(to_json(extra, indent=2) + "\n", encoding="utf-8")
     stand_ins = {actual: planned for planned, actual in placed.program.devices.items() if actual != planned}
-    _settle_devices(path / "saved_model.pb", stand_ins)
+    _settle_nodes(path / "saved_model.pb", stand_ins)
 
 
 def read_extra(path: Path) -> SavedModelExtra:
@@ -146,8 +149,11 @@ def _serialized(loss: Any) -> Any:
     return value
 
 
-def _settle_devices(path: Path, retarget: Mapping[str, str]) -> None:
-    """Rename devices in a saved_model.pb, and give the nodes TensorFlow added (calls, returns) the host's."""
+def _settle_nodes(path: Path, retarget: Mapping[str, str]) -> None:
+    """Rename devices in a saved_model.pb, and give the nodes TensorFlow added (calls, returns) the host's.
+
+    Names of custom gradients go, as these are not in the file: TensorFlow would warn of each when it is loaded.
+    """
     from tensorflow.core.protobuf import saved_model_pb2
 
     message = saved_model_pb2.SavedModel()
@@ -156,6 +162,7 @@ def _settle_devices(path: Path, retarget: Mapping[str, str]) -> None:
         nodes = [meta.graph_def.node, *(function.node_def for function in meta.graph_def.library.function)]
         for node in (node for group in nodes for node in group):
             node.device = retarget.get(node.device, node.device) or HOST
+            node.attr.pop("_gradient_op_type", None)
         for saved in meta.object_graph_def.nodes:
             if saved.HasField("variable") and saved.variable.device:
                 device = DeviceName.parse(saved.variable.device).canonical

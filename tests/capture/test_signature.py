@@ -85,6 +85,30 @@ def test_a_sequential_without_an_input_is_not_built() -> None:
         input_specs(keras.Sequential([layers.Dense(3)]))
 
 
+class _TwoInputs(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+
+    def call(self, inputs: Any) -> Any:
+        return keras.ops.mean(self.dense(inputs["words"]), axis=1) + inputs["age"]
+
+
+def test_subclassed_model_that_has_been_called_with_a_dictionary_remembers() -> None:
+    """It was taken for one shape, whose first size is its batch."""
+    model = _TwoInputs()
+    model({"words": np.zeros((3, 5, 6)), "age": np.zeros((3, 1))})
+    assert shapes(input_specs(model)) == {"age": ([None, 1], "float32"), "words": ([None, 5, 6], "float32")}
+
+
+def test_an_unknown_size_of_an_input_in_a_dictionary_is_named() -> None:
+    model = _TwoInputs()
+    model({"words": keras.Input((None, 6)), "age": keras.Input((1,))})
+    with pytest.raises(ModelError, match="'words'") as caught:
+        input_specs(model)
+    assert caught.value.help == "give it, e.g. --input-shape words=64,6"
+
+
 def test_subclassed_model_that_has_been_called_remembers() -> None:
     model = models.subclassed()
     model(np.zeros((3, models.WIDTH), np.float32))

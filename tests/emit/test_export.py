@@ -158,6 +158,24 @@ def test_models_with_random_state_loops_and_many_outputs_come_back(name: str, tm
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+def test_activations_with_a_gradient_of_their_own_are_written(tmp_path: Path) -> None:
+    """TensorFlow traces custom gradients when it saves, and failed at what those of a swish capture."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((models.WIDTH,))
+    x = keras.layers.Dense(16, activation="silu")(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(models.CLASSES)(x))
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    original = partitioner.auto_place(
+        model, devices=["CPU:1", "CPU:2"], batch_size=8, strategy="layer-split", time_limit=5
+    )
+    original.export(tmp_path / "model")
+    loaded = partitioner.load(tmp_path / "model")
+    x, y = models.vectors(24)
+    losses = [model.fit(x, y, batch_size=8, shuffle=False, verbose=0).history["loss"] for model in (loaded, original)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    assert b"_gradient_op_type" not in (tmp_path / "model" / "saved_model.pb").read_bytes()
+
+
 def test_a_directory_that_is_no_placed_model(tmp_path: Path) -> None:
     with pytest.raises(partitioner.ModelError, match="not a placed model"):
         partitioner.load(tmp_path)
