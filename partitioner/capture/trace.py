@@ -145,7 +145,8 @@ def build(model: keras.Model, x_specs: Any) -> None:
 def output_specs(model: keras.Model, x_specs: Any) -> Any:
     """Specs of what `model` returns for inputs of `x_specs`, without tracing its gradients."""
     outputs = getattr(model, "output", None) if not isinstance(model, keras.Sequential) else None
-    if outputs is None:
+    # Sizes that the model leaves open follow from those of the inputs.
+    if outputs is None or any(None in tensor.shape[1:] for tensor in tf.nest.flatten(outputs)):
         try:
             outputs = model(tf.nest.map_structure(lambda s: keras.KerasTensor(s.shape, s.dtype.name), x_specs))
         except Exception as error:

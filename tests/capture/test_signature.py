@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras import layers
 
 from partitioner.capture.signature import input_specs, specs_like, target_specs
+from partitioner.capture.trace import output_specs
 from partitioner.errors import ModelError, UsageError
 
 
@@ -124,6 +125,15 @@ def test_examples_give_shapes_and_dtypes_with_numpys_float64_taken_as_float32() 
 def test_a_scalar_is_no_example() -> None:
     with pytest.raises(UsageError, match="scalar"):
         input_specs(Unbuilt(), None, np.float32(1))
+
+
+def test_open_sizes_of_outputs_follow_from_those_given_for_inputs() -> None:
+    """Targets had as many tokens as the batch has rows, where only `--input-shape` told how many."""
+    inputs = keras.Input((None,), name="ids")
+    model = keras.Model(inputs, layers.Dense(7)(layers.Embedding(9, 4)(inputs)))
+    specs = output_specs(model, input_specs(model, {"ids": (20,)}))
+    assert shapes(specs) == ([None, 20, 7], "float32")
+    assert shapes(target_specs(specs, "sparse_categorical_crossentropy")) == ([None, 20], "int32")
 
 
 SCORES = tf.TensorSpec([None, 7, 4], tf.float32)
