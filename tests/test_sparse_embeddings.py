@@ -95,3 +95,32 @@ def test_gradients_of_embeddings_stay_sparse(build: Callable[[], keras.Model], o
     assert [stage.device[-5:] for stage in plan.stages] == ["CPU:1", "CPU:2"]
     assert relative(found, expected) < 1e-6
     assert relative(dense, expected) > 1e-5
+
+
+def positions_and_dropout() -> keras.Model:
+    inputs = keras.Input((models.LENGTH,), dtype="int32")
+    x = layers.Embedding(models.TOKENS, 8, name="embedding")(inputs) + _Positions(name="positions")(inputs)
+    x = layers.Flatten(name="flat")(layers.Dropout(0.2, seed=1, name="dropout")(x))
+    return keras.Model(inputs, layers.Dense(models.CLASSES, name="scores")(x))
+
+
+class _Positions(layers.Layer):
+    """Looks up the same rows whatever it is called with."""
+
+    def build(self, _shape: Any) -> None:
+        self.table = layers.Embedding(models.LENGTH, 8)
+        self.table.build((models.LENGTH,))
+
+    def call(self, _inputs: Any) -> Any:
+        return self.table(keras.ops.arange(models.LENGTH))
+
+
+@pytest.mark.parametrize("options", [{"strategy": "layer-split", "microbatches": 4}, {"strategy": "mirrored"}], ids=str)
+def test_positions_beside_dropout_pass_the_verification(options: dict[str, Any]) -> None:
+    """The reference had each position once per microbatch, and Adam squared its parts in place of their sum."""
+    keras.utils.set_random_seed(3)
+    model = models.compiled(positions_and_dropout(), keras.optimizers.Adam(0.02))
+    placed = partitioner.auto_place(model, devices=["CPU:1", "CPU:2"], batch_size=ROWS, time_limit=4, **options)
+    found = partitioner.verify(model, placed)
+    assert found.passed
+    assert found.weights_max_rel_diff < 1e-6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -117,7 +117,8 @@ def reference_functions(
             state.assign(tf.add_n(values) / len(values) if values[0].dtype.is_floating else values[0])
         outputs, losses, gradients = zip(*found, strict=True)
         y_pred = tf.nest.map_structure(lambda *rows: tf.concat(rows, axis=0), *outputs)
-        return y_pred, _weighted(losses, weights), [_weighted(one, weights) for one in zip(*gradients, strict=True)]
+        given = {value.name for value in tf.nest.flatten((x, y))} | _captured(cut.states)
+        return y_pred, _weighted(losses, weights), [_added(one, weights, given) for one in zip(*gradients, strict=True)]
 
     @tf.function(autograph=False, input_signature=list(specs))
     def gradients(x: Any, y: Any) -> tuple[Any, Any, Any]:
@@ -144,14 +145,44 @@ def _parts(batch: Any, count: int) -> tuple[list[Any], list[Any]]:
 
 
 def _weighted(values: Sequence[Any], weights: Sequence[Any]) -> Any:
-    """Weighted sum of what parts gave; a sparse gradient stays sparse, which some optimizers treat otherwise."""
-    if values[0] is None:
-        return None
-    if isinstance(values[0], tf.IndexedSlices):
-        rows = [v.values * tf.cast(w, v.values.dtype) for v, w in zip(values, weights, strict=True)]
-        indices = tf.concat([v.indices for v in values], axis=0)
-        return tf.IndexedSlices(tf.concat(rows, axis=0), indices, values[0].dense_shape)
+    """Weighted sum of what parts gave."""
     return tf.add_n([v * tf.cast(w, v.dtype) for v, w in zip(values, weights, strict=True)])
+
+
+def _added(gradients: Sequence[Any], weights: Sequence[Any], given: Collection[str]) -> Any:
+    """Weighted sum of the gradients of parts; a sparse one stays sparse, which some optimizers treat otherwise.
+
+    Its slices stand one after the other as they would for the whole batch. Where the rows that they belong to do not
+    come from the batch or from random numbers (`given`, tensors by name), the whole batch has each of them once.
+    """
+    if not isinstance(gradients[0], tf.IndexedSlices):
+        return None if gradients[0] is None else _weighted(gradients, weights)
+    one = gradients[0]
+    if not _comes_from(one.indices, given):
+        return tf.IndexedSlices(_weighted([g.values for g in gradients], weights), one.indices, one.dense_shape)
+    rows = [g.values * tf.cast(w, g.values.dtype) for g, w in zip(gradients, weights, strict=True)]
+    indices = tf.concat([g.indices for g in gradients], axis=0)
+    return tf.IndexedSlices(tf.concat(rows, axis=0), indices, one.dense_shape)
+
+
+def _captured(variables: Sequence[Any]) -> set[str]:
+    """Names of what stands for these variables in the function that is being traced."""
+    graph: Any = tf.compat.v1.get_default_graph()
+    handles = [variable.handle for variable in variables]
+    return {inside.name for outside, inside in graph.captures if any(outside is handle for handle in handles)}
+
+
+def _comes_from(tensor: Any, given: Collection[str]) -> bool:
+    """Whether any of the tensors goes into one, through whichever ops."""
+    seen, left = set[str](), [tensor]
+    while left:
+        one = left.pop()
+        if one.name in given:
+            return True
+        if one.op.name not in seen:
+            seen.add(one.op.name)
+            left += one.op.inputs
+    return False
 
 
 def _stride(start: Any, replica: int) -> Any:
