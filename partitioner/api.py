@@ -323,18 +323,26 @@ def plan(
     return Plan(model=info, versions=_versions(), **fields)
 
 
-def place(model: keras.Model, plan: PlanDocument) -> PlacedModel:
+def place(
+    model: keras.Model, plan: PlanDocument, *, example_inputs: Any = None, example_targets: Any = None
+) -> PlacedModel:
     """A Keras model that runs as planned: compile, fit, evaluate, predict and save work as usual.
 
     The placed model shares its variables with `model`; they move to their planned devices. It comes compiled with
     what the plan was made for. A GPU of the plan that is not here is stood in for by a logical CPU device.
+
+    Args:
+        model: The model that was planned, or one built alike.
+        plan: From `plan`, or `Plan.load`.
+        example_inputs: As for `plan`, where the model was not just planned in this process and cannot do without.
+        example_targets: Likewise.
 
     Raises:
         UsageError: The plan is for another model, or the devices cannot be made available.
         ModelError: The model cannot be traced, or holds variables that Keras does not own.
     """
     devices = runtime.set_up_devices(sorted({*plan.placement.values(), *plan.used_devices}))
-    step, objective = step_of_plan(model, plan)
+    step, objective = step_of_plan(model, plan, example_inputs=example_inputs, example_targets=example_targets)
     local = rebase(plan, step.graph)
 
     is_async = plan.updates == Updates.ASYNC
