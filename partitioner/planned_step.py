@@ -15,7 +15,6 @@ from partitioner.capture.objective import TrainingObjective, training_objective
 from partitioner.capture.signature import input_specs, specs_like, target_specs
 from partitioner.capture.trace import build, output_specs
 from partitioner.emit.mirrored_variable import first_replica_only
-from partitioner.errors import ModelError
 from partitioner.ir.plan import PlanDocument
 from partitioner.ir.step import CapturedStep, StepKind
 
@@ -73,17 +72,9 @@ def first_step(
         return captured(model, StepKind.PREDICT, (x, None, None), batch_size=batch_size)
     if example_targets is not None:
         y = specs_like(tf.nest.map_structure(tf.convert_to_tensor, example_targets))
-        return captured(model, StepKind.TRAIN, (x, y, None), batch_size=batch_size, objective=objective)
-    y = target_specs(output_specs(model, x), objective.loss)
-    try:
-        return captured(model, StepKind.TRAIN, (x, y, None), batch_size=batch_size, objective=objective)
-    except ModelError as error:
-        raise ModelError(
-            error.message,
-            where=error.where,
-            notes=[*error.notes, f"the targets were taken to be {_told(y)}, by the outputs and the loss"],
-            help=f"{error.help}; if targets are others, give a batch as example_targets (in the file or an argument)",
-        ) from error
+    else:
+        y = target_specs(output_specs(model, x), objective.loss)
+    return captured(model, StepKind.TRAIN, (x, y, None), batch_size=batch_size, objective=objective)
 
 
 def captured(model: keras.Model, kind: StepKind, specs: tuple[Any, Any, Any], **options: Any) -> CapturedStep:
@@ -139,12 +130,6 @@ def objective_fields(objective: TrainingObjective) -> dict[str, str]:
         "optimizer": objective.optimizer_name,
         "optimizer_origin": objective.optimizer_origin,
     }
-
-
-def _told(specs: Any) -> str:
-    """Dtypes and shapes, in words."""
-    told = [f"{spec.dtype.name} {spec.shape}".replace("None", "batch") for spec in tf.nest.flatten(specs)]
-    return ", ".join(told)
 
 
 def _objective_of_plan(

@@ -28,11 +28,10 @@ def model() -> keras.Model:
     return built
 
 
-def test_what_targets_were_taken_for_is_said() -> None:
+def test_what_the_loss_was_given_is_said() -> None:
     with pytest.raises(ModelError, match="cannot trace the train step") as caught:
         partitioner.plan(model(), devices=DEVICES, batch_size=ROWS, time_limit=2)
-    shape = f"float32 (batch, {models.CLASSES})"
-    assert caught.value.notes[-1] == f"the targets were taken to be {shape}, by the outputs and the loss"
+    assert caught.value.notes[-1] == f"the loss was given targets of float32 (batch, {models.CLASSES})"
     assert "example_targets" in str(caught.value.help)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sysconfig
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from partitioner.capture.predicate import predicated_writes
 from partitioner.errors import ModelError, PartitionError
 from partitioner.ir.op_graph import Layer
 from partitioner.ir.step import StepKind
+
+_NOT_THE_USERS = (Path(__file__).parents[1], Path(sysconfig.get_path("stdlib")))
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Keras sets parts of its messages in bold
 
@@ -111,7 +114,8 @@ def trace_step(
     except PartitionError:
         raise
     except Exception as error:
-        raise _untraceable(model, kind, error) from error
+        in_loss = "y_pred" in outputs and "loss" not in outputs
+        raise _untraceable(model, kind, error, targets=specs[1] if in_loss else None) from error
     captured = {id(placeholder) for _, placeholder in graph.captures}
     return Trace(
         graph=graph,
@@ -154,19 +158,27 @@ def output_specs(model: keras.Model, x_specs: Any) -> Any:
     return tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), outputs)
 
 
-def _untraceable(model: keras.Model, kind: StepKind, error: Exception) -> ModelError:
+def _untraceable(model: keras.Model, kind: StepKind, error: Exception, targets: Any = None) -> ModelError:
+    """What TensorFlow says; `targets` are the specs of what the loss was given, if that is where it failed."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_user_code(f.filename)]
     where = f"{shown(frames[-1].filename)}:{frames[-1].lineno} ({frames[-1].name})" if frames else None
     text = _COLOUR.sub("", str(error))
     reason = [line for line in text.strip().splitlines() if line.strip()][:6]
+    given = [f"{spec.dtype.name} {spec.shape}".replace("None", "batch") for spec in tf.nest.flatten(targets or ())]
+    notes = [f"the loss was given targets of {', '.join(given)}"] if given else []
+    ways_out = "check input shapes, dtypes and the loss, or try --inference"
+    if given:
+        ways_out = "if targets are others, set example_targets (a batch) in the model file; or try --inference"
     return ModelError(
         f"TensorFlow cannot trace the {kind.value} step of model {model.name!r}",
         where=where,
-        notes=[f"{type(error).__name__}: {reason[0] if reason else '(no message)'}", *reason[1:]],
-        help="the model must run under tf.function: check input shapes, dtypes and the loss, or try --inference",
+        notes=[f"{type(error).__name__}: {reason[0] if reason else '(no message)'}", *reason[1:], *notes],
+        help=f"the model must run under tf.function: {ways_out}",
     )
 
 
 def _is_user_code(filename: str) -> bool:
-    parts = Path(filename).parts
-    return "site-packages" not in parts and "partitioner" not in parts and not filename.startswith("<")
+    path = Path(filename)
+    if filename.startswith("<") or {"site-packages", "dist-packages"} & set(path.parts):
+        return False
+    return not any(path.is_relative_to(folder) for folder in _NOT_THE_USERS)

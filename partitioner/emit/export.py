@@ -56,7 +56,7 @@ def export_saved_model(placed: Any, path: str | Path) -> None:
     The devices in it are the planned ones, whichever devices stood in for them here.
     """
     path = Path(path)
-    root: Any = tf.Module(name=placed.name)
+    root: Any = tf.Module()  # names of Keras models need not be names of modules
     root.model_variables = [each_copy(held_variable(variable))[0] for variable in placed.variables_of_model]
     optimizer: Any = placed.optimizer if placed.compiled else None
     slots = optimizer.variables if optimizer is not None else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from functools import cache
 from itertools import count
@@ -266,6 +267,23 @@ def test_a_model_that_cannot_be_traced_says_where() -> None:
         capture(keras.Model(inputs, outputs), loss="mse")
     assert "test_lower.py" in (caught.value.where or "")
     assert any("Dimensions must be equal" in note for note in caught.value.notes)
+
+
+def test_a_model_that_fails_in_pythons_own_library_says_where_in_its_own() -> None:
+    """Python's `json`, or whatever raised, was said to be where."""
+
+    class Broken(layers.Layer):
+        def call(self, x: Any) -> Any:
+            return x * json.loads("not a number")
+
+        def compute_output_shape(self, shape: Any) -> Any:
+            return shape
+
+    inputs = keras.Input((3,))
+    with pytest.raises(ModelError, match="cannot trace the train step") as caught:
+        capture(keras.Model(inputs, layers.Dense(3)(Broken()(inputs))), loss="mse")
+    assert "test_lower.py" in (caught.value.where or "")
+    assert not any("targets" in note for note in caught.value.notes)
 
 
 def test_tracing_again_does_not_build_the_optimizer_again() -> None:

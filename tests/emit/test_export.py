@@ -158,12 +158,13 @@ def test_models_with_random_state_loops_and_many_outputs_come_back(name: str, tm
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_activations_with_a_gradient_of_their_own_are_written(tmp_path: Path) -> None:
-    """TensorFlow traces custom gradients when it saves, and failed at what those of a swish capture."""
+def test_an_efficient_net_is_written(tmp_path: Path) -> None:
+    """As EfficientNetV2 has it: TensorFlow traces custom gradients when it saves, and failed at what those of a swish
+    capture; and its modules must have names that are identifiers, which models need not."""
     keras.utils.set_random_seed(0)
     inputs = keras.Input((models.WIDTH,))
     x = keras.layers.Dense(16, activation="silu")(inputs)
-    model = keras.Model(inputs, keras.layers.Dense(models.CLASSES)(x))
+    model = keras.Model(inputs, keras.layers.Dense(models.CLASSES)(x), name="no-identifier.v2")
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
     original = partitioner.auto_place(
         model, devices=["CPU:1", "CPU:2"], batch_size=8, strategy="layer-split", time_limit=5
@@ -173,6 +174,7 @@ def test_activations_with_a_gradient_of_their_own_are_written(tmp_path: Path) ->
     x, y = models.vectors(24)
     losses = [model.fit(x, y, batch_size=8, shuffle=False, verbose=0).history["loss"] for model in (loaded, original)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    assert loaded.name == "no-identifier.v2"
     assert b"_gradient_op_type" not in (tmp_path / "model" / "saved_model.pb").read_bytes()
 
 
