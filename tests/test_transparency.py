@@ -194,6 +194,18 @@ def test_train_on_batch_and_metrics(pair: Any) -> None:
         assert found == {key: pytest.approx(value, rel=TOLERANCE) for key, value in expected.items()}
 
 
+def test_callbacks_find_layers(pair: Any) -> None:
+    """As a histogram of activations does: `self.model.get_layer(...)`."""
+    unplaced, placed = pair
+    names = [layer.name for layer in unplaced.layers]
+    found = [placed.get_layer(name) for name in names]
+    assert [layer.name for layer in found] == names
+    assert placed.get_layer(index=1).name == names[1]
+    assert {id(variable) for layer in found for variable in layer.variables} == {
+        id(v) for v in placed.variables_of_model
+    }
+
+
 def test_learning_rate_callbacks_take_effect(pair: Any) -> None:
     unplaced, placed = pair
     fit_both(

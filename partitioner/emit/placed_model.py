@@ -194,6 +194,14 @@ class PlacedModel(keras.Model):
         """Write a SavedModel with a device on every op; plain TensorFlow loads it."""
         export_saved_model(self, filepath)
 
+    def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
+        """A layer of the unplaced model, as callbacks ask for it.
+
+        Raises:
+            UsageError: The model was loaded from a SavedModel, whose Keras layers are gone.
+        """
+        return self._original("find a layer").get_layer(name=name, index=index)
+
     def get_config(self) -> dict[str, Any]:
         """Config of the unplaced model: devices belong to a plan, not to a model's config."""
         return self._original("read the config").get_config()
