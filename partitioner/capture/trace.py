@@ -164,7 +164,8 @@ def _untraceable(model: keras.Model, kind: StepKind, error: Exception, targets: 
     where = f"{shown(frames[-1].filename)}:{frames[-1].lineno} ({frames[-1].name})" if frames else None
     text = _COLOUR.sub("", str(error))
     reason = [line for line in text.strip().splitlines() if line.strip()][:6]
-    given = [f"{spec.dtype.name} {spec.shape}".replace("None", "batch") for spec in tf.nest.flatten(targets or ())]
+    specs = [spec for spec in tf.nest.flatten(targets) if spec is not None]
+    given = [f"{spec.dtype.name} {spec.shape}".replace("None", "batch") for spec in specs]
     notes = [f"the loss was given targets of {', '.join(given)}"] if given else []
     ways_out = "check input shapes, dtypes and the loss, or try --inference"
     if given:

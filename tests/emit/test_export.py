@@ -158,9 +158,8 @@ def test_models_with_random_state_loops_and_many_outputs_come_back(name: str, tm
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_an_efficient_net_is_written(tmp_path: Path) -> None:
-    """As EfficientNetV2 has it: TensorFlow traces custom gradients when it saves, and failed at what those of a swish
-    capture; and its modules must have names that are identifiers, which models need not."""
+def test_a_swish_and_a_name_that_is_no_identifier_are_written(tmp_path: Path) -> None:
+    """EfficientNetV2 has both. TensorFlow failed at what a swish's gradient captures, and wants modules' names so."""
     keras.utils.set_random_seed(0)
     inputs = keras.Input((models.WIDTH,))
     x = keras.layers.Dense(16, activation="silu")(inputs)
