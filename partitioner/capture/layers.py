@@ -17,6 +17,8 @@ import tensorflow as tf
 from partitioner.ir.op_graph import Layer
 
 _patching = threading.RLock()
+# Layers of Keras that run what they are given.
+_RUN_OTHER_CODE = ("FlaxLayer", "JaxLayer", "Lambda", "TFSMLayer", "TorchModuleWrapper")
 
 
 class LayerRecorder:
@@ -90,7 +92,14 @@ def _describe(path: str, layer: Any, result: Any) -> Layer:
         class_name=type(layer).__name__,
         output_shape=", ".join(shapes),
         is_container=any(True for _ in sublayers),
+        keeps_rows_apart=_keeps_rows_apart(layer),
     )
+
+
+def _keeps_rows_apart(layer: Any) -> bool:
+    kind = type(layer)
+    is_layer_of_keras = isinstance(layer, keras.layers.Layer) and kind.__module__.partition(".")[0] == "keras"
+    return is_layer_of_keras and kind.__name__ not in _RUN_OTHER_CODE
 
 
 def _shape_text(value: Any) -> str:

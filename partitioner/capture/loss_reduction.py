@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from partitioner.capture.piece import piece_function
 from partitioner.ir.graph_def import producer
 from partitioner.ir.op_graph import OpGraph, Phase
 from partitioner.ir.step import CapturedStep, LossReduction
@@ -144,7 +145,7 @@ def _loss_of_parts(step: CapturedStep, piece: _LossPiece) -> list[_Parts]:
             values = [*(value[start:end] for value in by_row), *shared]
             names = (*piece.by_row, *piece.shared)
             typed = [tf.constant(v, step.graph.tensor[n].spec.dtype) for v, n in zip(values, names, strict=True)]
-            return float(tf.reduce_sum(run(*typed)))
+            return float(tf.reduce_sum(run(*typed)[0]))
 
         for first, second in _SPLITS:
             losses = (loss(0, first), loss(first, _ROWS))
@@ -154,28 +155,10 @@ def _loss_of_parts(step: CapturedStep, piece: _LossPiece) -> list[_Parts]:
 
 def _loss_function(step: CapturedStep, piece: _LossPiece) -> Any:
     """The loss as a function of the values by row, any number of rows of them, and the shared values."""
-    graph_def = type(step.graph_def)()
-    graph_def.versions.CopyFrom(step.graph_def.versions)
-    graph_def.library.CopyFrom(step.graph_def.library)
-    for node in step.graph_def.node:
-        if node.name in piece.ops and node.name not in step.captures:
-            new = graph_def.node.add()
-            new.CopyFrom(node)
-            del new.input[:]
-            new.input.extend(reference for reference in node.input if not reference.startswith("^"))
-    used = {producer(reference) for node in graph_def.node for reference in node.input}
     specs = {name: step.graph.tensor[name].spec for name in (*piece.by_row, *piece.shared)}
-    signature = [tf.TensorSpec([None, *specs[name].shape[1:]], specs[name].dtype) for name in piece.by_row]
-    signature += [tf.TensorSpec(specs[name].shape, specs[name].dtype) for name in piece.shared]
-
-    def run(*arguments: Any) -> Any:
-        graph = tf.compat.v1.get_default_graph()
-        replaced = dict(zip(specs, arguments, strict=True))
-        replaced |= {f"{n}:0": graph.capture(external) for n, external in step.captures.items() if n in used}
-        (loss,) = tf.graph_util.import_graph_def(graph_def, replaced, [step.outputs["loss"]], name="")
-        return loss
-
-    return tf.function(run, autograph=False, input_signature=signature).get_concrete_function()
+    given = {name: tf.TensorSpec([None, *specs[name].shape[1:]], specs[name].dtype) for name in piece.by_row}
+    given |= {name: tf.TensorSpec(specs[name].shape, specs[name].dtype) for name in piece.shared}
+    return piece_function(step, piece.ops, given, [step.outputs["loss"]])
 
 
 def _compared_with(graph: Any) -> list[float]:

@@ -19,6 +19,7 @@ from partitioner.capture.kernels import is_host_only
 from partitioner.capture.loops import drop_idle_sums, only_reads, pass_on_idle_variables
 from partitioner.capture.loss_reduction import loss_reduction
 from partitioner.capture.objective import TrainingObjective
+from partitioner.capture.row_mixing import row_mixing
 from partitioner.capture.shapes import settle_shapes
 from partitioner.capture.trace import Trace, trace_step
 from partitioner.ir.graph_def import in_run_order, producer, prune, tensor_name
@@ -113,6 +114,11 @@ def capture_step(
         seed=trace.seed.name if trace.seed is not None and trace.seed.op.name in live else "",
         fixed_batch=fixed_batch(trace),
     )
+    if not step.fixed_batch:
+        tensors = trace.graph.get_tensor_by_name
+        mixing = row_mixing(step, lambda name: tensors(name).shape)
+        mixed = replace(step.graph, mixing_layer=mixing.layer)
+        step = replace(step, graph=mixed, fixed_batch=mixing.uncuttable)
     if objective is None:
         return step
     reduction, note = loss_reduction(step, objective.loss_name)

@@ -49,6 +49,9 @@ class Tensor:
         return self.spec.size_bytes
 
 
+_DRAWS = ("Random", "TruncatedNormal", "Multinomial")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
     """One op of the step.
@@ -87,6 +90,11 @@ class Op:
     stateful: bool = False
 
     @property
+    def draws(self) -> bool:
+        """Whether it draws random numbers."""
+        return any(part in self.type for part in _DRAWS)
+
+    @property
     def title(self) -> str:
         """What people know it by: its layer, else the variable it takes, else its own name."""
         return self.layer or next(iter(self.variables), self.name)
@@ -110,12 +118,17 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """A Keras layer as people know it: for reports and pictures, never for costs."""
+    """A Keras layer as people know it: for reports and pictures, never for costs.
+
+    `keeps_rows_apart` tells that Keras' own code computes each row of a batch by itself, but for statistics that it
+    keeps.
+    """
 
     path: str
     class_name: str
     output_shape: str = ""
     is_container: bool = False
+    keeps_rows_apart: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +144,8 @@ class OpGraph:
         passed_on: For outputs of loops that no trip changes, the input that they are; for lists of which items are
             replaced one by one, the input that they take the place of.
         assumed_trips: By loop whose number of trips depends on values, the number that was assumed.
+        mixing_layer: Title of the first layer whose results for a row of the batch depend on other rows, other than by
+            statistics that it keeps; empty if there is none.
 
     Raises:
         ValueError: Listing every violation, when names repeat, a reference is unknown or the order is not
@@ -150,6 +165,7 @@ class OpGraph:
     runs: dict[str, tuple[FunctionRun, ...]] = field(default_factory=dict)
     passed_on: dict[str, str] = field(default_factory=dict)
     assumed_trips: dict[str, int] = field(default_factory=dict)
+    mixing_layer: str = ""
 
     def __post_init__(self) -> None:
         problems = list(_violations(self))

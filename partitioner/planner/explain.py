@@ -127,14 +127,15 @@ class _Packing:
         coarsening = self._coarsened(requirements)
         sizes = lasting_item_bytes(self._costed, coarsening)
         bound = [item for item, places in enumerate(coarsening.allowed) if places <= set(limited) and sizes[item]]
-        names = shown(list(dict.fromkeys(coarsening.names[item] for item in bound)))
+        total = sum(sizes[item] for item in bound)
+        names = shown(list(dict.fromkeys(coarsening.names[item] for item in bound if sizes[item] > total / 1000)))
         room = sum(self._devices[device].memory_bytes for device in limited)
         places = ", ".join(short_name(self._devices[device].name) for device in limited)
         why = f" ({', '.join(one.text for one in requirements)})" if requirements else ""
-        held = format_bytes(sum(sizes[item] for item in bound))
         return _Conflict(
             requirements=requirements,
-            note=f"conflict: {names} keep {held} and may be on {places} only{why}: {format_bytes(room)} in all",
+            note=f"conflict: {names} keep {format_bytes(total)} and may be on {places} only{why}: "
+            f"{format_bytes(room)} in all",
         )
 
     def fewest_more_devices(self) -> float:

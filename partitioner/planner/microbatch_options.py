@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from partitioner.errors import UsageError
-from partitioner.ir.step import CapturedStep, StepKind
+from partitioner.ir.step import CapturedStep
 from partitioner.planner.microbatches import PREFERENCE
 from partitioner.stages.coupling import batch_coupling, one_pass_at_a_time
 from partitioner.stages.schedules import ScheduleKind
@@ -34,7 +34,7 @@ def allowed_counts(step: CapturedStep, asked: int | str) -> tuple[int, ...]:
     """
     rows = step.graph.batch_size
     if asked == "auto":
-        if uncuttable(step) or _coupled(step):
+        if uncuttable(step) or batch_coupling(step.graph):
             return (1,)
         return tuple(2**n for n in range(_MOST_MICROBATCHES.bit_length()) if 2**n <= rows)
     if not isinstance(asked, int) or asked < 1:
@@ -80,7 +80,7 @@ def microbatch_notes(
     step: CapturedStep, num_microbatches: int, asked: int | str, *, num_replicas: int = 1
 ) -> tuple[str, ...]:
     """What a reader of the plan should know: what microbatches and replicas change here, or why there are none."""
-    coupled = _coupled(step)
+    coupled = batch_coupling(step.graph)
     if num_replicas > 1:
         return tuple(f"unlike on one device, {sentence}" for sentence in batch_coupling(step.graph, replicas=True))
     if num_microbatches > 1:
@@ -102,7 +102,3 @@ def microbatch_notes(
 def uncuttable(step: CapturedStep) -> str:
     """Why the batch of a step cannot be cut; empty if it can."""
     return step.uncuttable or one_pass_at_a_time(step.graph)
-
-
-def _coupled(step: CapturedStep) -> tuple[str, ...]:
-    return batch_coupling(step.graph) if step.kind is StepKind.TRAIN else ()

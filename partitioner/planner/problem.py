@@ -89,6 +89,16 @@ def lasting_item_bytes(costed: CostedGraph, coarsening: Coarsening) -> list[int]
     return [sum(kinds) for kinds in zip(variables, gradients, strict=True)]
 
 
+def variable_item_bytes(costed: CostedGraph, coarsening: Coarsening) -> list[int]:
+    """Bytes of each item's variables, unrounded: what it keeps at the least, however it is run."""
+    found = [0] * len(coarsening.items)
+    home_op = Buffers(costed).home_op
+    for variable in costed.graph.variables:
+        if variable.name in home_op:
+            found[coarsening.item_of[home_op[variable.name]]] += variable.size_bytes
+    return found
+
+
 def _bytes_by_kind(costed: CostedGraph, coarsening: Coarsening) -> tuple[list[int], list[int], list[int]]:
     """Bytes of variables, of what is saved for the backward pass, and of gradients, by item."""
     graph, buffers = costed.graph, Buffers(costed)

@@ -18,14 +18,14 @@ from partitioner.ir.problem import PlacementProblem
 from partitioner.ir.requirements import Rule
 from partitioner.planner import baselines
 from partitioner.planner.coarsen import coarsen
-from partitioner.planner.conflicts import refuse_contradictions, shown
+from partitioner.planner.conflicts import overfull, refuse_contradictions, shown
 from partitioner.planner.deadline import Deadline
 from partitioner.planner.found import Found
 from partitioner.planner.judge import Assignment, Judge, Judged
 from partitioner.planner.microbatches import Microbatching, Way
 from partitioner.planner.need import Need, OutOfMemoryError
 from partitioner.planner.polish import polish
-from partitioner.planner.problem import adjacent_items, item_bytes, placement_problem
+from partitioner.planner.problem import adjacent_items, item_bytes, placement_problem, variable_item_bytes
 from partitioner.planner.solve.client import SolveResult, solve
 from partitioner.planner.stage_judge import StageJudge
 from partitioner.planner.ways import Ways
@@ -123,6 +123,8 @@ class _Search:
                 f"the model has {num_items} parts that can be placed, fewer than {len(self.devices)} devices",
                 help=f"give at most {num_items} devices",
             )
+        if self._is_too_large():
+            raise self._out_of_memory()
         compared = self._compared()
         if self.ways.are_needed(self._eligible()):
             self.plain_deadline = self.deadline.at_share(_SHARE_AS_ONE_GRAPH)
@@ -417,6 +419,16 @@ class _Search:
                 f"no placement that fits was found within {self.time_limit_seconds:g} s",
                 help=f"--time-limit {2 * self.time_limit_seconds:g}",
             )
+        return self._out_of_memory(self.ways.way_out)
+
+    def _is_too_large(self) -> bool:
+        """Whether the variables alone have no room, whatever is placed where and run how."""
+        sizes = variable_item_bytes(self.costed, self.coarsening)
+        room = [placed.memory_bytes for placed in self.devices]
+        return overfull(sizes, self.coarsening.allowed, room) is not None
+
+    def _out_of_memory(self, *ways_out: Callable[[], str]) -> OutOfMemoryError:
+        """What to say of bytes needed and had, with what each of `ways_out` finds to help."""
         if not self.advises:
             return OutOfMemoryError("no placement fits")
         for assignment in self._baselines().values():  # of replicas, none is known yet
@@ -428,10 +440,10 @@ class _Search:
             coarsening=self.coarsening,
             attempts=[self.judge.placement(judged.assignment) for judged in closest],
         )
-        ways_out = [self.ways.way_out()]
+        found = [way_out() for way_out in ways_out]
         if self.strategy is not Strategy.AUTO and any(judged.fits for judged in self.judge.known.values()):
-            ways_out.append("--strategy auto")
-        return need.error(alternative=", or ".join(filter(None, ways_out)))
+            found.append("--strategy auto")
+        return need.error(alternative=", or ".join(filter(None, found)))
 
 
 def _in_stages(way: Way) -> dict[str, Any]:

@@ -9,41 +9,48 @@ from partitioner.ir.op_graph import Op, OpGraph, Phase
 
 @dataclass(frozen=True, slots=True)
 class _Sentences:
-    """What becomes of statistics, random numbers and other state of a layer when the batch is cut."""
+    """What becomes of statistics, random numbers, other state and mixed rows of a layer when the batch is cut."""
 
     statistics: str
     random: str
     state: str
+    mixing: str
 
 
 _MICROBATCHES = _Sentences(
     "{layer} normalises each microbatch by itself and updates its moving averages once per microbatch",
     "{layer} draws anew for each microbatch",
     "{layer} updates its variables once per microbatch",
+    "{layer} brings together the rows of a microbatch only",
 )
 _REPLICAS = _Sentences(
     "{layer} normalises each microbatch of each replica by itself, and its moving averages end as the replicas' mean",
     "{layer} draws other random numbers in each replica",
     "{layer} keeps the mean over replicas of its variables, or of whole numbers those of the first",
+    "{layer} brings together the rows of a microbatch of one replica only",
 )
 
 _WRITES = ("Assign", "ResourceScatter")
-_DRAWS = ("Random", "TruncatedNormal", "Multinomial")
 
 
 def batch_coupling(graph: OpGraph, *, replicas: bool = False) -> tuple[str, ...]:
-    """A sentence per layer whose results in training depend on how the batch is cut, in graph order.
+    """A sentence per layer whose results depend on how the batch is cut, in graph order; last the one that mixes rows.
 
-    Such a layer writes variables in its forward pass or draws from a random state that TensorFlow keeps. What it writes
-    tells the kinds apart: statistics depend on the step's arguments; the state of a random generator does not, and is
-    made of integers. Metrics belong to no layer and do not count. With `replicas` the sentences tell of these.
+    In training, such a layer writes variables in its forward pass or draws from a random state that TensorFlow keeps.
+    What it writes tells the kinds apart: statistics depend on the step's arguments; the state of a random generator
+    does not, and is made of integers. Metrics belong to no layer and do not count. With `replicas` the sentences tell
+    of these.
     """
-    if not graph.training:
-        return ()
-    by_row = _depending_on_arguments(graph)
     say = _REPLICAS if replicas else _MICROBATCHES
-    found = (_sentence(graph, op, by_row, say) for op in graph.ops if op.phase is Phase.FORWARD and op.layer)
-    return tuple(dict.fromkeys(sentence for sentence in found if sentence))
+    found: dict[str, str] = {}
+    if graph.training:
+        by_row = _depending_on_arguments(graph)
+        for op in graph.ops:
+            if op.phase is Phase.FORWARD and op.layer and (sentence := _sentence(graph, op, by_row, say)):
+                found.setdefault(sentence, op.layer)
+    if graph.mixing_layer and graph.mixing_layer not in found.values():
+        found[say.mixing.format(layer=graph.mixing_layer)] = graph.mixing_layer
+    return tuple(found)
 
 
 def one_pass_at_a_time(graph: OpGraph) -> str:
@@ -73,7 +80,7 @@ def random_states(graph: OpGraph) -> frozenset[str]:
         sources = [read.get(name, frozenset()) for name in op.inputs]
         known = states.intersection(op.variables).union(*sources)
         read |= dict.fromkeys(op.outputs, frozenset(known))
-        if any(part in op.type for part in _DRAWS):
+        if op.draws:
             found |= known
     return frozenset(found)
 
@@ -84,7 +91,7 @@ def _sentence(graph: OpGraph, op: Op, by_row: frozenset[str], say: _Sentences) -
             return say.statistics.format(layer=op.layer)
         integers = all("int" in graph.variable[name].spec.dtype for name in op.variables)
         return (say.random if integers else say.state).format(layer=op.layer)
-    if op.stateful and any(part in op.type for part in _DRAWS):
+    if op.stateful and op.draws:
         return say.random.format(layer=op.layer)
     return ""
 

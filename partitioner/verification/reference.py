@@ -40,14 +40,14 @@ def restored(variables: Sequence[Any]) -> Iterator[Callable[[], None]]:
         restore()
 
 
-def nudged(restore: Callable[[], None], variables: Sequence[Any]) -> Callable[[], None]:
-    """`restore`, and then every float of `variables` one unit in the last place larger."""
+def nudged(restore: Callable[[], None], variables: Sequence[Any], towards: float = np.inf) -> Callable[[], None]:
+    """`restore`, and then every float of `variables` one unit in the last place nearer to `towards`."""
 
     def restore_and_nudge() -> None:
         restore()
         for variable in variables:
             value = variable.numpy()
-            variable.assign(np.nextafter(value, np.full_like(value, np.inf)))
+            variable.assign(np.nextafter(value, np.full_like(value, towards)))
 
     return restore_and_nudge
 
@@ -132,6 +132,22 @@ def reference_functions(
         return loss
 
     return gradients, train
+
+
+def outputs_function(model: keras.Model, x_specs: Any, *, num_parts: int = 1) -> Any:
+    """`outputs(x)` of the unplaced model in inference; of so many parts of the batch, one after the other."""
+
+    def of_part(x: Any) -> Any:
+        return model(x, training=False) if model._call_has_training_arg else model(x)
+
+    @tf.function(autograph=False, input_signature=[x_specs])
+    def outputs(x: Any) -> Any:
+        if num_parts == 1:
+            return of_part(x)
+        found = map(of_part, _parts(x, num_parts)[0])
+        return tf.nest.map_structure(lambda *rows: tf.concat(rows, axis=0), *found)
+
+    return outputs
 
 
 def _parts(batch: Any, count: int) -> tuple[list[Any], list[Any]]:

@@ -10,6 +10,7 @@ from graphs import chain, microbatching, pinned, pipeline, topology
 from partitioner.errors import TimeLimitError
 from partitioner.ir.plan import Strategy
 from partitioner.planner.deadline import Deadline
+from partitioner.planner.need import OutOfMemoryError
 from partitioner.planner.search import search
 
 MIB = 2**20
@@ -45,6 +46,15 @@ def test_a_search_without_time_says_that_it_found_nothing_in_time() -> None:
     )
     with pytest.raises(TimeLimitError, match="no placement that fits was found within 60 s"):
         search(costed, strategy=Strategy.AUTO, deadline=Deadline(time.monotonic()))
+
+
+@pytest.mark.parametrize("sizes", [[300, 300, 300, 300], [10, 600, 10, 10]], ids=["all", "one"])
+def test_a_search_without_time_knows_that_variables_have_no_room(sizes: list[int]) -> None:
+    """Bug: a short time limit only said that nothing was found in time, though nothing could ever fit."""
+    costed = chain([1.0] * 4, [4] * 4, [size * MIB for size in sizes]).costed(topology(2, memory_bytes=520 * MIB))
+    choices = microbatching(costed, 4)
+    with pytest.raises(OutOfMemoryError, match="the model does not fit on the given devices"):
+        search(costed, strategy=Strategy.AUTO, microbatching=choices, deadline=Deadline(time.monotonic()))
 
 
 def test_a_search_without_time_keeps_to_pins() -> None:
