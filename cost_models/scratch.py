@@ -20,6 +20,7 @@ _THREAD_BYTES = 256 << 10
 # What these multiply in 16 bits is converted to float32, and so is the product before it is converted back.
 _PRODUCTS = frozenset(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul"))
 _CONVERTED = frozenset(("bfloat16", "float16"))
+_CONVERTED_BESIDE_ONEDNN = frozenset(("float16",))
 _FLOAT32_BYTES = 4
 
 
@@ -55,22 +56,27 @@ def _held_bytes(run: FunctionRun, device_type: str, kernels: Kernels) -> int:
 def _kernel_bytes(op: OpSpec, kernels: Kernels) -> int:
     if op.type == "Conv2DBackpropFilter" and (dense := _dense_filter_bytes(op)):
         return dense
+    if op.type in _PRODUCTS and (converted := _converted_bytes(op, kernels)):
+        return converted
     if kernels.onednn:
         return _ONEDNN_BYTES if op.type in _ONEDNN_OPS else 0
     if op.type == "Conv2DBackpropFilter":
         return _columns_bytes(op.outputs[0], op.inputs[2])
     if op.type == "Conv2DBackpropInput":
         return _columns_bytes(op.inputs[1], op.inputs[2], threads=kernels.intra_op_threads)
-    return _converted_bytes(op) if op.type in _PRODUCTS else 0
+    return 0
 
 
-def _converted_bytes(op: OpSpec) -> int:
+def _converted_bytes(op: OpSpec, kernels: Kernels) -> int:
     """Copies in float32 of both factors of a product in 16 bits, and of what comes out.
 
-    Source: matmul_op_impl.h of TensorFlow (BaseBatchMatMulOp).
+    oneDNN's kernels multiply bfloat16 themselves. Of float16 they are taken to leave it to TensorFlow's own, as they do
+    wherever the processor has no AVX512-FP16.
+
+    Source: matmul_op_impl.h of TensorFlow (BaseBatchMatMulOp); mkl_util.h (IsDataTypeSupportedByOneDNNOnThisCPU).
     """
     tensors = (*op.inputs, *op.outputs)
-    if any(tensor.dtype not in _CONVERTED for tensor in tensors):
+    if any(tensor.dtype not in (_CONVERTED_BESIDE_ONEDNN if kernels.onednn else _CONVERTED) for tensor in tensors):
         return 0
     return sum(tensor.num_elements * _FLOAT32_BYTES for tensor in tensors)
 

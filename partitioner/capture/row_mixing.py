@@ -18,8 +18,9 @@ from partitioner.capture.piece import piece_function
 from partitioner.ir.op_graph import Op, OpGraph, Phase
 from partitioner.ir.step import CapturedStep
 
-_ROWS = 4
-_SPLITS = ((2, 2), (1, 3))
+_ROWS = 6
+# No part of one row: what removes every axis of size one would remove that of the rows.
+_SPLITS = ((3, 3), (2, 4))
 _DRAWS = 3
 # Of the largest value: sums of other lengths round differently, and 16 bits have three digits or less.
 _TOLERANCE = {"float16": 0.05, "bfloat16": 0.05}
@@ -42,7 +43,7 @@ class RowMixing:
 def row_mixing(step: CapturedStep, static_shape: Callable[[str], Any]) -> RowMixing:
     """Whether the outputs for a row depend on other rows, other than by statistics that a layer of Keras keeps.
 
-    The ops that people's own layers add to the forward pass run on CPU:0 on 4 rows of random values, and on 1 to 3 of
+    The ops that people's own layers add to the forward pass run on CPU:0 on 6 rows of random values, and on 2 to 4 of
     them, without side effects and with the random numbers that they draw given; what they read of variables is real.
     What cannot be run so is taken to compute every row by itself.
 
@@ -53,11 +54,8 @@ def row_mixing(step: CapturedStep, static_shape: Callable[[str], Any]) -> RowMix
     piece = _piece(step, static_shape)
     if not piece.results:
         return RowMixing()
-    try:
-        with tf.device("CPU:0"):
-            return _found(step, piece)
-    except (tf.errors.OpError, ValueError, TypeError):
-        return RowMixing()
+    with tf.device("CPU:0"):
+        return _found(step, piece)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +86,7 @@ class _Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Piece:
-    """Ops of people's own layers, what they are given and what they make for others, by name of the tensor."""
+    """Ops of people's own layers, what they are given and what each layer makes for others, by name of the tensor."""
 
     ops: frozenset[str]
     given: Mapping[str, _Given]
@@ -115,12 +113,15 @@ def _piece(step: CapturedStep, static_shape: Callable[[str], Any]) -> _Piece:
             else:
                 given[name] = one
     by_row = {name for name, one in given.items() if one.axis is not None}
-    readers = {name for op in needed if op.name not in inside for name in op.inputs}
+    readers: dict[str, set[str]] = {}
+    for op in needed:
+        for name in op.inputs:
+            readers.setdefault(name, set()).add(op.layer if op.name in inside else "")
     results = []
     for op in needed:
         if op.name in inside and by_row.intersection(op.inputs):
             by_row.update(op.outputs)
-            results += [name for name in op.outputs if name in readers or name in outputs]
+            results += [name for name in op.outputs if name in outputs or readers.get(name, set()) - {op.layer}]
     numbers = [name for name in results if (kind := tf.as_dtype(graph.tensor[name].spec.dtype)) and _is_number(kind)]
     return _Piece(ops=frozenset(inside), given=given, results=tuple(numbers))
 
@@ -147,7 +148,9 @@ def _given(step: CapturedStep, name: str, static: Any) -> _Given:
     sizes = static.as_list() if is_known else [None] * len(spec.shape)
     axis = next((axis for axis, size in enumerate(sizes) if size is None), None)
     per_row = 1 if axis is None else max(1, spec.shape[axis] // step.graph.batch_size)
-    return _Given(dtype=tf.as_dtype(spec.dtype), static=sizes if is_known else None, sizes=spec.shape, axis=axis, per_row=per_row)
+    return _Given(
+        dtype=tf.as_dtype(spec.dtype), static=sizes if is_known else None, sizes=spec.shape, axis=axis, per_row=per_row
+    )
 
 
 def _is_number(dtype: Any) -> bool:
@@ -155,35 +158,40 @@ def _is_number(dtype: Any) -> bool:
 
 
 def _found(step: CapturedStep, piece: _Piece) -> RowMixing:
-    run = piece_function(
-        step,
-        piece.ops,
-        {name: tf.TensorSpec(one.static, one.dtype) for name, one in piece.given.items()},
-        piece.results,
-    )
+    specs = {name: tf.TensorSpec(one.static, one.dtype) for name, one in piece.given.items()}
     outputs = tf.nest.flatten(step.outputs["y_pred"])
     layer = ""
-    for draw in range(_DRAWS):
-        generator = np.random.default_rng(draw)
-        values = {name: one.values(generator, draw) for name, one in piece.given.items()}
-
-        def on(start: int, end: int, values: Mapping[str, np.ndarray] = values) -> list[np.ndarray]:
-            return [
-                _array(found) for found in run(*(one.part(values[n], start, end) for n, one in piece.given.items()))
-            ]
-
-        whole = on(0, _ROWS)
+    try:
+        run = piece_function(step, piece.ops, specs, piece.results)
+        given = [_values(piece, draw) for draw in range(_DRAWS)]
+        wholes = [run(*_part(piece, values, 0, _ROWS)) for values in given]
+    except (tf.errors.OpError, ValueError, TypeError):
+        return RowMixing()
+    for values, whole in zip(given, wholes, strict=True):
         for first, _ in _SPLITS:
-            parts = zip(on(0, first), on(first, _ROWS), strict=True)
-            for name, one, two in zip(piece.results, whole, parts, strict=True):
+            try:
+                parts = [run(*_part(piece, values, *rows)) for rows in ((0, first), (first, _ROWS))]
+            except tf.errors.OpError as error:
+                reason = str(error.message).strip().partition("\n")[0]
+                return RowMixing(uncuttable=f"the model ran on {_ROWS} rows, but not on {first} of them: {reason}")
+            for name, one, *two in zip(piece.results, whole, *parts, strict=True):
                 title = step.graph.op[step.graph.tensor[name].producer].title
-                if (together := _together(one, two)) is None and name in outputs:
+                together = _together(_array(one), [_array(part) for part in two])
+                if together is None and name in outputs:
                     reason = f"the output of {title!r} for a part of the batch is no part of what it is for the whole"
                     return RowMixing(layer=layer or title, uncuttable=reason)
-                dtype = step.graph.tensor[name].spec.dtype
-                if together is None or not all(_is_same(one, other, dtype) for other in together):
+                if together is None or not all(_is_same(_array(one), other, one.dtype.name) for other in together):
                     layer = layer or title
     return RowMixing(layer=layer)
+
+
+def _values(piece: _Piece, draw: int) -> list[np.ndarray]:
+    generator = np.random.default_rng(draw)
+    return [one.values(generator, draw) for one in piece.given.values()]
+
+
+def _part(piece: _Piece, values: Sequence[np.ndarray], start: int, end: int) -> list[Any]:
+    return [one.part(value, start, end) for one, value in zip(piece.given.values(), values, strict=True)]
 
 
 def _array(tensor: Any) -> np.ndarray:

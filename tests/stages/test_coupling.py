@@ -82,6 +82,19 @@ def test_only_draws_from_a_kept_state_are_random() -> None:
     assert batch_coupling(graph(fixed)) == ()
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_a_layer_that_mixes_rows_is_told_in_training_and_in_inference(training: bool) -> None:
+    mixing = replace(graph(mix("x:0"), training=training), mixing_layer="pairs")
+    assert batch_coupling(mixing) == ("pairs brings together the rows of a microbatch only",)
+    assert batch_coupling(mixing, replicas=True) == (
+        "pairs brings together the rows of a microbatch of one replica only",
+    )
+
+
+def test_a_layer_that_mixes_rows_and_keeps_statistics_of_them_is_told_once() -> None:
+    assert batch_coupling(replace(graph(mix("x:0"), WRITE), mixing_layer="one")) == (AVERAGES,)
+
+
 def test_layers_of_keras() -> None:
     inputs = keras.Input((6, 6, 2))
     x = layers.BatchNormalization(name="average")(inputs)
