@@ -257,9 +257,10 @@ class Verification:
     """What running the placed model beside the unplaced one showed.
 
     `*_max_abs_diff` are absolute; `*_max_rel_diff` are norms of differences over the norm of the tensor;
-    `control_*` is the unplaced model against itself with the rows of the batch reversed. `ran_on` maps
-    planned devices to those that ran. `differing_copies` are the variables that did not have the same bits in all
-    replicas. `passed`: nothing is misplaced, no copy differs and no relative difference exceeds `tolerance`.
+    `control_*` is the unplaced model against itself with the rows of the batch reversed or every weight off by one
+    unit in the last place, the largest where several were run. `ran_on` maps planned devices to those that ran.
+    `differing_copies` are the variables that did not have the same bits in all replicas. `passed`: nothing is
+    misplaced, no copy differs, and no relative difference exceeds both `tolerance` and what the controls explain.
     """
 
     outputs_max_abs_diff: float
