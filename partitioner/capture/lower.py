@@ -86,6 +86,7 @@ def capture_step(
         specs=settled.specs,
         variables={name: variable for name, variable in variables.items() if name in live},
         names=names,
+        tables={name for name, external in captures.items() if external.dtype == tf.resource and name not in variables},
         optimizer=objective.optimizer if objective else None,
         gradients=outputs.get("gradients", []),
     )
@@ -204,6 +205,7 @@ def _op_graph(
     specs: Mapping[str, TensorSpec],
     variables: Mapping[str, Any],
     names: Mapping[str, str],
+    tables: Container[str],
     optimizer: Any,
     gradients: Iterable[Any],
 ) -> dict[str, Any]:
@@ -250,6 +252,7 @@ def _op_graph(
             host_only=is_host_only(node),
             differentiates=op.differentiates if op.differentiates in live else "",
             stateful=stateful[op.type],
+            takes_table=any(producer(reference) in tables for reference in node.input),
         )
         for op, node in zip(raw, nodes, strict=True)
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from partitioner.errors import ModelError
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class _ModelFileLoader(SourceFileLoader):
@@ -97,12 +100,18 @@ def failure(error: BaseException, path: Path, doing: str, command: str) -> Model
             notes=notes,
             help='put the script part under `if __name__ == "__main__":` and keep the model outside it',
         )
-    text = str(error).strip().splitlines() or ["(no message)"]
-    notes += [f"{type(error).__name__}: {text[0]}", *text[1:12]]
+    notes += told(error)
     help = f"the whole traceback: {command}"
     if isinstance(error, ModuleNotFoundError) and error.name:
         help = f"install it, e.g. pip install {error.name.partition('.')[0]}, or put it beside {shown(path)}"
     return ModelError(f"{doing} raised {type(error).__name__}", where=where, notes=notes, help=help)
+
+
+def told(error: BaseException, num_lines: int = 12) -> list[str]:
+    """`ValueError: what it says`, at most so many lines, without blank ones and the colours that Keras writes."""
+    text = _COLOUR.sub("", str(error)).strip() or "(no message)"
+    first, *others = [line for line in text.splitlines() if line.strip()]
+    return [f"{type(error).__name__}: {first}", *others[: num_lines - 1]]
 
 
 def binding_line(path: Path, name: str) -> int | None:

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from partitioner.capture.discover import find_model, place_of
-from partitioner.capture.module_file import import_file, shown, typed
+from partitioner.capture.module_file import import_file, shown, told, typed
 from partitioner.capture.refusal import refusal
 from partitioner.errors import ModelError
 
@@ -106,11 +106,10 @@ def _load_keras(source: str, path: Path, name: str | None) -> LoadedModel:
         model = keras.models.load_model(path)
     except Exception as error:
         loader = typed(path.with_suffix(".py"))
-        text = str(error).strip().splitlines() or ["(no message)"]
         raise ModelError(
             f"{shown(path)} cannot be loaded by keras.models.load_model",
             where=shown(path),
-            notes=[f"{type(error).__name__}: {text[0]}", *text[1:12]],
+            notes=told(error),
             help="custom classes or Lambda layers? write a file that imports their code and says"
             f" `model = keras.models.load_model({path.name!r}, ...)`, then: partition {loader}",
         ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sysconfig
 import traceback
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from partitioner.capture.layers import LayerRecorder
-from partitioner.capture.module_file import shown
+from partitioner.capture.module_file import shown, told
 from partitioner.capture.objective import TrainingObjective
 from partitioner.capture.predicate import predicated_writes
 from partitioner.errors import ModelError, PartitionError
@@ -21,8 +20,6 @@ from partitioner.ir.op_graph import Layer
 from partitioner.ir.step import StepKind
 
 _NOT_THE_USERS = (Path(__file__).parents[1], Path(sysconfig.get_path("stdlib")))
-
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Keras sets parts of its messages in bold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,8 +159,6 @@ def _untraceable(model: keras.Model, kind: StepKind, error: Exception, targets: 
     """What TensorFlow says; `targets` are the specs of what the loss was given, if that is where it failed."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_user_code(f.filename)]
     where = f"{shown(frames[-1].filename)}:{frames[-1].lineno} ({frames[-1].name})" if frames else None
-    text = _COLOUR.sub("", str(error))
-    reason = [line for line in text.strip().splitlines() if line.strip()][:6]
     specs = [spec for spec in tf.nest.flatten(targets) if spec is not None]
     given = [f"{spec.dtype.name} {spec.shape}".replace("None", "batch") for spec in specs]
     notes = [f"the loss was given targets of {', '.join(given)}"] if given else []
@@ -173,7 +168,7 @@ def _untraceable(model: keras.Model, kind: StepKind, error: Exception, targets: 
     return ModelError(
         f"TensorFlow cannot trace the {kind.value} step of model {model.name!r}",
         where=where,
-        notes=[f"{type(error).__name__}: {reason[0] if reason else '(no message)'}", *reason[1:], *notes],
+        notes=[*told(error, 6), *notes],
         help=f"the model must run under tf.function: {ways_out}",
     )
 

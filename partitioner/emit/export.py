@@ -72,8 +72,9 @@ def export_saved_model(placed: Any, path: str | Path) -> None:
         else:
             root.train_step = _with_targets(function, specs)
         kinds.append(kind)
-    # What TensorFlow must find: variables outside Keras' lists (random state), and those of other replicas.
+    # What TensorFlow must find: variables outside Keras' lists (random state), those of other replicas, and tables.
     root.copies = [list(copies) for copies in placed.program.copies().values()]
+    root.resources = placed.resources_of_model
     options = tf.saved_model.SaveOptions(
         experimental_variable_policy=tf.saved_model.experimental.VariablePolicy.SAVE_VARIABLE_DEVICES,
         experimental_io_device=HOST,  # a worker would write to its own disk

@@ -109,7 +109,8 @@ def load_placed(path: Path) -> PlacedModel:
         _keras_variable(whole.get(id(held), held), saved.path, saved.trainable)
         for held, saved in zip(root.model_variables, extra.variables, strict=True)
     ]
-    placed = PlacedModel(SavedProgram(root, extra), model=None, name=extra.name, variables=variables)
+    program = SavedProgram(root, extra)
+    placed = PlacedModel(program, model=None, name=extra.name, variables=variables, resources=root.resources)
     if extra.optimizer is not None:
         _compile(placed, extra, [whole.get(id(held), held) for held in root.optimizer_variables])
     return placed

@@ -32,6 +32,7 @@ class PlacedModel(keras.Model):
         name: Name of the model.
         plan: The plan it runs, if known.
         variables: The model's variables, when there is no Keras model to hold them.
+        resources: What else it holds of TensorFlow's (lookup tables), then.
     """
 
     is_placed = True
@@ -44,12 +45,14 @@ class PlacedModel(keras.Model):
         name: str,
         plan: PlanDocument | None = None,
         variables: Sequence[Any] = (),
+        resources: Sequence[Any] = (),
     ) -> None:
         super().__init__(name=name)
         self.program = program
         self.model = model
         self.plan = plan
         self.own_variables = list(variables)
+        self.own_resources = list(resources)
         self.supports_jit = False
         self.optimizer = None  # Keras sets it in compile(), which an inference plan does without
         self.built = True
@@ -58,6 +61,15 @@ class PlacedModel(keras.Model):
     def variables_of_model(self) -> list[Any]:
         """The Keras variables of the model itself, without the optimizer's and the metrics'."""
         return list(self.model.variables if self.model is not None else self.own_variables)
+
+    @property
+    def resources_of_model(self) -> list[Any]:
+        """The lookup tables that the model's layers hold."""
+        if self.model is None:
+            return list(self.own_resources)
+        held = [value for layer in self.model._flatten_layers() for value in vars(layer).values()]
+        tables = [value for value in held if isinstance(value, tf.saved_model.experimental.TrackableResource)]
+        return list({id(table): table for table in tables}.values())
 
     def differing_variables(self) -> list[str]:
         """Names of the variables that do not have the same bits in all replicas; between two steps there is none."""

@@ -73,6 +73,7 @@ class Op:
         differentiates: Name of the forward op that a backward op belongs to, where TensorFlow says so.
         stateful: Whether TensorFlow's definition of the op says that it has state or effects. True of every op
             that takes a variable, reads included.
+        takes_table: Whether it takes a lookup table, and so runs on the host, where tables are.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Op:
     host_only: bool = False
     differentiates: str = ""
     stateful: bool = False
+    takes_table: bool = False
 
     @property
     def draws(self) -> bool:

@@ -211,6 +211,8 @@ def _notes(costed: CostedGraph) -> list[str]:
     hosted = sorted({op.type for op in costed.graph.ops if op.host_only})
     if hosted and any("GPU" in placed.name for placed in costed.topology.devices):
         notes.append(f"ops without a GPU kernel run on the host: {', '.join(hosted)}")
+    if tables := [op.title for op in costed.graph.ops if op.takes_table]:
+        notes.append(f"lookup tables are on the host, and so is what looks something up there: {_shown(tables)}")
     return notes
 
 

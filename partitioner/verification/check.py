@@ -10,7 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from partitioner.ir.execution import Execution
+from partitioner.ir.devices import DeviceName
+from partitioner.ir.execution import Execution, replica_prefix
 from partitioner.ir.plan import Verification
 from partitioner.ir.step import CapturedStep, LossReduction, StepKind
 from partitioner.stages.coupling import batch_coupling, random_states, written_states
@@ -33,6 +34,7 @@ DEFAULT_TOLERANCE = 1e-5
 _CONTROL_FACTOR = 4.0
 # Distance from 1 to the next larger number: 8 and 11 bits of precision.
 _EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
+_HOST = DeviceName(type="CPU", index=0).canonical
 
 Emit = Callable[..., Any]
 """`emit(step, execution, results=..., side_effects=...)` builds a placed function."""
@@ -130,7 +132,7 @@ def _verify_training(
             ),
             weights=flat_arrays([variable.value for variable in model.variables]),
         )
-        audit = misplaced_ops(executed, execution.placement_everywhere)
+        audit = misplaced_ops(executed, _planned(step, execution))
         told: dict[str, Any] = {"num_steps": len(batches), "tolerance": _tolerance(step, execution)}
         found = _judge(placed, expected, known, audit, ran_on, **told)
         while not (found.passed or found.misplaced_ops) and (control := next(controls, None)):
@@ -193,7 +195,7 @@ def _verify_outputs(
         _outputs_only(flat_arrays(outputs["y_pred"])),
         _outputs_only(expected),
         [_outputs_only(control)],
-        misplaced_ops(executed, execution.placement_everywhere),
+        misplaced_ops(executed, _planned(step, execution)),
         ran_on,
         num_steps=0,
     )
@@ -260,6 +262,13 @@ def _tolerance(step: CapturedStep, execution: Execution) -> float:
     if execution.num_microbatches == 1 or not narrow:
         return DEFAULT_TOLERANCE
     return _CONTROL_FACTOR * _EPSILON[narrow[0]]
+
+
+def _planned(step: CapturedStep, execution: Execution) -> dict[str, str]:
+    """Where every op is to run: on its device, or where the table is that it looks something up in."""
+    tables = [op.name for op in step.graph.ops if op.takes_table]
+    on_host = {replica_prefix(replica) + name: _HOST for replica in range(execution.num_replicas) for name in tables}
+    return execution.placement_everywhere | on_host
 
 
 def _audited(function: Any, batch: tuple[Any, Any]) -> dict[str, tuple[str, str]]:

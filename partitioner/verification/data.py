@@ -7,12 +7,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from partitioner.errors import UsageError
+
 
 def random_batches(specs: Any, batch_size: int, count: int, seed: int) -> list[Any]:
     """Batches for structures of TensorSpec: normal floats, integers 0 and 1 (valid class and token numbers), booleans.
 
+    Strings are "0" and "1".
+
     Raises:
-        ValueError: A dtype no values can be made for (strings).
+        UsageError: A dtype that no values can be made for.
     """
     generator = np.random.default_rng(seed)
 
@@ -20,11 +24,16 @@ def random_batches(specs: Any, batch_size: int, count: int, seed: int) -> list[A
         if spec is None:
             return None
         shape = [batch_size if size is None else size for size in spec.shape]
-        if spec.dtype.is_floating:
-            return tf.constant(generator.standard_normal(shape), spec.dtype)
+        if spec.dtype.is_floating or spec.dtype.is_complex:
+            return tf.cast(tf.constant(generator.standard_normal(shape)), spec.dtype)
         if spec.dtype.is_integer or spec.dtype.is_bool:
             return tf.cast(generator.integers(0, 2, shape), spec.dtype)
-        raise ValueError(f"cannot make random values of dtype {spec.dtype.name}; set example_inputs in the model file")
+        if spec.dtype == tf.string:
+            return tf.as_string(tf.constant(generator.integers(0, 2, shape)))
+        raise UsageError(
+            f"the model cannot be verified: no random values can be made for an input of dtype {spec.dtype.name}",
+            help="leave out --verify",
+        )
 
     return [tf.nest.map_structure(one, specs) for _ in range(count)]
 

@@ -13,6 +13,7 @@ import keras
 import models
 import numpy as np
 import pytest
+import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import partitioner
@@ -175,6 +176,25 @@ def test_a_swish_and_a_name_that_is_no_identifier_are_written(tmp_path: Path) ->
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     assert loaded.name == "no-identifier.v2"
     assert b"_gradient_op_type" not in (tmp_path / "model" / "saved_model.pb").read_bytes()
+
+
+def test_lookup_tables_are_written(tmp_path: Path) -> None:
+    """Bug: TensorFlow would not save functions with tables that nothing it was given holds."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((1,), dtype="string")
+    x = keras.layers.Embedding(4, 8)(keras.layers.StringLookup(vocabulary=["red", "green"])(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(x)))
+    model.compile("sgd", "mse", jit_compile=False)
+    devices = ["CPU:1", "CPU:2"]
+    original = partitioner.auto_place(model, devices=devices, batch_size=8, strategy="layer-split", time_limit=5)
+    assert partitioner.verify(model, original).passed  # what looks something up runs where the table is
+    assert any("lookup tables are on the host" in note for note in original.plan.notes)
+    original.export(tmp_path / "model")
+    loaded = partitioner.load(tmp_path / "model")
+    loaded.export(tmp_path / "again")
+    x = tf.constant([["red"], ["green"], ["blue"]])
+    for one in (loaded, partitioner.load(tmp_path / "again")):
+        np.testing.assert_array_equal(one.predict(x, verbose=0), original.predict(x, verbose=0))
 
 
 def test_a_directory_that_is_no_placed_model(tmp_path: Path) -> None:

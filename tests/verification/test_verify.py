@@ -212,6 +212,8 @@ def test_random_batches_are_valid_for_every_dtype_and_repeat() -> None:
         "floats": tf.TensorSpec([None, 3], tf.bfloat16),
         "tokens": tf.TensorSpec([None], tf.int64),
         "mask": tf.TensorSpec([None, 2], tf.bool),
+        "texts": tf.TensorSpec([None], tf.string),
+        "waves": tf.TensorSpec([None, 2], tf.complex64),
         "none": None,
     }
     (first,), (again,) = random_batches(specs, 4, 1, 0), random_batches(specs, 4, 1, 0)
@@ -219,12 +221,15 @@ def test_random_batches_are_valid_for_every_dtype_and_repeat() -> None:
         "floats": ("bfloat16", (4, 3)),
         "tokens": ("int64", (4,)),
         "mask": ("bool", (4, 2)),
+        "texts": ("string", (4,)),
+        "waves": ("complex64", (4, 2)),
         "none": None,
     }
     assert set(first["tokens"].numpy()) <= {0, 1}
     np.testing.assert_array_equal(first["tokens"], again["tokens"])
-    with pytest.raises(ValueError, match="string"):
-        random_batches(tf.TensorSpec([None], tf.string), 4, 1, 0)
+    assert set(first["texts"].numpy()) <= {b"0", b"1"}
+    with pytest.raises(partitioner.UsageError, match="no random values can be made for an input of dtype variant"):
+        random_batches(tf.TensorSpec([None], tf.variant), 4, 1, 0)
 
 
 def test_sparse_gradients_add_up_per_row() -> None:
