@@ -109,6 +109,23 @@ def test_contiguous_pieces_may_not_interleave(solve: Solve) -> None:
     assert best[True] == pytest.approx(8.0)  # {0, 1, 2} and {3}, or {0, 1} and {2, 3}
 
 
+def test_a_free_placement_sets_out_from_a_contiguous_one(solve: Solve) -> None:
+    """Bug: of an InceptionV3 by layers, whose tensors take long to move, the free placement took longer."""
+    branches, costs, moved, edges = 4, [1.0], [9.0], []
+    for block in range(12):
+        first = len(costs)
+        costs += [float(1 + (3 * block + 5 * branch) % 7) for branch in range(branches)] + [0.5]
+        moved += [float(2 + (block + branch) % 3) for branch in range(branches)] + [9.0 - block / 2]
+        edges += [(first - 1, first + branch) for branch in range(branches)]
+        edges += [(first + branch, first + branches) for branch in range(branches)]
+    built = build_problem(graph(costs, edges, moved), tuple(map(gpu, range(5))), time_limit_seconds=600)
+    contiguous = solve(replace(built.problem, contiguous=True, work_limit=0.15))[-1].max_load
+    told = solve(replace(built.problem, work_limit=1.0))
+    assert [answer.max_load for answer in told if answer.method == "contiguous pieces"][-1] == contiguous
+    assert told[-1].max_load is not None and contiguous is not None
+    assert told[-1].max_load <= contiguous
+
+
 def test_the_seed_and_the_work_settle_the_answer(solve: Solve) -> None:
     costs = [float(3 + 7 * index % 11) for index in range(24)]
     edges = [(index, index + step) for index in range(24) for step in (1, 5) if index + step < 24]
