@@ -25,6 +25,7 @@ _DRAWS = 3
 # Of the largest value: sums of other lengths round differently, and 16 bits have three digits or less.
 _TOLERANCE = {"float16": 0.05, "bfloat16": 0.05}
 _DEFAULT_TOLERANCE = 1e-4
+_CANNOT_RUN = (tf.errors.OpError, ValueError, TypeError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +123,7 @@ def _piece(step: CapturedStep, static_shape: Callable[[str], Any]) -> _Piece:
         if op.name in inside and by_row.intersection(op.inputs):
             by_row.update(op.outputs)
             results += [name for name in op.outputs if name in outputs or readers.get(name, set()) - {op.layer}]
-    numbers = [name for name in results if (kind := tf.as_dtype(graph.tensor[name].spec.dtype)) and _is_number(kind)]
+    numbers = [name for name in results if _is_number(tf.as_dtype(graph.tensor[name].spec.dtype))]
     return _Piece(ops=frozenset(inside), given=given, results=tuple(numbers))
 
 
@@ -158,40 +159,39 @@ def _is_number(dtype: Any) -> bool:
 
 
 def _found(step: CapturedStep, piece: _Piece) -> RowMixing:
+    graph, outputs = step.graph, tf.nest.flatten(step.outputs["y_pred"])
     specs = {name: tf.TensorSpec(one.static, one.dtype) for name, one in piece.given.items()}
-    outputs = tf.nest.flatten(step.outputs["y_pred"])
-    layer = ""
+    draws = [
+        [one.values(np.random.default_rng([draw, place]), draw) for place, one in enumerate(piece.given.values())]
+        for draw in range(_DRAWS)
+    ]
+
+    def on(values: Sequence[np.ndarray], start: int, end: int) -> list[np.ndarray]:
+        parts = (one.part(value, start, end) for one, value in zip(piece.given.values(), values, strict=True))
+        return [_array(made) for made in run(*parts)]
+
     try:
         run = piece_function(step, piece.ops, specs, piece.results)
-        given = [_values(piece, draw) for draw in range(_DRAWS)]
-        wholes = [run(*_part(piece, values, 0, _ROWS)) for values in given]
-    except (tf.errors.OpError, ValueError, TypeError):
+        wholes = [on(values, 0, _ROWS) for values in draws]
+    except _CANNOT_RUN:
         return RowMixing()
-    for values, whole in zip(given, wholes, strict=True):
+    layer = ""
+    for values, whole in zip(draws, wholes, strict=True):
         for first, _ in _SPLITS:
             try:
-                parts = [run(*_part(piece, values, *rows)) for rows in ((0, first), (first, _ROWS))]
-            except tf.errors.OpError as error:
-                reason = str(error.message).strip().partition("\n")[0]
+                parts = zip(on(values, 0, first), on(values, first, _ROWS), strict=True)
+            except _CANNOT_RUN as error:
+                reason = str(error).strip().partition("\n")[0]
                 return RowMixing(uncuttable=f"the model ran on {_ROWS} rows, but not on {first} of them: {reason}")
-            for name, one, *two in zip(piece.results, whole, *parts, strict=True):
-                title = step.graph.op[step.graph.tensor[name].producer].title
-                together = _together(_array(one), [_array(part) for part in two])
+            for name, one, two in zip(piece.results, whole, parts, strict=True):
+                title = graph.op[graph.tensor[name].producer].title
+                together = _together(one, two)
                 if together is None and name in outputs:
                     reason = f"the output of {title!r} for a part of the batch is no part of what it is for the whole"
                     return RowMixing(layer=layer or title, uncuttable=reason)
-                if together is None or not all(_is_same(_array(one), other, one.dtype.name) for other in together):
+                if together is None or not all(_is_same(one, part, graph.tensor[name].spec.dtype) for part in together):
                     layer = layer or title
     return RowMixing(layer=layer)
-
-
-def _values(piece: _Piece, draw: int) -> list[np.ndarray]:
-    generator = np.random.default_rng(draw)
-    return [one.values(generator, draw) for one in piece.given.values()]
-
-
-def _part(piece: _Piece, values: Sequence[np.ndarray], start: int, end: int) -> list[Any]:
-    return [one.part(value, start, end) for one, value in zip(piece.given.values(), values, strict=True)]
 
 
 def _array(tensor: Any) -> np.ndarray:
@@ -205,6 +205,8 @@ def _together(whole: np.ndarray, parts: Sequence[np.ndarray]) -> Sequence[np.nda
     """
     if all(part.shape == whole.shape for part in parts):
         return () if whole.dtype.kind in "iub" else parts
+    if any(part.ndim != whole.ndim for part in parts):
+        return None
     axes = [axis for axis, size in enumerate(whole.shape) if any(part.shape[axis] != size for part in parts)]
     if len(axes) != 1:
         return None
