@@ -21,7 +21,7 @@ def refuse_uncuttable(step: CapturedStep, num_replicas: int) -> None:
         UsageError: The reason is in it.
     """
     if num_replicas > 1 and (reason := uncuttable(step)):
-        raise UsageError(f"the batch cannot be cut into replicas: {reason}", help="--replicas 1")
+        raise UsageError(f"the batch cannot be cut into replicas: {reason}", help="--strategy auto, without --replicas")
 
 
 def allowed_counts(step: CapturedStep, asked: int | str) -> tuple[int, ...]:
