@@ -52,9 +52,10 @@ class CpuRelief:
         self._costs = [0, *accumulate(cost for _, cost in best)]
         self._worth = list(accumulate((price for price, _ in best), initial=sum(p for p, cost in priced if not cost)))
 
-    def within(self, load: int) -> int:
-        """What they can take over if none may have a larger load: all together, or so many times what one can."""
-        return min(self._in_room(self._num_cpus * load), self._num_cpus * self._in_room(load))
+    def within(self, load: int, num_cpus: int | None = None) -> int:
+        """What they, or so many, can take over if none may have a larger load: together, or as often as one can."""
+        num_cpus = self._num_cpus if num_cpus is None else num_cpus
+        return min(self._in_room(num_cpus * load), num_cpus * self._in_room(load))
 
     def _in_room(self, room: int) -> int:
         whole = bisect_right(self._costs, room) - 1

@@ -16,6 +16,7 @@ from partitioner.planner.max_load.free_proof import FreeProof
 from partitioner.planner.max_load.free_search import FreeSearch
 from partitioner.planner.max_load.incumbent import Budget, Incumbent
 from partitioner.planner.max_load.large import solve_large
+from partitioner.planner.max_load.pieces import settle_by_pieces
 from partitioner.planner.max_load.share import raise_by_counts, raise_by_items
 from partitioner.planner.max_load.stages import StageModel
 from partitioner.planner.max_load.start import first_fit
@@ -27,8 +28,9 @@ A quiet machine does 0.3 to 0.6 in a second, so where it is quiet it is often th
 """
 
 _FIRST_ROUND = 1.0
-# Of the work and the time of a free placement, for a contiguous one to set out from.
-_SHARE_OF_CONTIGUOUS = 0.15
+# Of the work and the time of a free placement, for a contiguous one to set out from; of that of a contiguous one, for
+# the DP over downsets.
+_SHARE_OF_CONTIGUOUS, _SHARE_OF_PIECES = 0.15, 0.25
 
 
 def solve_in_process(problem: MaxLoadProblem, report: Callable[[MaxLoadAnswer], None]) -> MaxLoadAnswer:
@@ -65,6 +67,9 @@ def _contiguous(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
     if incumbent.is_settled:
         return
     upper_bound = _upper_bound(problem, incumbent)
+    settle_by_pieces(problem, incumbent, upper_bound, _budget(problem, _SHARE_OF_PIECES))
+    if incumbent.is_settled:
+        return
     model = StageModel(problem, incumbent.lower_bound, upper_bound)
     if incumbent.assignment is not None:
         model.hint(incumbent.assignment)
@@ -105,14 +110,8 @@ def _free(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
 
 def _offer_contiguous(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
     """Offer the best contiguous placement, if it is found in a share of what there is."""
-    whole = _budget(problem)
-    share = replace(
-        problem,
-        contiguous=True,
-        time_limit_seconds=problem.time_limit_seconds * _SHARE_OF_CONTIGUOUS,
-        work_limit=whole.work * _SHARE_OF_CONTIGUOUS,
-    )
-    acyclic = without_cycles(share)
+    share = _budget(problem, _SHARE_OF_CONTIGUOUS)
+    acyclic = without_cycles(replace(problem, contiguous=True, time_limit_seconds=share.seconds, work_limit=share.work))
     found = Incumbent(acyclic.problem, lambda _: None)
     _contiguous(acyclic.problem, found)
     if found.assignment is not None:
@@ -126,6 +125,6 @@ def _upper_bound(problem: MaxLoadProblem, incumbent: Incumbent) -> int:
     return everything + sum(value.cost for value in problem.values)
 
 
-def _budget(problem: MaxLoadProblem) -> Budget:
-    work = problem.work_limit
-    return Budget(problem.time_limit_seconds, problem.time_limit_seconds * _WORK_PER_SECOND if work is None else work)
+def _budget(problem: MaxLoadProblem, share: float = 1.0) -> Budget:
+    seconds, work = problem.time_limit_seconds, problem.work_limit
+    return Budget(share * seconds, share * (seconds * _WORK_PER_SECOND if work is None else work))

@@ -29,12 +29,14 @@ _ROW_WORK = 1e-3
 _PROGRAM_WORK = 5e-8
 """What solving the linear program counts per item and set, in CP-SAT's deterministic units."""
 
-_GRAIN = 300
-"""A set worth 1 is worth this many integers; the fewer, the fewer sums have to be told apart."""
+_GRAIN, _FINEST_GRAIN, _FINER = 1_200, 9_600, 2
+"""A set worth 1 is worth this many integers: the fewer, the fewer sums have to be told apart. They become so many times
+finer whenever what is lost in rounding hides sets that prices would still tell of."""
 
-_SETS_AT_ONCE = 12
-_TRUST = (0.9, 0.7, 0.4, 0.0)
-"""How near to the best prices known the next ones stay: less and less, if that tells nothing new."""
+_SETS_AT_ONCE = 24
+_LEAST_TRUST, _MOST_TRUST = 0.6, 0.99
+"""How near to the best prices known the next ones stay: where the way to those of the linear program would pass what is
+to be shown if it rose evenly, within these bounds. Half as near, and not at all, if that tells nothing new."""
 
 _CLOSE = 1e-4
 _PARTS, _NEAR, _PARTS_NEAR = 3, 5e-3, 4
@@ -63,6 +65,7 @@ class PriceBound:
         self._first_prices = self._best_prices = work / max(work.sum(), 1.0) * self._num_accelerators
         self._best_rate = 0.0
         self._most_points = _FEWEST_POINTS
+        self._grain = _GRAIN
         self._sets: dict[tuple[int, ...], int] = {}
         self._possible: int | None = None
         self._program: _Program | None = None
@@ -107,11 +110,16 @@ class PriceBound:
         budget.work -= program.work
         value, prices = program.solve() or (0.0, self._best_prices)
         if value > self._num_accelerators + 1e-7:
-            for trust in _TRUST:
-                found = self._ask(trust * self._best_prices + (1 - trust) * prices, program, incumbent, budget)
+            way = (self._num_accelerators - self._best_rate) / max(value - self._best_rate, 1e-7)
+            trust = min(max(1 - way, _LEAST_TRUST), _MOST_TRUST)
+            for part in (trust, trust / 2, 0.0):
+                found = self._ask(part * self._best_prices + (1 - part) * prices, program, incumbent, budget)
                 is_refuted = incumbent.lower_bound > program.limit
                 if is_refuted or budget.is_spent or any(prices[list(items)].sum() > 1 + 1e-6 for items in found):
                     return
+            if self._grain < _FINEST_GRAIN:
+                self._grain *= _FINER
+                return
         self._possible, self._program = program.limit, None
 
     def _ask(
@@ -139,12 +147,12 @@ class PriceBound:
     def _in_integers(self, prices: NDArray[np.float64]) -> Numbers:
         """Rounded such that neighbours in the row keep what they are worth together.
 
-        Sets are few pieces of the row; each item rounded by itself, 80 items are wrong by 2 or 3 of 300.
+        Sets are few pieces of the row; each item rounded by itself, 80 items are wrong by 2 or 3.
         """
         assert self._row is not None
         order = [step.item for step in self._row]
         whole = np.empty(len(prices), dtype=np.int64)
-        whole[order] = np.diff(np.round(np.cumsum(_GRAIN * prices[order])), prepend=0).astype(np.int64)
+        whole[order] = np.diff(np.round(np.cumsum(self._grain * prices[order])), prepend=0).astype(np.int64)
         return whole
 
     def _refuted(self, prices: Numbers, relief: CpuRelief, sets: Fullest, limit: int) -> int:
@@ -228,4 +236,4 @@ def _longest_intervals(problem: MaxLoadProblem, order: list[int], limit: int) ->
     for begin in range(len(order)):
         ends = np.flatnonzero(costs[begin, begin + 1 :] <= limit)
         if len(ends):
-            yield tuple(sorted(order[begin : begin + 2 + int(ends[-1])]))
+            yield tuple(sorted(order[begin : begin + 1 + int(ends[-1])]))

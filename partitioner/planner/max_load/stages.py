@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from graphlib import TopologicalSorter
 
 from ortools.sat.python import cp_model
 
 from partitioner.ir.max_load import MaxLoadProblem
 from partitioner.planner.max_load.bounds import CpuRelief
+from partitioner.planner.max_load.downsets import work_before
 from partitioner.planner.max_load.loads import assign_pieces, device_groups, device_order
 
 
@@ -70,9 +70,9 @@ class StageModel:
         if not most:
             return
         pairs = self._problem.precedes
-        for item, work in enumerate(_closures(self._problem, pairs)):
+        for item, work in enumerate(work_before(self._problem, pairs)):
             self.cp.add_bool_or(self._from[item][min(-(-work // most) or 1, self._num_stages) - 1])
-        for item, work in enumerate(_closures(self._problem, [(b, a) for a, b in pairs])):
+        for item, work in enumerate(work_before(self._problem, [(b, a) for a, b in pairs])):
             self.cp.add_bool_or(~self._from[item][self._num_stages - min(-(-work // most) or 1, self._num_stages) + 1])
 
     def _load_of(self, stage: int) -> None:
@@ -120,16 +120,3 @@ class StageModel:
             group = next(g for g, chosen in enumerate(self._of_group[stage]) if solver.value(chosen))
             pieces.append((group, [item for item, stages in enumerate(self._in) if solver.value(stages[stage])]))
         return assign_pieces(self._problem, pieces)
-
-
-def _closures(problem: MaxLoadProblem, precedes: Sequence[tuple[int, int]]) -> list[int]:
-    """Of each item, what it and all before it take on accelerators."""
-    before = [1 << item for item in range(len(problem.items))]
-    predecessors: dict[int, list[int]] = {item: [] for item in range(len(problem.items))}
-    for a, b in precedes:
-        predecessors[b].append(a)
-    for item in TopologicalSorter(predecessors).static_order():
-        for a in predecessors[item]:
-            before[item] |= before[a]
-    costs = [item.accelerator_cost for item in problem.items]
-    return [sum(cost for item, cost in enumerate(costs) if mask >> item & 1) for mask in before]

@@ -133,17 +133,26 @@ def test_the_real_solver_may_be_killed_at_any_time() -> None:
     hard = graph(costs, edges, [0.3 + (5 * index % 7) / 4 for index in range(size)])
     asked = build_problem(hard, tuple(gpu(index) for index in range(5)), time_limit_seconds=300).problem
     killed = threading.Event()
+    others = solver_processes()  # of other tests
 
     def kill(_answer, _seconds) -> None:
         if not killed.is_set():
             killed.set()
-            command = ("ps", "-A", "-o", "pid=,ppid=,args=")
-            for line in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():
-                pid, parent, arguments = line.split(maxsplit=2)
-                if int(parent) == os.getpid() and "partitioner.planner.max_load" in arguments:
-                    os.kill(int(pid), signal.SIGKILL)
+            for pid in solver_processes() - others:
+                os.kill(pid, signal.SIGKILL)
 
     result = solve(asked, kill)
     assert killed.is_set()
     assert result.answer.assignment is not None
     assert "signal 9" in result.note
+
+
+def solver_processes() -> set[int]:
+    """Those that this process has started."""
+    told = subprocess.run(("ps", "-A", "-o", "pid=,ppid=,args="), capture_output=True, text=True, check=True).stdout
+    processes = (line.split(maxsplit=2) for line in told.splitlines())
+    return {
+        int(pid)
+        for pid, parent, arguments in processes
+        if int(parent) == os.getpid() and "partitioner.planner.max_load" in arguments
+    }

@@ -13,6 +13,7 @@ from partitioner.ir.cost_graph import CostGraph
 from partitioner.ir.json import to_json
 from partitioner.ir.max_load import LoadDevice
 from partitioner.planner.max_load.build import build_problem
+from partitioner.planner.max_load.client import solve
 
 SCRIPT = """
 import sys
@@ -71,7 +72,7 @@ def test_what_prices_and_surroundings_prove() -> None:
 def test_prices_of_many_small_items_are_rounded_as_one() -> None:
     """A row of 150 items of 1.0 and 150 of 1.4, all 20.0 apart: at best a device has all of 1.0, 21 of 1.4, one cut.
 
-    A price of 1 / 180 is 1.67 of 300 and one of 1.4 / 180 2.33: rounded one by one both are 2; the bound ends at 195.
+    Bug: in units of a 300th, 1 / 180 and 1.4 / 180 were both 2 when rounded one by one; the bound ended at 195.
     """
     row = graph([1.0] * 150 + [1.4] * 150, [(item, item + 1) for item in range(299)], [20.0] * 300)
     ((_, by_prices),) = bounds([(row, (gpu(0), gpu(1)))])
@@ -100,3 +101,27 @@ def test_prices_go_on_where_presolve_made_glop_give_up() -> None:
     )
     ((_, by_prices),) = bounds([(row, devices)])
     assert 0.999 * best <= by_prices <= best + 1e-6
+
+
+def test_sets_known_at_first_are_within_the_load() -> None:
+    """Bug: the longest intervals had an item too many, so loads below the optimum seemed possible: 17 of 19 here."""
+    edges = [(item, item + 1) for item in range(6)]
+    row = graph([7.0, 7.0, 1.0, 5.0, 9.0, 8.0, 7.0], edges, [3.0, 4.0, 3.0, 5.0, 2.0, 5.0, 0.0])
+    devices = (gpu(0), gpu(1), gpu(2))
+    ((_, by_prices),) = bounds([(row, devices)])
+    assert best_by_trying(row, devices, contiguous=False) == pytest.approx(19.0)
+    assert 18.99 <= by_prices <= 19.0 + 1e-8
+
+
+def test_prices_become_finer_where_rounding_hides_what_they_tell() -> None:
+    """Bug: they went on to another load, and the bound of these 30 items ended at 28.522."""
+    chance = random.Random(37)
+    size = chance.choice((30, 60))
+    edges = [(item, item + 1) for item in range(size - 1)] + [(item, item + 4) for item in range(0, size - 4, 3)]
+    row = graph([chance.uniform(1, 3) for _ in range(size)], edges, [chance.uniform(1, 10) for _ in range(size)])
+    devices = (gpu(0), gpu(1), gpu(2), cpu())
+    built = build_problem(row, devices, time_limit_seconds=600)
+    answer = solve(built.problem).answer
+    assert answer.status == "optimal" and answer.max_load is not None
+    ((_, by_prices),) = bounds([(row, devices)])
+    assert 28.59 <= by_prices <= built.unit * answer.max_load + 1e-8
