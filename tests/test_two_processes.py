@@ -87,9 +87,10 @@ LOSE = """
 
 HANG = """
     from partitioner.emit import silent_worker
-    silent_worker.CHECK_SECONDS = silent_worker.ANSWER_SECONDS = 3.0
     placed = placed_on(REMOTE, microbatches=4, schedule="1f1b")
     placed.train_on_batch(*data)
+    # Not before: on a busy machine a worker that does much may not answer for so long.
+    silent_worker.CHECK_SECONDS = silent_worker.ANSWER_SECONDS = 3.0
     print("trained", flush=True)
     input()
     try:
