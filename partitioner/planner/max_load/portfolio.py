@@ -21,7 +21,7 @@ from partitioner.planner.max_load.share import raise_by_counts, raise_by_items
 from partitioner.planner.max_load.stages import StageModel
 from partitioner.planner.max_load.start import first_fit
 
-_WORK_PER_SECOND = 0.5
+_WORK_PER_SECOND = 1.0
 """Work granted to each of the two threads per second of the time limit, in CP-SAT's deterministic units.
 
 A quiet machine does 0.3 to 0.6 in a second, so where it is quiet it is often the work that ends a run.

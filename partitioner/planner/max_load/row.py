@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from partitioner.ir.max_load import MaxLoadProblem
 
-_STARTS, _WIDTH, _NEAREST = 4, 10, 6
+_STARTS, _WIDTH, _NEAREST = 4, 10, 12
 """Rows that are tried, beginnings of each that go on together, and items with which each of them may."""
 
 _ALL_STARTS, _FULL_WIDTH, _LEAST_WIDTH = 2_000, 40_000, 4
