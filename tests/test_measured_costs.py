@@ -106,7 +106,7 @@ def test_replicas_and_pipelines_of_a_host_take_what_ops_take_beside_others(tmp_p
     ]
     seconds = []
     for factor in (1.0, 100.0):
-        # Of a whole millisecond each: beside it, what the machine took to dispatch them while it was measured is little.
+        # Of a whole millisecond each: beside that, what this machine takes to dispatch them is little.
         ops = {key: replace(op, seconds=1e-3, crowded_seconds=factor * 1e-3) for key, op in known.ops.items()}
         write_costs(replace(costs, devices=(replace(known, ops=ops),)), path)
         seconds.append([plan(models.mlp(), costs=path, **way).predicted.step_seconds for way in ways])

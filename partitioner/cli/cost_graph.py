@@ -32,6 +32,7 @@ def partition_cost_graph(options: argparse.Namespace) -> tuple[Plan, list[Path]]
         contiguous=options.contiguous,
         memory_limit=options.memory_limit,
         time_limit=options.time_limit,
+        work_limit=options.work_limit,
         seed=options.seed,
         what_if=options.what_if,
         on_progress=_Line(enabled=not options.quiet),

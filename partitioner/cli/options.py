@@ -40,8 +40,8 @@ _FOR_A_PLAN = {"model", "dot", "svg", "json", "quiet", "verbose"}
 # Likewise what checks it again, and what plans a cost graph.
 _FOR_A_CHECK = {"model", "check", "workload", "quiet", "verbose"}
 _FOR_A_COST_GRAPH = {
-    *("model", "devices", "contiguous", "pin", "forbid", "colocate", "memory_limit", "time_limit", "what_if", "seed"),
-    *("output", "dot", "svg", "json", "dry_run", "quiet", "verbose"),
+    *("model", "devices", "contiguous", "pin", "forbid", "colocate", "memory_limit", "time_limit", "work_limit"),
+    *("what_if", "seed", "output", "dot", "svg", "json", "dry_run", "quiet", "verbose"),
 }
 # Likewise what shows the catalogue, which needs no MODEL.
 _FOR_THE_CATALOGUE = {"model", "list_hardware", "json", "quiet", "verbose"}
@@ -84,6 +84,8 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
             "--contiguous is for cost graphs; the stages of a model always are",
             help="leave it out",
         )
+    elif options.work_limit is not None:
+        raise UsageError("--work-limit is for cost graphs", help="of a model, --time-limit ends the search")
     elif options.shows_plan:
         _refuse_idle(parser, options, _FOR_A_PLAN, f"{options.model} is a plan to show again")
     elif not options.devices and not options.topology:
@@ -269,6 +271,13 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         "(default: %(default)g)",
     )
     group.add_argument(
+        "--work-limit",
+        type=_work,
+        metavar="WORK",
+        help="of cost graphs: end the search after so much work (1 is about a second of a fast core) if that comes "
+        "first; so it ends at the same placement on any machine",
+    )
+    group.add_argument(
         "--what-if",
         action="store_true",
         help="also plan for one more device, twice the bandwidth of links, and 1 GiB more where it is tightest",
@@ -355,12 +364,20 @@ def _number(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
+    return _above_zero(text, "a number of seconds")
+
+
+def _work(text: str) -> float:
+    return _above_zero(text, "a number")
+
+
+def _above_zero(text: str, expected: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not value > 0:  # also what is not a number
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not {expected} above 0")
     return value
 
 

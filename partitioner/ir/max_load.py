@@ -70,8 +70,8 @@ class MaxLoadProblem:
         precedes: Pairs of items (a, b): a must not come after b. Only looked at if `contiguous`; it has no cycle.
         contiguous: Whether pieces must be contiguous.
         time_limit_seconds: Wall seconds for the search.
-        work_limit: What each of the search's threads may do, in CP-SAT's deterministic units; None takes what a quiet
-            machine does within the time limit.
+        work_limit: What each of the search's threads may do, in CP-SAT's deterministic units; None takes what a fast
+            and quiet machine does within the time limit.
         seed: Same seed, same answer, if the work rather than the clock ends the search.
 
     Raises:

@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--figures", help="JSON with the figures of others")
     parser.add_argument("--devices", help="in place of the files' own")
     parser.add_argument("--time-limit", type=float, default=60.0)
-    parser.add_argument("--work-limit", type=float, help="where the clock cannot be trusted: 24 is a quiet minute")
+    parser.add_argument("--work-limit", type=float, help="where the clock cannot be trusted: a fast minute is 60")
     parser.add_argument("--only", choices=["free", "contiguous"])
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

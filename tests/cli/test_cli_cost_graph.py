@@ -82,6 +82,29 @@ def test_what_if(run: Run, file) -> None:
     assert "6.5 ms" in out and "7.1 % less" in out
 
 
+def test_work_rather_than_the_clock_ends_the_search(run: Run, file) -> None:
+    """A graph that takes seconds to close; what is known after the same work is the same."""
+    size = 60
+    nodes = [
+        {"id": i, "cpuLatency": 99.0, "fpgaLatency": 1 + (7 * i % 13) / 3, "size": 0.1, "name": f"op{i}"}
+        for i in range(size)
+    ]
+    edges = [
+        {"sourceId": i, "destId": i + step, "cost": 0.3 + (5 * i % 7) / 4, "size": 8.0}
+        for i in range(size)
+        for step in (1, 4, 9)
+        if i + step < size
+    ]
+    name, found = file(nodes=nodes, edges=edges, maxFPGAs=5), []
+    for _ in range(2):
+        code, out, err = run(name, "--work-limit", "0.5", "--time-limit", "600", "--json", "-q")
+        assert code == 0, err
+        plan = json.loads(out)
+        assert plan["solver"]["status"] == "feasible"
+        found.append((plan["placement"], plan["solver"]["lower_bound"]))
+    assert found[0] == found[1]
+
+
 def test_devices_of_ones_own_take_the_place_of_the_files(run: Run, file) -> None:
     code, out, err = run(file(), "--devices", "GPU:0-3", "--json", "--time-limit", "300", "-q", "--dry-run")
     assert (code, err) == (0, "")

@@ -24,7 +24,7 @@ from partitioner.planner.max_load.start import first_fit
 _WORK_PER_SECOND = 1.0
 """Work granted to each of the two threads per second of the time limit, in CP-SAT's deterministic units.
 
-A quiet machine does 0.3 to 0.6 in a second, so where it is quiet it is often the work that ends a run.
+Machines do 0.3 to 1.4 in a second: on fast and quiet ones it is the work that ends a run.
 """
 
 _FIRST_ROUND = 1.0
