@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,8 @@ from partitioner.emit.cluster import PROBE_SECONDS, Task, silent_workers, worker
 from partitioner.emit.silent_worker import cutting_off_silent
 from partitioner.errors import PartitionError
 from partitioner.ir.devices import DeviceName
+
+_NO_WAIT = "TF_PS_DISABLE_ASYNC_EXECUTOR_GLOBALLY"
 
 
 @contextmanager
@@ -64,6 +67,25 @@ def forget_errors() -> None:
         executor.wait()
     except tf.errors.OpError:
         executor.clear_error()
+
+
+@contextmanager
+def epochs_without_workers() -> Iterator[None]:
+    """Let Keras' loops end while workers are away that others can do without.
+
+    At the end of each epoch Keras waits until all workers that this process is connected to have done what was asked of
+    them, and fails if one is away or was started anew. The variable is what TensorFlow's ParameterServerStrategy sets,
+    for good, so that this wait is left out.
+    """
+    before = os.environ.get(_NO_WAIT)
+    os.environ[_NO_WAIT] = "True"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_NO_WAIT]
+        else:
+            os.environ[_NO_WAIT] = before
 
 
 def _serves(job: str, index: int) -> bool:
