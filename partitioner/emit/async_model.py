@@ -17,7 +17,6 @@ import keras
 import tensorflow as tf
 
 from partitioner.emit.async_program import AsyncProgram, UpdateCounts
-from partitioner.emit.lost_worker import epochs_without_workers
 from partitioner.emit.placed_model import PlacedModel, spec_of
 from partitioner.emit.program import PlacedProgram
 from partitioner.ir.plan import PlanDocument
@@ -81,18 +80,8 @@ class AsyncPlacedModel(PlacedModel):
 
     def fit(self, *arguments: Any, **options: Any) -> Any:
         """As `keras.Model.fit`, with as many updates per batch as there are replicas."""
-        with self._stopped_by_errors(), epochs_without_workers():
+        with self._stopped_by_errors():
             return super().fit(*arguments, **options)
-
-    def evaluate(self, *arguments: Any, **options: Any) -> Any:
-        """As `keras.Model.evaluate`, also while replicas are lost."""
-        with epochs_without_workers():
-            return super().evaluate(*arguments, **options)
-
-    def predict(self, *arguments: Any, **options: Any) -> Any:
-        """As `keras.Model.predict`, also while replicas are lost."""
-        with epochs_without_workers():
-            return super().predict(*arguments, **options)
 
     def train_on_batch(self, *arguments: Any, **options: Any) -> Any:
         """As `keras.Model.train_on_batch`; returns when all parts of the batch are applied."""

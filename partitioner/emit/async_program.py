@@ -10,7 +10,9 @@ import tensorflow as tf
 
 from partitioner.emit.async_replicas import AsyncReplicas
 from partitioner.emit.async_step import SharedUpdate
+from partitioner.emit.cluster import Task
 from partitioner.emit.lone_replica import Batch, LoneReplica, Signature
+from partitioner.emit.lost_worker import go_on_without_lost_workers
 from partitioner.emit.program import Arrange, PlacedProgram, Specs
 from partitioner.emit.rejoin import check_workers
 from partitioner.ir.step import StepKind
@@ -53,6 +55,8 @@ class AsyncProgram:
         self._program, self._arrange, self._max_staleness = program, arrange, max_staleness
         self._devices = devices
         self.forget()
+        if self._tasks:
+            go_on_without_lost_workers()
 
     def forget(self) -> None:
         """Drop what depends on loss and optimizer, which are about to change, and count anew."""
@@ -60,6 +64,10 @@ class AsyncProgram:
         self._lone = [LoneReplica(number, devices) for number, devices in enumerate(self._devices)]
         self._replicas = AsyncReplicas(self._lone, self._max_staleness)
         self._is_fresh = True
+
+    @property
+    def _tasks(self) -> set[Task]:
+        return {task for replica in self._lone for task in replica.tasks}
 
     @property
     def counts(self) -> UpdateCounts:
@@ -120,7 +128,7 @@ class AsyncProgram:
         if key not in self._signatures:
             self._replicas.join()  # replicas that run use the variables that there are
             if not self._signatures:
-                check_workers({task for replica in self._lone for task in replica.tasks})
+                check_workers(self._tasks)
             step = self._program.step(StepKind.TRAIN, specs)
             execution = self._arrange(step)
             update = SharedUpdate(step, execution)

@@ -15,8 +15,6 @@ from partitioner.emit.silent_worker import cutting_off_silent
 from partitioner.errors import PartitionError
 from partitioner.ir.devices import DeviceName
 
-_NO_WAIT = "TF_PS_DISABLE_ASYNC_EXECUTOR_GLOBALLY"
-
 
 @contextmanager
 def naming_lost_workers(devices: Iterable[str]) -> Iterator[None]:
@@ -69,23 +67,14 @@ def forget_errors() -> None:
         executor.clear_error()
 
 
-@contextmanager
-def epochs_without_workers() -> Iterator[None]:
-    """Let Keras' loops end while workers are away that others can do without.
+def go_on_without_lost_workers() -> None:
+    """From now on, let this process do what needs no worker that is away.
 
-    At the end of each epoch Keras waits until all workers that this process is connected to have done what was asked of
-    them, and fails if one is away or was started anew. The variable is what TensorFlow's ParameterServerStrategy sets,
-    for good, so that this wait is left out.
+    At the end of Keras' epochs, and when it writes a SavedModel, TensorFlow waits until all workers that this process
+    is connected to have done what was asked of them: it fails if one was started anew, and may wait for ever for one
+    that is away. Its ParameterServerStrategy has the wait left out in the same way.
     """
-    before = os.environ.get(_NO_WAIT)
-    os.environ[_NO_WAIT] = "True"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_NO_WAIT]
-        else:
-            os.environ[_NO_WAIT] = before
+    os.environ["TF_PS_DISABLE_ASYNC_EXECUTOR_GLOBALLY"] = "True"
 
 
 def _serves(job: str, index: int) -> bool:
