@@ -274,8 +274,8 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         "--work-limit",
         type=_work,
         metavar="WORK",
-        help="of cost graphs: end the search after so much work (1 is about a second of a fast core) if that comes "
-        "first; so it ends at the same placement on any machine",
+        help="of cost graphs: end the search after so much work (1 is about a second of a fast core), if that comes "
+        "before the time limit; so the placement does not depend on how busy the machine is",
     )
     group.add_argument(
         "--what-if",

@@ -1,4 +1,4 @@
-"""Say which worker was lost: TensorFlow tells what it was doing when it noticed, often that a step was cancelled."""
+"""Lost workers: say which, where TensorFlow says what it was doing when it noticed; and go on without them."""
 
 from __future__ import annotations
 
