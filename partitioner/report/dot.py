@@ -126,7 +126,8 @@ def _cluster(plan: PlanDocument, device: str, index: int, color: str) -> pydot.S
         if info.name == device:
             memory = format_bytes_of(plan.predicted.peak_bytes.get(device, 0), info.memory_bytes)
             lines += [f"{_text(info.hardware)} ({info.origin})", f"peak memory {memory}"]
-    lines.append(f"parameters {format_bytes(sum(stage.parameter_bytes for stage in stages))}")
+    if plan.cost_graph is None:  # which tells no parameters apart
+        lines.append(f"parameters {format_bytes(sum(stage.parameter_bytes for stage in stages))}")
     if any(stage.send_bytes for stage in stages):
         lines.append(f"sends {format_bytes(sum(stage.send_bytes for stage in stages))}")
     cluster = pydot.Subgraph(
