@@ -17,12 +17,40 @@ import tensorflow as tf
 
 from cost_models.measured import MeasuredCosts
 from cost_models.topology import Topology
-from partitioner.capture.batching import BatchSizes
-from partitioner.capture.objective import training_objective
-from partitioner.capture.signature import input_specs
-from partitioner.capture.source import LoadedModel
-from partitioner.capture.source import load_model as _load_model
-from partitioner.costing import (
+from partitioner.binding.execution import execution_of_plan
+from partitioner.binding.planned_step import (
+    captured,
+    compile_arguments,
+    first_step,
+    objective_fields,
+    remember,
+    step_of_plan,
+)
+from partitioner.binding.transfer import rebase, transfer_placement
+from partitioner.capture.lower.batching import BatchSizes
+from partitioner.capture.source.load import LoadedModel
+from partitioner.capture.source.load import load_model as _load_model
+from partitioner.capture.trace.objective import training_objective
+from partitioner.capture.trace.signature import input_specs
+from partitioner.constraints.match import requirements_of
+from partitioner.emit.asynchronous.model import AsyncPlacedModel
+from partitioner.emit.asynchronous.program import AsyncProgram
+from partitioner.emit.cluster import runtime
+from partitioner.emit.graph.function import emit_function, emit_stepwise
+from partitioner.emit.graph.variables import refresh_optimizer
+from partitioner.emit.keras.export import export_saved_model
+from partitioner.emit.keras.load import load_placed
+from partitioner.emit.keras.placed_model import PlacedModel
+from partitioner.emit.keras.program import PlacedProgram
+from partitioner.errors import UsageError
+from partitioner.garbage import collected_later
+from partitioner.hardware.resolve import chosen_topology
+from partitioner.ir.costed import CostedGraph
+from partitioner.ir.devices import parse_devices
+from partitioner.ir.execution import Execution
+from partitioner.ir.plan import CostsInfo, ModelInfo, Objective, Origin, PlanDocument, Strategy, Updates, Verification
+from partitioner.ir.step import CapturedStep, StepKind
+from partitioner.measure.choose import (
     ANALYTIC,
     MEASURED,
     OnProgress,
@@ -31,34 +59,21 @@ from partitioner.costing import (
     notes_on_costs,
     with_measured_links,
 )
-from partitioner.emit import runtime
-from partitioner.emit.async_model import AsyncPlacedModel
-from partitioner.emit.async_program import AsyncProgram
-from partitioner.emit.export import export_saved_model
-from partitioner.emit.function import emit_function, emit_stepwise
-from partitioner.emit.load import load_placed
-from partitioner.emit.placed_model import PlacedModel
-from partitioner.emit.program import PlacedProgram
-from partitioner.emit.variables import refresh_optimizer
-from partitioner.errors import UsageError
-from partitioner.garbage import collected_later
-from partitioner.ir.costed import CostedGraph
-from partitioner.ir.execution import Execution
-from partitioner.ir.plan import CostsInfo, ModelInfo, Objective, Origin, PlanDocument, Strategy, Updates, Verification
-from partitioner.ir.step import CapturedStep, StepKind
+from partitioner.measure.imported_costs import inferred_ops, refuse_other_ops
 from partitioner.measure.store import write_costs
 from partitioner.plan_view import Plan
-from partitioner.planned_step import captured, compile_arguments, first_step, objective_fields, remember, step_of_plan
-from partitioner.planner.assemble import plan_fields
-from partitioner.planner.async_updates import staleness_bound, with_async_updates
-from partitioner.planner.candidates import candidates, sharing_candidates
-from partitioner.planner.chosen_topology import chosen_topology
-from partitioner.planner.costs import cost_graph
-from partitioner.planner.execution import execution_of_plan
-from partitioner.planner.explain import explained
-from partitioner.planner.foreign_costs import inferred_ops, refuse_other_ops
-from partitioner.planner.link_infos import link_infos
-from partitioner.planner.microbatch_options import (
+from partitioner.planner.diagnose.explain import explained
+from partitioner.planner.diagnose.shortfall import OutOfMemoryError
+from partitioner.planner.diagnose.what_if import what_if as gains_of
+from partitioner.planner.document.assemble import plan_fields
+from partitioner.planner.document.async_updates import staleness_bound, with_async_updates
+from partitioner.planner.document.links import link_infos
+from partitioner.planner.layouts.candidates import candidates, sharing_candidates
+from partitioner.planner.layouts.layout_planner import Shape, ShapePlanner
+from partitioner.planner.layouts.replicas import replica_groups, replicated, sends_of_all
+from partitioner.planner.layouts.strategies import best_strategy
+from partitioner.planner.model.costs import cost_graph
+from partitioner.planner.pipeline.options import (
     allowed_counts,
     allowed_recompute,
     allowed_schedules,
@@ -66,14 +81,6 @@ from partitioner.planner.microbatch_options import (
     refuse_uncuttable,
     uncuttable,
 )
-from partitioner.planner.need import OutOfMemoryError
-from partitioner.planner.replicas import replica_groups, replicated, sends_of_all
-from partitioner.planner.rules import requirements_of
-from partitioner.planner.shapes import Shape, ShapePlanner
-from partitioner.planner.strategies import best_strategy
-from partitioner.planner.topology import parse_devices
-from partitioner.planner.transfer import rebase, transfer_placement
-from partitioner.planner.what_if import what_if as gains_of
 from partitioner.stages.coupling import batch_coupling
 from partitioner.stages.programs import StageCutter
 from partitioner.verification import verify_placed

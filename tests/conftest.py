@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import textwrap
+from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -33,3 +36,16 @@ def fresh_keras() -> None:
 
     keras.backend.clear_session()
     keras.utils.set_random_seed(0)
+
+
+@pytest.fixture
+def child_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Put another program in the solver's place: real processes, a child that misbehaves."""
+
+    def install(source: str) -> None:
+        script = tmp_path / "child"
+        script.write_text(f"#!{sys.executable}\n{textwrap.dedent(source)}")
+        script.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(script))
+
+    return install

@@ -19,12 +19,12 @@ import tensorflow as tf
 from keras import layers
 
 import partitioner
-from partitioner.emit.async_replicas import AsyncReplicas, LostReplicaError
-from partitioner.emit.mirrored_variable import each_copy
-from partitioner.emit.variables import held_variable
+from partitioner.emit.asynchronous.replicas import AsyncReplicas, LostReplicaError
+from partitioner.emit.graph.mirrored_variable import each_copy
+from partitioner.emit.graph.variables import held_variable
 from partitioner.errors import InfeasibleError, UsageError
 from partitioner.ir.plan import DeviceMemory, Predicted, Stage, Strategy, Updates
-from partitioner.planner.async_updates import staleness_bound, with_async_updates
+from partitioner.planner.document.async_updates import staleness_bound, with_async_updates
 from tests import models
 from tests.test_failing_steps import marked, marked_model
 from tests.test_replicas import Counts, names, variables, weights

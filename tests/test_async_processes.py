@@ -163,7 +163,7 @@ folder = Path(sys.argv[1])
 worker = Worker(folder)
 partitioner.set_up_devices(["CPU:0", "/job:worker/task:0/CPU:0"], cluster={"worker": ["localhost:" + worker.port]})
 import tensorflow as tf
-from partitioner.emit.rejoin import are_lost, rejoin
+from partitioner.emit.asynchronous.rejoin import are_lost, rejoin
 tasks = {("worker", 0)}
 numbers = iter(tf.data.Dataset.range(9))
 try:

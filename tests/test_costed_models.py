@@ -13,14 +13,14 @@ from keras import layers, ops
 
 from cost_models.catalogue import device_named, link_named
 from cost_models.topology import Topology, TopologyDevice
-from partitioner.capture.lower import capture_step
-from partitioner.capture.objective import training_objective
-from partitioner.capture.signature import input_specs, target_specs
-from partitioner.capture.trace import build, output_specs
+from partitioner.capture.lower.lower import capture_step
+from partitioner.capture.trace.objective import training_objective
+from partitioner.capture.trace.signature import input_specs, target_specs
+from partitioner.capture.trace.trace import build, output_specs
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import Phase
 from partitioner.ir.step import StepKind
-from partitioner.planner.costs import cost_graph
+from partitioner.planner.model.costs import cost_graph
 
 BATCH, LENGTH, WIDTH = 4, 6, 8
 TOPOLOGY = Topology.uniform(

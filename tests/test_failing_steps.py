@@ -19,8 +19,8 @@ import tensorflow as tf
 from keras import layers
 
 import partitioner
-from partitioner.emit.interrupt import interruptible
-from partitioner.emit.update_lock import acquire_updates
+from partitioner.emit.keras.interrupt import interruptible
+from partitioner.emit.pipeline.update_lock import acquire_updates
 from tests import models
 
 ROWS, STAGES, MICROBATCHES = 16, 3, 4

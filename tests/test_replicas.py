@@ -15,9 +15,9 @@ import tensorflow as tf
 from keras import layers
 
 import partitioner
-from partitioner.emit import all_reduce
-from partitioner.emit.mirrored_variable import each_copy
-from partitioner.emit.variables import held_variable
+from partitioner.emit.graph.mirrored_variable import each_copy
+from partitioner.emit.graph.variables import held_variable
+from partitioner.emit.pipeline import all_reduce
 from partitioner.errors import UsageError
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import PlanDocument

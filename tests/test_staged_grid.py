@@ -18,7 +18,7 @@ import pytest
 from keras import layers
 
 import partitioner
-from partitioner.emit.function import emit_stepwise
+from partitioner.emit.graph.function import emit_stepwise
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.execution import Execution

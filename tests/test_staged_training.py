@@ -12,8 +12,8 @@ import tensorflow as tf
 from keras import layers
 
 import partitioner
-from partitioner.emit.function import emit_stepwise
-from partitioner.emit.placed_model import spec_of
+from partitioner.emit.graph.function import emit_stepwise
+from partitioner.emit.keras.placed_model import spec_of
 from partitioner.errors import UsageError
 from partitioner.ir.step import StepKind
 from partitioner.verification.audit import executed_ops

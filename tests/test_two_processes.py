@@ -86,7 +86,7 @@ LOSE = """
 """
 
 HANG = """
-    from partitioner.emit import silent_worker
+    from partitioner.emit.cluster import silent_worker
     placed = placed_on(REMOTE, microbatches=4, schedule="1f1b")
     placed.train_on_batch(*data)
     # Not before: on a busy machine a worker that does much may not answer for so long.

@@ -65,10 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _partition(options: argparse.Namespace) -> None:
     from partitioner.cli.output import output_directory
+    from partitioner.hardware.resolve import chosen_topology
     from partitioner.ir.plan import Strategy, Updates
-    from partitioner.planner.async_updates import staleness_bound
-    from partitioner.planner.chosen_topology import chosen_topology
-    from partitioner.planner.replicas import replica_groups
+    from partitioner.planner.document.async_updates import staleness_bound
+    from partitioner.planner.layouts.replicas import replica_groups
 
     # What is wrong here is told before TensorFlow is loaded, which takes seconds.
     names, machines, _ = chosen_topology(

@@ -15,10 +15,10 @@ from partitioner.plan_view import Plan
 
 def partition_cost_graph(options: argparse.Namespace) -> tuple[Plan, list[Path]]:
     """Read, plan, write; the plan and the files written."""
-    from partitioner.capture.cost_graph import read_cost_graph
-    from partitioner.planner.max_load.plan import plan_cost_graph
-    from partitioner.planner.rules import requirements_of
-    from partitioner.planner.topology import parse_devices
+    from partitioner.constraints.match import requirements_of
+    from partitioner.cost_graphs.plan import plan_cost_graph
+    from partitioner.cost_graphs.read import read_cost_graph
+    from partitioner.ir.devices import parse_devices
 
     names = parse_devices(options.devices) if options.devices is not None else []
     directory = output_directory(options)
@@ -68,8 +68,8 @@ def check_plan(plan: Plan, workload: str | None) -> str:
         ModelError: The cost graph cannot be read.
         VerificationError: The plan is not what it says.
     """
-    from partitioner.capture.cost_graph import read_cost_graph
-    from partitioner.proof.cost_graph import check_cost_graph_plan
+    from partitioner.cost_graphs.check import check_cost_graph_plan
+    from partitioner.cost_graphs.read import read_cost_graph
 
     if plan.cost_graph is None:
         raise UsageError(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from partitioner import __version__
-from partitioner.capture.cost_graph import is_cost_graph
+from partitioner.cost_graphs.read import is_cost_graph
 from partitioner.errors import UsageError
 
 _EPILOG = """\

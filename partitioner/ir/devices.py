@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from partitioner.errors import UsageError
+
 _LOCAL = ("localhost", 0, 0)
 _SHORT = re.compile(
     r"(?:/job:(?P<job>\w+))?(?:/replica:(?P<replica>\d+))?(?:/task:(?P<task>\d+))?"
@@ -65,6 +67,42 @@ class DeviceName:
     def host(self) -> DeviceName:
         """The CPU that feeds this device."""
         return DeviceName(job=self.job, replica=self.replica, task=self.task, type="CPU", index=0)
+
+
+def parse_devices(text: str | Sequence[str]) -> list[DeviceName]:
+    """Read a comma list of devices; `GPU:0-3` is a range.
+
+    Raises:
+        UsageError: Listing everything that is wrong with the list, not only the first.
+    """
+    parts = text.split(",") if isinstance(text, str) else list(text)
+    devices: list[DeviceName] = []
+    problems: list[str] = []
+    for part in (part.strip() for part in parts):
+        match = re.fullmatch(r"(.*:)(\d+)-(\d+)", part)
+        names = [part]
+        if match:
+            first, last = int(match[2]), int(match[3])
+            if last < first:
+                problems.append(f"{part!r} is an empty range: {last} comes before {first}")
+                continue
+            names = [f"{match[1]}{index}" for index in range(first, last + 1)]
+        for name in names:
+            try:
+                device = DeviceName.parse(name)
+            except ValueError as error:
+                problems.append(str(error) if name else "an empty name between two commas")
+                break
+            if device in devices:
+                problems.append(f"{device.short} is listed twice")
+            devices.append(device)
+    if problems:
+        raise UsageError(
+            f"{len(problems)} of the devices {'is' if len(problems) == 1 else 'are'} wrong",
+            notes=problems,
+            help="e.g. --devices GPU:0,GPU:1 or GPU:0-3 or CPU:0,CPU:1",
+        )
+    return devices
 
 
 def short_name(canonical: str) -> str:

@@ -12,7 +12,7 @@ import msgspec
 import tensorflow as tf
 
 from cost_models.measured import MeasuredCosts
-from partitioner.emit.runtime import num_cores
+from partitioner.emit.cluster.runtime import num_cores
 from partitioner.errors import UsageError
 from partitioner.ir.json import from_json, to_json
 

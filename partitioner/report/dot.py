@@ -10,11 +10,11 @@ from enum import StrEnum
 
 import pydot
 
+from partitioner.cost_graphs.report import verdict_line
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import PlanDocument, Stage
 from partitioner.ir.units import format_bytes, format_bytes_of, format_seconds
 from partitioner.report.boxes import Arrow, Box, draw_boxes
-from partitioner.report.cost_graph import verdict_line
 from partitioner.report.first_replica import of_first_replica, replica_names, shows_first_only
 from partitioner.report.microbatches import is_staged, passing
 

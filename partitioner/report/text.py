@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from partitioner.cost_graphs.report import load_rows, opening_line, solver_lines, verdict_line
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import CostGraphInfo, PlanDocument, Stage
 from partitioner.ir.units import (
@@ -26,7 +27,6 @@ from partitioner.ir.units import (
 from partitioner.report.basis import basis, device_rows, link_rows
 from partitioner.report.boxes import layer_runs
 from partitioner.report.checks import verification_lines
-from partitioner.report.cost_graph import load_rows, opening_line, solver_lines, verdict_line
 from partitioner.report.first_replica import of_first_replica, replica_names, shows_first_only
 from partitioner.report.memory import PURPOSES, curves, headroom, largest_lines, purposes, reserved_line
 from partitioner.report.microbatches import best_ways, idle_sentence, is_chosen, is_staged

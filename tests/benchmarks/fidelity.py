@@ -77,7 +77,7 @@ def _run(name: str, way: str, others: Path) -> None:
     import tensorflow as tf
 
     import partitioner
-    from partitioner.emit.options import as_given
+    from partitioner.emit.keras.options import as_given
 
     devices = _start(way)
     os.environ["XDG_CACHE_HOME"] = str(others.parent / f"cache-{name}-{way}")  # measured now, lest the machine changed

@@ -16,11 +16,11 @@ import resource
 import time
 from multiprocessing.connection import Connection
 
-from partitioner.ir.cost_graph import CostGraph, CostNode, CostValue
+from partitioner.cost_graphs.check import check_cost_graph_plan
+from partitioner.cost_graphs.graph import CostGraph, CostNode, CostValue
+from partitioner.cost_graphs.plan import plan_cost_graph
+from partitioner.ir.devices import parse_devices
 from partitioner.ir.plan import PlanDocument
-from partitioner.planner.max_load.plan import plan_cost_graph
-from partitioner.planner.topology import parse_devices
-from partitioner.proof.cost_graph import check_cost_graph_plan
 
 _LAYERS = 96
 _GIB = 2**30

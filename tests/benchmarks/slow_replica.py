@@ -19,7 +19,7 @@ from keras import layers
 from sklearn.datasets import load_digits
 
 import partitioner
-from partitioner.emit.stage_function import StageFunctions
+from partitioner.emit.pipeline.stage_function import StageFunctions
 
 _SECONDS = "seconds_to_wait"
 BATCH = 64

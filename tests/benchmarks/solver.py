@@ -13,11 +13,11 @@ import json
 import resource
 from pathlib import Path
 
-from partitioner.capture.cost_graph import read_cost_graph
+from partitioner.cost_graphs.check import check_cost_graph_plan
+from partitioner.cost_graphs.plan import plan_cost_graph
+from partitioner.cost_graphs.read import read_cost_graph
+from partitioner.ir.devices import parse_devices
 from partitioner.ir.plan import PlanDocument
-from partitioner.planner.max_load.plan import plan_cost_graph
-from partitioner.planner.topology import parse_devices
-from partitioner.proof.cost_graph import check_cost_graph_plan
 
 
 def main() -> None:

@@ -21,10 +21,10 @@ from cost_models.hardware import Device
 from cost_models.roofline import op_seconds
 from cost_models.specs import OpSpec, TensorSpec
 from cost_models.topology import Topology, TopologyDevice
-from partitioner.capture.attributes import readable_attributes
+from partitioner.capture.lower.attributes import readable_attributes
 from partitioner.ir.op_graph import Op, OpGraph, Tensor
-from partitioner.planner.costs import cost_graph
-from partitioner.planner.simulate import simulate
+from partitioner.planner.model.costs import cost_graph
+from partitioner.planner.simulate.unpipelined import simulate
 
 v1 = tf.compat.v1
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitioner.ir.devices import DeviceName, equal_hosts, short_ranges
-from partitioner.planner.topology import parse_devices
+from partitioner.ir.devices import DeviceName, equal_hosts, parse_devices, short_ranges
 
 
 def ranges(text: str) -> list[str]:

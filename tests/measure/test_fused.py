@@ -9,13 +9,14 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from partitioner.capture.lower import capture_step
-from partitioner.capture.objective import training_objective
+from partitioner.capture.lower.lower import capture_step
+from partitioner.capture.trace.objective import training_objective
+from partitioner.hardware.topology import build_topology
 from partitioner.ir.costed import CostedGraph
+from partitioner.ir.devices import parse_devices
 from partitioner.ir.step import StepKind
 from partitioner.measure.fused import shared_seconds
-from partitioner.planner.costs import cost_graph
-from partitioner.planner.topology import build_topology, parse_devices
+from partitioner.planner.model.costs import cost_graph
 
 
 @pytest.fixture(scope="module")

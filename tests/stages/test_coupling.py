@@ -10,9 +10,9 @@ import tensorflow as tf
 from keras import layers
 
 from cost_models.specs import TensorSpec
-from partitioner.capture.lower import capture_step
-from partitioner.capture.objective import training_objective
-from partitioner.capture.signature import input_specs
+from partitioner.capture.lower.lower import capture_step
+from partitioner.capture.trace.objective import training_objective
+from partitioner.capture.trace.signature import input_specs
 from partitioner.ir.op_graph import Op, OpGraph, Phase, Tensor, Variable, VariableKind
 from partitioner.ir.step import StepKind
 from partitioner.stages.coupling import batch_coupling

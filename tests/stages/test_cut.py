@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.specs import TensorSpec
-from partitioner.capture.lower import capture_step
-from partitioner.capture.objective import training_objective
-from partitioner.capture.signature import input_specs
+from partitioner.capture.lower.lower import capture_step
+from partitioner.capture.trace.objective import training_objective
+from partitioner.capture.trace.signature import input_specs
 from partitioner.errors import UsageError
 from partitioner.ir.execution import Execution
 from partitioner.ir.op_graph import Op, OpGraph, Phase, Tensor, Variable, VariableKind

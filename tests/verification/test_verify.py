@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras import layers
 
 import partitioner
-from partitioner.emit.function import emit_function
+from partitioner.emit.graph.function import emit_function
 from partitioner.ir.devices import short_name
 from partitioner.ir.execution import Execution
 from partitioner.ir.plan import Verification

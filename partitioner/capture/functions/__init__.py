@@ -1,0 +1,1 @@
+"""What is inside loops, branches and calls: shapes, trips, buffers."""

@@ -1,0 +1,423 @@
+"""Look into the functions that ops run: which ops these hold, in which shapes, and how often they run.
+
+Each function is imported into a scratch graph with the shapes its arguments have where it is called, so that
+TensorFlow's own shape inference settles what is inside. Besides shapes, two things are followed: numbers that are known
+before anything runs, which say how often a loop does, and the bytes in lists of tensors, in which a loop saves what its
+gradient needs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import tensorflow as tf
+
+# The public API can neither read a FunctionDef, which names tensors in its own way, nor fold constants, nor say what
+# TensorFlow knows of the tensors behind a handle.
+from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
+from tensorflow.python.framework.tensor_util import try_evaluate_constant
+from tensorflow.python.ops.handle_data_util import copy_handle_data, get_handle_data, set_handle_data
+
+from cost_models.specs import ITEM_BYTES, FunctionRun, OpSpec, TensorSpec
+from partitioner.capture.functions.buffers import FunctionBuffers
+from partitioner.capture.functions.loops import is_idle_sum
+from partitioner.capture.functions.tensor_lists import NOTHING, TensorList, fullest, grown, list_after
+from partitioner.capture.functions.trips import count_trips, step
+from partitioner.capture.lower.attributes import readable_attributes
+from partitioner.ir.graph_def import in_run_order, producer, prune, tensor_name
+
+_LOOPS = frozenset(("While", "StatelessWhile"))
+# The first input of a conditional chooses a branch; branches take the others.
+_CONDITIONALS = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
+_FUNCTIONS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("While", "StatelessWhile"), ("cond", "body")),
+    **dict.fromkeys(("If", "StatelessIf"), ("then_branch", "else_branch")),
+    **dict.fromkeys(("Case", "StatelessCase"), ("branches",)),
+    **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), ("f",)),
+}
+_INDEX_DTYPES = ("int32", "int64")
+# A shape or a list of axes has no more.
+_MOST_NUMBERS = 16
+# Of what these make more is known than TensorFlow infers.
+_REFINED = frozenset((*_FUNCTIONS, "TensorListStack", "TensorListPopBack"))
+_PART = re.compile(r"(?:^|(?<=/))part(?:_\d+)?/")
+
+
+@dataclass(kw_only=True)
+class Reading:
+    """What is known of a graph before it runs, by names of tensors and ops.
+
+    Attributes:
+        specs: Shape and dtype of each tensor.
+        assumed: Tensors with an assumed size that are not index vectors.
+        values: Numbers that are the same in every run.
+        lists: What lists of tensors hold.
+        buffers: Which tensors share a buffer.
+        runs: What the ops that run functions run.
+        passed_on: For outputs of loops that no trip changes, the input that they are; for lists of which items are
+            replaced one by one, the input that they take the place of.
+        assumed_trips: Loops whose number of trips is not known, and the number that was assumed.
+        idle_sums: By the name of a function, its nodes of which `is_idle_sum` holds wherever it is run.
+    """
+
+    specs: dict[str, TensorSpec] = field(default_factory=dict)
+    assumed: list[str] = field(default_factory=list)
+    values: dict[str, float] = field(default_factory=dict)
+    lists: dict[str, TensorList] = field(default_factory=dict)
+    buffers: FunctionBuffers = field(default_factory=FunctionBuffers)
+    runs: dict[str, tuple[FunctionRun, ...]] = field(default_factory=dict)
+    passed_on: dict[str, str] = field(default_factory=dict)
+    assumed_trips: dict[str, int] = field(default_factory=dict)
+    idle_sums: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def value(self, tensor: Any) -> float | None:
+        """The number that a tensor is in every run; None where that is not known."""
+        if tensor.name not in self.values and tensor.dtype.is_integer and tensor.shape.num_elements() == 1:
+            copied = tensor.op.type == "Identity"
+            found = self.value(tensor.op.inputs[0]) if copied else self.constant(tensor)
+            if found is not None:
+                self.values[tensor.name] = found[0] if isinstance(found, tuple) else found
+        return self.values.get(tensor.name)
+
+    def constant(self, tensor: Any) -> tuple[int, ...] | None:
+        """The few whole numbers that a tensor is in every run; None where that is not known."""
+        if tensor.name in self.values:
+            return (int(self.values[tensor.name]),)
+        size = tensor.shape.num_elements()
+        if not tensor.dtype.is_integer or size is None or size > _MOST_NUMBERS:
+            return None
+        found: Any = try_evaluate_constant(tensor)
+        return None if found is None else tuple(found.flatten().tolist())
+
+    def list(self, tensor: Any) -> TensorList:
+        """What a list of tensors holds; nothing, for any other tensor."""
+        return self.lists.get(tensor.name, NOTHING)
+
+    def saved_bytes(self, tensor: Any) -> int:
+        """Bytes that it takes to keep a tensor for a gradient."""
+        return self.buffers.saved_bytes(tensor.name, self.specs[tensor.name].size_bytes)
+
+    def spec(self, op: Any) -> OpSpec:
+        """What formulas see of an operation."""
+        return OpSpec(
+            type=op.type,
+            inputs=tuple(self.specs[tensor.name] for tensor in op.inputs),
+            outputs=tuple(self.specs[tensor.name] for tensor in op.outputs),
+            attributes=readable_attributes(op.node_def),
+            runs=self.runs.get(op.name, ()),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Function:
+    """A function, to be imported into a scratch graph of its own.
+
+    Attributes:
+        graph: The graph, which has nothing but the arguments at first.
+        arguments: What stands for them there.
+        nodes: What is to run.
+        tensors: By the names that nodes know them by: the arguments, and in the end everything.
+        results: Names of what it returns.
+    """
+
+    graph: Any
+    arguments: Sequence[Any]
+    nodes: Sequence[Any]
+    tensors: dict[str, Any]
+    results: Sequence[str]
+
+    def returns(self, index: int) -> str:
+        """Name of what a result is a mere copy of."""
+        return self._origin(self.results[index])
+
+    def saves(self, index: int) -> bool:
+        """Whether a result is kept for a gradient."""
+        return self.returns(index) in self._saved
+
+    @cached_property
+    def _saved(self) -> frozenset[str]:
+        return frozenset(
+            self._origin(tensor_name(node.input[1])) for node in self.nodes if node.op == "TensorListPushBack"
+        )
+
+    @cached_property
+    def _copies(self) -> Mapping[str, str]:
+        return {node.name: node.input[0] for node in self.nodes if node.op == "Identity"}
+
+    def _origin(self, name: str) -> str:
+        while producer(name) in self._copies:
+            name = tensor_name(self._copies[producer(name)])
+        return name
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Inside:
+    """A function once it is imported: its results, and what is known of its ops."""
+
+    arguments: Sequence[Any]
+    results: Sequence[Any]
+    ops: Sequence[Any]
+    reading: Reading
+
+    def run(self, times: int = 1, at_once: int = 1) -> FunctionRun:
+        """So many runs of it, of which some may run at once."""
+        known = self.reading
+        return FunctionRun(
+            ops=tuple(map(known.spec, self.ops)),
+            times=times,
+            held_bytes=known.buffers.held_bytes(
+                self.ops,
+                [tensor.name for tensor in self.arguments],
+                [tensor.name for tensor in self.results],
+                known.specs,
+                min(times, at_once),
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class GraphReader:
+    """Reads graphs that share a library of functions.
+
+    Attributes:
+        library: FunctionDefs by name.
+        batch_size: What sizes count as that depend on values.
+    """
+
+    library: Mapping[str, Any]
+    batch_size: int
+
+    def read(self, nodes: Sequence[Any], graph: Any, tensors: dict[str, Any], reading: Reading) -> list[Any]:
+        """Import nodes and add to `reading` what is known of what they make.
+
+        They are imported up to each op of whose results more is known than TensorFlow infers, so that this settles the
+        shapes after it. Control edges and colocations are left out: they tell nothing of shapes.
+
+        Args:
+            nodes: NodeDefs.
+            graph: The scratch graph to import them into.
+            tensors: Tensors of it by the names that nodes know them by; what they make is added.
+            reading: What is known of these.
+
+        Returns:
+            The operations, in an order in which they can run.
+        """
+        found: list[Any] = []
+        part = tf.compat.v1.GraphDef()
+        ordered = _ordered(nodes)
+        for node in ordered:
+            copy = part.node.add()
+            copy.CopyFrom(node)
+            copy.attr.pop("_class", None)
+            del copy.input[:]
+            copy.input.extend(reference for reference in node.input if not reference.startswith("^"))
+            if node.op in _REFINED or node is ordered[-1]:
+                ops = _import(part, graph, tensors)
+                self.read_ops(ops, reading)
+                self._read_constant(node, ops[-1], tensors, reading)
+                found += ops
+                del part.node[:]
+        return found
+
+    def _read_constant(self, node: Any, op: Any, tensors: dict[str, Any], reading: Reading) -> None:
+        """Put a constant in place of what is taken from a list of nothing else: a loop's gradient saves shapes so."""
+        value = reading.list(op.inputs[0]).value if node.op == "TensorListPopBack" else None
+        if value is not None:
+            saved = op.outputs[1]
+            with op.graph.as_default():
+                constant = tf.constant(value, saved.dtype, saved.shape)
+            tensors[f"{node.name}:1"] = constant
+            self.read_ops([constant.op], reading)
+
+    def read_ops(self, ops: Iterable[Any], reading: Reading) -> None:
+        """Add what is known of what these operations make, which are in an order in which they can run.
+
+        Unknown sizes depend on values: index vectors count as scalars, any other unknown size as the batch.
+        """
+        for op in ops:
+            runs_functions = op.type in _FUNCTIONS and all(name in self.library for name in _function_names(op))
+            if runs_functions:
+                self._read_functions(op, reading)
+            elif op.type == "TensorListStack":
+                held = reading.list(op.inputs[0])
+                if held.length is not None and held.item is not None:
+                    op.outputs[0].set_shape((held.length, *held.item))
+            # Lists last: what is in them depends on the other tensors.
+            for tensor in sorted(op.outputs, key=lambda tensor: tensor.dtype == tf.variant):
+                if tensor.dtype == tf.variant and not runs_functions:
+                    reading.lists[tensor.name] = list_after(
+                        op, reading.list, reading.specs, reading.constant, reading.saved_bytes
+                    )
+                    _refine(tensor, reading.list(tensor))
+                reading.specs[tensor.name] = self._spec(tensor, reading)
+            reading.buffers.follow(op, reading.spec)
+
+    def _spec(self, tensor: Any, reading: Reading) -> TensorSpec:
+        dtype = tensor.dtype.base_dtype.name
+        sizes = tensor.shape.as_list() if tensor.shape.rank is not None else []
+        if not tensor.shape.is_fully_defined() and ITEM_BYTES.get(dtype) and dtype not in _INDEX_DTYPES:
+            reading.assumed.append(tensor.name)
+        fill = 1 if dtype in _INDEX_DTYPES else self.batch_size
+        return TensorSpec(
+            shape=tuple(fill if size is None else size for size in sizes),
+            dtype=dtype if dtype in ITEM_BYTES else "variant",
+            content_bytes=reading.list(tensor).content_bytes,
+        )
+
+    def _read_functions(self, op: Any, reading: Reading) -> None:
+        given = op.inputs[1:] if op.type in _CONDITIONALS else op.inputs
+        functions = [self._function(name, op.graph, given) for name in _function_names(op)]
+        if op.type in _LOOPS:
+            condition, body = functions
+            self._read_loop(op, condition, body, reading)
+            return
+        insides = [self._inside(op, function, given, range(len(given)), reading) for function in functions]
+        reading.runs[op.name] = tuple(inside.run() for inside in insides)
+        for index, tensor in enumerate(op.outputs):
+            results = [inside.results[index] for inside in insides]
+            if all(result.shape.is_fully_defined() and result.shape == results[0].shape for result in results):
+                tensor.set_shape(results[0].shape)
+            _copy_handle_data(results[0], tensor)
+            known = [inside.reading for inside in insides]
+            reading.lists[tensor.name] = fullest(one.list(made) for one, made in zip(known, results, strict=True))
+            values = {one.value(made) for one, made in zip(known, results, strict=True)}
+            if len(values) == 1 and (value := values.pop()) is not None:
+                reading.values[tensor.name] = value
+
+    def _read_loop(self, op: Any, condition: _Function, body: _Function, reading: Reading) -> None:
+        variables = dict(enumerate(body.tensors))
+        fixed = [index for index, name in variables.items() if body.returns(index) == name]
+        saved = [index for index in variables if index not in fixed and body.saves(index)]
+        asked, done = (self._inside(op, function, op.inputs, fixed, reading, saved) for function in (condition, body))
+        starts = [reading.value(tensor) for tensor in op.inputs]
+        steps = [
+            step(argument, result, done.reading.value)
+            for argument, result in zip(done.arguments, done.results, strict=True)
+        ]
+        trips = count_trips(
+            asked.results[0],
+            {
+                argument.name: (start, gain)
+                for argument, start, gain in zip(asked.arguments, starts, steps, strict=True)
+                if start is not None and gain is not None
+            },
+            asked.reading.value,
+            longest=max((reading.list(tensor).length or 1 for tensor in op.inputs), default=1),
+        )
+        if not trips.certain:
+            reading.assumed_trips[op.name] = trips.count
+        reading.runs[op.name] = asked.run(trips.count + 1), done.run(trips.count, op.get_attr("parallel_iterations"))
+        reading.passed_on |= {op.outputs[index].name: op.inputs[index].name for index in fixed}
+        for index, (before, once, after) in enumerate(zip(op.inputs, done.results, op.outputs, strict=True)):
+            if before.shape.is_fully_defined() and before.shape == once.shape:
+                after.set_shape(before.shape)
+            _copy_handle_data(once, after)
+            start, gain = starts[index], steps[index]
+            if start is not None and gain is not None:
+                reading.values[after.name] = start + trips.count * gain
+            reading.lists[after.name] = grown(reading.list(before), done.reading.list(once), trips.count)
+            if after.dtype == tf.variant:
+                _refine(after, reading.list(after))
+                if reading.list(after).content_bytes == reading.list(before).content_bytes:
+                    reading.passed_on[after.name] = before.name
+
+    def _inside(
+        self,
+        op: Any,
+        function: _Function,
+        given: Sequence[Any],
+        fixed: Iterable[int],
+        outside: Reading,
+        saved: Iterable[int] = (),
+    ) -> _Inside:
+        """A function that `op` runs on `given`, imported.
+
+        The arguments at `fixed` are the same whenever it runs, those at `saved` were kept for a gradient by the run
+        before.
+        """
+        known = Reading()
+        known.buffers.saved.update(function.arguments[index].name for index in saved)
+        for index, (source, target) in enumerate(zip(given, function.arguments, strict=True)):
+            if index in fixed and (value := outside.value(source)) is not None:
+                known.values[target.name] = value
+            known.lists[target.name] = outside.list(source)
+            known.specs[target.name] = self._spec(target, known)
+        known.assumed.clear()  # They are the caller's.
+        ops = self.read(function.nodes, function.graph, function.tensors, known)
+        outside.assumed += [f"{op.name}/{name}" for name in known.assumed]
+        outside.assumed_trips |= {f"{op.name}/{name}": count for name, count in known.assumed_trips.items()}
+        known.idle_sums[function.graph.name] = frozenset(plain(one.name) for one in ops if is_idle_sum(one))
+        for name, idle in known.idle_sums.items():
+            outside.idle_sums[name] = idle & outside.idle_sums.get(name, idle)
+        results = [function.tensors[name] for name in function.results]
+        return _Inside(arguments=function.arguments, results=results, ops=ops, reading=known)
+
+    def _function(self, name: str, outer: Any, given: Sequence[Any]) -> _Function:
+        definition = self.library[name]
+        with outer.as_default():
+            graph = tf.__internal__.FuncGraph(name)
+        with graph.as_default():
+            graph_def, flat_name = function_def_to_graph_def(definition)
+            arguments = [tf.compat.v1.placeholder(tensor.dtype, tensor.shape) for tensor in given]
+        for source, target in zip(given, arguments, strict=True):
+            _copy_handle_data(source, target)
+        results = [flat_name[definition.ret[result.name]] for result in definition.signature.output_arg]
+        names = [f"{argument.name}:0" for argument in definition.signature.input_arg]
+        pruned = prune(graph_def, [*map(producer, results), *definition.control_ret.values()])
+        nodes = [node for node in pruned.node if f"{node.name}:0" not in names]
+        tensors = dict(zip(names, arguments, strict=True))
+        return _Function(graph=graph, arguments=arguments, nodes=nodes, tensors=tensors, results=results)
+
+
+def plain(name: str) -> str:
+    """A name in a scratch graph without what tells parts of it apart."""
+    return _PART.sub("", name)
+
+
+def _function_names(op: Any) -> list[str]:
+    found = [op.get_attr(attribute) for attribute in _FUNCTIONS[op.type]]
+    return [one.name for value in found for one in (value if isinstance(value, list) else [value])]
+
+
+def _ordered(nodes: Sequence[Any]) -> list[Any]:
+    """Nodes as they come, each behind those whose tensors it reads."""
+    names = {node.name for node in nodes}
+    return in_run_order(nodes, lambda node: [p for r in node.input if r[0] != "^" and (p := producer(r)) in names])
+
+
+def _import(part: Any, graph: Any, tensors: dict[str, Any]) -> list[Any]:
+    """The operations of nodes, imported; what they make is added to `tensors`."""
+    own = {node.name for node in part.node}
+    outside = {
+        tensor_name(reference) for node in part.node for reference in node.input if producer(reference) not in own
+    }
+    names = [node.name for node in part.node]
+    with graph.as_default():
+        # In one scope, TensorFlow would rename an op that is called as a scope of an earlier part.
+        ops = tf.graph_util.import_graph_def(
+            part, input_map={name: tensors[name] for name in outside}, return_elements=names, name="part"
+        )
+    tensors.update(
+        (f"{name}:{index}", tensor)
+        for name, op in zip(names, ops, strict=True)
+        for index, tensor in enumerate(op.outputs)
+    )
+    return ops
+
+
+def _copy_handle_data(source: Any, target: Any) -> None:
+    """Tell TensorFlow what it knows of the variable or list behind another handle."""
+    if target.dtype in (tf.resource, tf.variant):
+        copy_handle_data(source, target)
+
+
+def _refine(tensor: Any, held: TensorList) -> None:
+    """Tell TensorFlow the shape of the tensors in a list, where it is known better than when the list was made."""
+    known = get_handle_data(tensor)
+    if held.item is not None and known.shape_and_type:
+        known.shape_and_type[0].shape.CopyFrom(tf.TensorShape(held.item).as_proto())
+        set_handle_data(tensor, known)

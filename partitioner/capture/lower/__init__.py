@@ -1,0 +1,1 @@
+"""From TensorFlow's graph to the op graph, and its shapes for any batch size."""

@@ -1,0 +1,98 @@
+"""The same step for another batch size: its shapes, and whether its batch can be cut at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
+
+from partitioner.capture.functions.reader import Reading
+from partitioner.capture.lower.shapes import settle_shapes
+from partitioner.capture.trace.trace import Trace
+from partitioner.ir.graph_def import producer
+from partitioner.ir.op_graph import OpGraph, Tensor
+from partitioner.ir.step import CapturedStep
+
+
+class BatchSizes:
+    """The op graph of a step for any number of rows; each is asked once.
+
+    TensorFlow's shape inference is asked for one more size than the step has. Where every size in every shape is the
+    same for both or proportional to the rows, it is so for all numbers of rows (but for index vectors of a few bytes
+    where a single row is broadcast); loops and shapes that depend on values are settled anew for each.
+    """
+
+    def __init__(self, step: CapturedStep) -> None:
+        self._step = step
+        self._known = {step.graph.batch_size: step.graph}
+        self._other: OpGraph | None = None
+
+    def __call__(self, rows: int) -> OpGraph:
+        """The op graph for a batch of so many rows."""
+        if rows not in self._known:
+            graph = self._proportional(rows) or graph_for_batch(self._step, rows)
+            if self._other is None and rows > 1:
+                self._other = graph
+            self._known[rows] = graph
+        return self._known[rows]
+
+    def _proportional(self, rows: int) -> OpGraph | None:
+        whole, other = self._step.graph, self._other
+        if other is None or whole.runs or whole.assumed_shapes:
+            return None
+        tensors = []
+        for one, two in zip(whole.tensors, other.tensors, strict=True):
+            shape = tuple(
+                _proportional(a, whole.batch_size, b, other.batch_size, rows)
+                for a, b in zip(one.spec.shape, two.spec.shape, strict=True)
+            )
+            if None in shape or one.spec.content_bytes:
+                return None
+            tensors.append(one if shape == one.spec.shape else replace(one, spec=replace(one.spec, shape=shape)))
+        return replace(whole, batch_size=rows, tensors=tuple(tensors))
+
+
+def _proportional(size: int, rows: int, other_size: int, other_rows: int, wanted: int) -> int | None:
+    """The size for the wanted rows, if it is the same for both or proportional to them."""
+    if size == other_size:
+        return size
+    scaled, rest = divmod(size * wanted, rows)
+    return None if rest or size * other_rows != other_size * rows else scaled
+
+
+def graph_for_batch(step: CapturedStep, batch_size: int) -> OpGraph:
+    """The op graph of `step` with the shapes it has for a batch of `batch_size` rows; all else is as it was."""
+    arguments = [spec for spec in tf.nest.flatten(step.specs) if spec is not None]
+    inputs = dict(zip(map(producer, step.inputs), arguments, strict=True))
+    settled = settle_shapes(step.graph_def, inputs, step.captures, batch_size)
+    tensors = tuple(replace(tensor, spec=settled.specs[tensor.name]) for tensor in step.graph.tensors)
+    return replace(step.graph, batch_size=batch_size, tensors=tensors, **settled_fields(settled, tensors))
+
+
+def settled_fields(settled: Reading, tensors: Iterable[Tensor]) -> dict[str, Any]:
+    """The fields of an op graph with these tensors that depend on the batch size."""
+    sized = {tensor.name for tensor in tensors if tensor.size_bytes}
+    return {
+        "assumed_shapes": tuple(settled.assumed),
+        "runs": settled.runs,
+        "passed_on": {a: b for a, b in settled.passed_on.items() if a in sized and b in sized},
+        "assumed_trips": settled.assumed_trips,
+    }
+
+
+def fixed_batch(trace: Trace) -> str:
+    """Why the batch of a traced step cannot be cut into microbatches; empty if it can."""
+    for tensor in trace.inputs:
+        shape = tensor.shape
+        if shape.rank == 0:
+            return f"input {tensor.op.name!r} has no batch axis: shape ()"
+        if shape.rank and shape[0] is not None:
+            return f"input {tensor.op.name!r} has the fixed batch size {shape[0]}"
+    for tensor in tf.nest.flatten(trace.outputs["y_pred"]):
+        shape = tensor.shape
+        if shape.rank == 0 or (shape.rank and shape[0] is not None):
+            name = trace.layer_of.get(tensor.op.name, tensor.name)
+            return f"output {name!r} has no batch axis: shape {tuple(shape.as_list())}"
+    return ""

@@ -1,0 +1,336 @@
+"""Lower a trace to an op graph: prune what does not run, settle shapes, and say what belongs together."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from cost_models.specs import TensorSpec
+from partitioner.capture.functions.loops import drop_idle_sums, only_reads, pass_on_idle_variables
+from partitioner.capture.lower.attributes import readable_attributes
+from partitioner.capture.lower.batching import fixed_batch, settled_fields
+from partitioner.capture.lower.gradient_order import sort_gradient_parts, tape_rank
+from partitioner.capture.lower.graph_def import (
+    READ,
+    bypass_identity_n,
+    limit_trips_at_once,
+    share_reads,
+    take_colocations,
+)
+from partitioner.capture.lower.grouping import RawOp, colocation_groups, parameter_of_slots
+from partitioner.capture.lower.kernels import is_host_only
+from partitioner.capture.lower.shapes import settle_shapes
+from partitioner.capture.probes.loss_reduction import loss_reduction
+from partitioner.capture.probes.row_mixing import row_mixing
+from partitioner.capture.trace.objective import TrainingObjective
+from partitioner.capture.trace.trace import Trace, trace_step
+from partitioner.ir.graph_def import in_run_order, producer, prune, tensor_name
+from partitioner.ir.op_graph import Op, OpGraph, Phase, Tensor, Variable, VariableKind
+from partitioner.ir.step import RESULTS, CapturedStep, StepKind
+
+
+def capture_step(
+    model: keras.Model,
+    kind: StepKind,
+    specs: tuple[Any, Any, Any],
+    *,
+    batch_size: int,
+    objective: TrainingObjective | None = None,
+) -> CapturedStep:
+    """Trace a step of `model` and lower it to an op graph with the shapes of a batch of `batch_size`.
+
+    Raises:
+        ModelError: The model cannot be traced.
+    """
+    trace = trace_step(model, kind, specs, objective)
+    phases = _phases(trace)
+    captures = {placeholder.op.name: external for external, placeholder in trace.graph.captures}
+    variables = _captured_variables(trace, captures, model, objective)
+    names = _unique_names(variables)
+
+    graph_def = trace.graph.as_graph_def()
+    order = {op.name: index for index, op in enumerate(trace.graph.get_operations())}
+    colocations = take_colocations(graph_def)
+    if kind is StepKind.TRAIN:
+        sort_gradient_parts(graph_def, colocations, _tape_rank(trace))
+    bypass_identity_n(graph_def, (name for name, phase in phases.items() if phase is Phase.UPDATE))
+    limit_trips_at_once(graph_def)
+    shared = share_reads(graph_def, order, names)
+    colocations = {name: shared.get(target, target) for name, target in colocations.items()}
+    outputs = {key: tf.nest.map_structure(_tensor_names, value) for key, value in trace.outputs.items()}
+    needed = _names_in(outputs, *outputs)
+    results = tuple(key for key in RESULTS[kind] if key != "y_pred" or objective is None or objective.has_metrics)
+    library = {function.signature.name: function for function in graph_def.library.function}
+    side_effects = tuple(
+        op.name
+        for op in trace.graph.control_outputs
+        if op.op_def.is_stateful and op.type not in (READ, "Placeholder") and not only_reads(op.node_def, library)
+    )
+    inputs = {tensor.op.name: tensor for tensor in trace.inputs}
+    roots = [*map(producer, needed), *side_effects, *inputs]
+    graph_def = prune(graph_def, roots)
+    pass_on_idle_variables(graph_def, needed)
+    graph_def = prune(graph_def, roots)
+    live = {node.name for node in graph_def.node}
+    captures = {name: external for name, external in captures.items() if name in live}
+
+    settled = settle_shapes(graph_def, inputs, captures, batch_size)
+    if any(settled.idle_sums.values()):
+        drop_idle_sums(graph_def, settled.idle_sums)
+        pass_on_idle_variables(graph_def, needed)
+        graph_def = prune(graph_def, roots)
+        settled = settle_shapes(graph_def, inputs, captures, batch_size)
+    graph = _op_graph(
+        trace,
+        nodes=_topological(graph_def, order),
+        phases=phases,
+        colocations=colocations,
+        specs=settled.specs,
+        variables={name: variable for name, variable in variables.items() if name in live},
+        names=names,
+        tables={name for name, external in captures.items() if external.dtype == tf.resource and name not in variables},
+        optimizer=objective.optimizer if objective else None,
+        gradients=outputs.get("gradients", []),
+    )
+    step = CapturedStep(
+        kind=kind,
+        graph=OpGraph(
+            name=model.name,
+            batch_size=batch_size,
+            training=kind is StepKind.TRAIN,
+            layers=trace.layers,
+            inputs=tuple(tensor.name for tensor in trace.inputs),
+            outputs=tuple(dict.fromkeys(_names_in(outputs, *results))),
+            **graph,
+            **settled_fields(settled, graph["tensors"]),
+        ),
+        graph_def=graph_def,
+        specs=specs,
+        inputs=tuple(tensor.name for tensor in trace.inputs),
+        captures=captures,
+        variables={name: variable for name, variable in variables.items() if name in live},
+        variable_names={name: text for name, text in names.items() if name in live},
+        outputs=outputs,
+        results=results,
+        side_effects=side_effects,
+        trainable=trace.trainable,
+        seed=trace.seed.name if trace.seed is not None and trace.seed.op.name in live else "",
+        fixed_batch=fixed_batch(trace),
+    )
+    if not step.fixed_batch:
+        tensors = trace.graph.get_tensor_by_name
+        mixing = row_mixing(step, lambda name: tensors(name).shape)
+        mixed = replace(step.graph, mixing_layer=mixing.layer)
+        step = replace(step, graph=mixed, fixed_batch=mixing.uncuttable)
+    if objective is None:
+        return step
+    reduction, note = loss_reduction(step, objective.loss_name)
+    return replace(step, loss_reduction=reduction, loss_reduction_note=note)
+
+
+def _names_in(outputs: Mapping[str, Any], *keys: str) -> list[str]:
+    return [name for key in keys for name in tf.nest.flatten(outputs.get(key)) if name is not None]
+
+
+def _tape_rank(trace: Trace) -> dict[str, int]:
+    trained = {id(variable.value.handle) for variable in trace.trainable}
+    sources = [placeholder for external, placeholder in trace.graph.captures if id(external) in trained]
+    forward = trace.graph.get_operations()[: trace.num_forward]
+    return tape_rank(forward, trace.scaled_loss, sources)
+
+
+def _phases(trace: Trace) -> dict[str, Phase]:
+    """Phase of each op by when it was made; what a forward op needs is forward, however late it was made.
+
+    (The gradient of a while loop adds accumulators to the loop it differentiates.)
+    """
+    ops = trace.graph.get_operations()
+    forward = {op.name for op in ops[: trace.num_forward]}
+    stack = list(ops[: trace.num_forward])
+    while stack:
+        for tensor in stack.pop().inputs:
+            if tensor.op.name not in forward:
+                forward.add(tensor.op.name)
+                stack.append(tensor.op)
+    last_backward = trace.num_forward + trace.num_backward
+    return {
+        op.name: Phase.FORWARD if op.name in forward else Phase.BACKWARD if i < last_backward else Phase.UPDATE
+        for i, op in enumerate(ops)
+    }
+
+
+def _topological(graph_def: Any, order: Mapping[str, int]) -> list[Any]:
+    """Nodes in order of creation, each moved behind what it needs."""
+    nodes = sorted(graph_def.node, key=lambda node: order[node.name])
+    return in_run_order(nodes, lambda node: map(producer, node.input))
+
+
+def _captured_variables(
+    trace: Trace, captures: Mapping[str, Any], model: keras.Model, objective: TrainingObjective | None
+) -> dict[str, Any]:
+    """Variable by the placeholder of its handle: Keras' own object where Keras owns it."""
+    owned = list(model.variables)
+    if objective:
+        owned += [*objective.optimizer.variables, *objective.model.metrics_variables]
+    for layer in model._flatten_layers():
+        owned += [generator.state for generator in getattr(layer, "_seed_generators", [])]
+    by_handle = {id(variable.handle): variable for variable in trace.graph.variables}
+    by_handle |= {id(variable.value.handle): variable for variable in owned if hasattr(variable.value, "handle")}
+    return {name: by_handle[id(external)] for name, external in captures.items() if id(external) in by_handle}
+
+
+def _unique_names(variables: Mapping[str, Any]) -> dict[str, str]:
+    """A readable name per variable, by placeholder: its Keras path, numbered where two share it."""
+    taken: dict[str, int] = {}
+    chosen: dict[int, str] = {}
+    for variable in variables.values():
+        if id(variable) not in chosen:
+            path = getattr(variable, "path", None) or variable.name.split(":")[0]
+            count = taken[path] = taken.get(path, -1) + 1
+            chosen[id(variable)] = f"{path}_{count}" if count else path
+    return {placeholder: chosen[id(variable)] for placeholder, variable in variables.items()}
+
+
+def _tensor_names(value: Any) -> Any:
+    if isinstance(value, tf.IndexedSlices):
+        parts = (value.values, value.indices, value.dense_shape)
+        return tuple(part.name for part in parts if part is not None)
+    return None if value is None else value.name
+
+
+def _op_graph(
+    trace: Trace,
+    *,
+    nodes: Iterable[Any],
+    phases: Mapping[str, Phase],
+    colocations: Mapping[str, str],
+    specs: Mapping[str, TensorSpec],
+    variables: Mapping[str, Any],
+    names: Mapping[str, str],
+    tables: Container[str],
+    optimizer: Any,
+    gradients: Iterable[Any],
+) -> dict[str, Any]:
+    """The `ops`, `tensors` and `variables` of the op graph."""
+    nodes = [node for node in nodes if node.name not in variables]
+    # Asked once: looking an operation up by its name, and what it outputs, takes TensorFlow's Python long.
+    traced = {op.name: op for op in trace.graph.get_operations()}
+    outputs = {
+        node.name: tuple(f"{node.name}:{index}" for index in range(len(traced[node.name].outputs))) for node in nodes
+    }
+    stateful = {kind: op.op_def.is_stateful for kind, op in {op.type: op for op in traced.values()}.items()}
+    scalars = {name for name, made in outputs.items() if made and not any(specs[t].shape for t in made)}
+    raw = [_raw_op(node, phases, names, colocations, scalars) for node in nodes]
+    parameters = {id(variable): name for name, variable in _by_name(variables, names).items()}
+    trained = {parameters[id(v)]: v for v in trace.trainable if id(v) in parameters}
+    gradient_of: dict[str, frozenset[str]] = {}
+    for variable, gradient in zip(trace.trainable, gradients, strict=True) if gradients else ():
+        if id(variable) in parameters:
+            for tensor in tf.nest.flatten(gradient):
+                if tensor is not None:
+                    gradient_of[tensor] = gradient_of.get(tensor, frozenset()) | {parameters[id(variable)]}
+    slots = [parameters[id(v)] for v in optimizer.variables if id(v) in parameters] if optimizer else []
+    parameter_of = parameter_of_slots(raw, gradient_of, trained, slots)
+    owner = parameter_of | {name: name for name in trained}
+    groups = colocation_groups(raw, gradient_of, owner)
+    layer_of_variable = _layer_of_variables(raw, trace.layer_of)
+    layer_of_op = _layer_of_ops(raw, trace.layer_of, layer_of_variable, groups)
+    tensors = [Tensor(name=name, producer=node.name, spec=specs[name]) for node in nodes for name in outputs[node.name]]
+    live = {op.name for op in raw}
+    ops = [
+        Op(
+            name=op.name,
+            type=op.type,
+            layer=layer_of_op.get(op.name, ""),
+            phase=op.phase,
+            colocation_group=groups.get(op.name, ""),
+            inputs=op.inputs,
+            outputs=outputs[op.name],
+            control_inputs=tuple(
+                dict.fromkeys(producer(r) for r in node.input if r.startswith("^") and producer(r) not in variables)
+            ),
+            variables=op.variables,
+            attributes=readable_attributes(node),
+            host_only=is_host_only(node),
+            differentiates=op.differentiates if op.differentiates in live else "",
+            stateful=stateful[op.type],
+            takes_table=any(producer(reference) in tables for reference in node.input),
+        )
+        for op, node in zip(raw, nodes, strict=True)
+    ]
+    known = [
+        Variable(
+            name=name,
+            spec=TensorSpec(shape=tuple(variable.shape), dtype=tf.as_dtype(variable.dtype).name),
+            kind=VariableKind.PARAMETER
+            if name in trained
+            else VariableKind.SLOT
+            if name in parameter_of
+            else VariableKind.STATE,
+            parameter=parameter_of.get(name, ""),
+            layer=layer_of_variable.get(parameter_of.get(name, name), ""),
+        )
+        for name, variable in _by_name(variables, names).items()
+    ]
+    return {"ops": tuple(ops), "tensors": tuple(tensors), "variables": tuple(known)}
+
+
+def _by_name(variables: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {names[placeholder]: variable for placeholder, variable in variables.items()}
+
+
+def _raw_op(
+    node: Any,
+    phases: Mapping[str, Phase],
+    names: Mapping[str, str],
+    colocations: Mapping[str, str],
+    scalars: Container[str],
+) -> RawOp:
+    data = [(reference, producer(reference)) for reference in node.input if not reference.startswith("^")]
+    return RawOp(
+        name=node.name,
+        type=node.op,
+        phase=phases[node.name],
+        inputs=tuple(tensor_name(reference) for reference, name in data if name not in names),
+        variables=tuple(dict.fromkeys(names[name] for _, name in data if name in names)),
+        differentiates=colocations.get(node.name, "") if phases[node.name] is Phase.BACKWARD else "",
+        is_scalar=node.name in scalars,
+    )
+
+
+def _layer_of_variables(ops: Iterable[RawOp], layer_of: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for op in ops:
+        if op.name in layer_of:
+            for variable in op.variables:
+                found.setdefault(variable, layer_of[op.name])
+    return found
+
+
+def _layer_of_ops(
+    ops: Iterable[RawOp],
+    layer_of: Mapping[str, str],
+    layer_of_variable: Mapping[str, str],
+    groups: Mapping[str, str],
+) -> dict[str, str]:
+    """A forward op has the layer whose call made it; a backward op that of the op it differentiates; an update op that
+    of the parameter it updates."""
+    found = dict(layer_of)
+    group_layer: dict[str, str] = {}
+    for op in ops:
+        if op.name not in found and op.differentiates in found:
+            found[op.name] = found[op.differentiates]
+        elif op.name not in found:
+            layers = [layer_of_variable[v] for v in op.variables if v in layer_of_variable]
+            if layers:
+                found[op.name] = layers[0]
+        if op.name in found and op.name in groups and op.variables:
+            group_layer.setdefault(groups[op.name], found[op.name])
+    for op in ops:
+        if op.phase is Phase.UPDATE and op.name not in found and groups.get(op.name) in group_layer:
+            found[op.name] = group_layer[groups[op.name]]
+    return found

@@ -1,0 +1,50 @@
+"""Settle every shape of a graph traced with an open batch, by importing it again with the batch size filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from partitioner.capture.functions.reader import GraphReader, Reading, plain
+
+
+def settle_shapes(graph_def: Any, inputs: Mapping[str, Any], captures: Mapping[str, Any], batch_size: int) -> Reading:
+    """What is known of every tensor for a batch of `batch_size`: shape and dtype, and what loops and calls run.
+
+    TensorFlow's own shape inference does the work. What it leaves open depends on values: index vectors count as
+    scalars, any other unknown size as the batch.
+
+    Args:
+        graph_def: The traced graph.
+        inputs: TensorSpec of each argument by the name of its placeholder.
+        captures: Outside tensors by the name of their placeholder; their handles carry the variables' shapes.
+        batch_size: Rows of a batch.
+    """
+    library = {function.signature.name: function for function in graph_def.library.function}
+    graph = tf.__internal__.FuncGraph("settled_shapes")
+    with graph.as_default():
+        tf.graph_util.import_graph_def(tf.compat.v1.GraphDef(library=graph_def.library), name="")
+        given = {f"{name}:0": graph.capture(external) for name, external in captures.items()}
+        for name, spec in inputs.items():
+            shape = [batch_size if i == 0 and size is None else size for i, size in enumerate(spec.shape)]
+            given[f"{name}:0"] = tf.compat.v1.placeholder(spec.dtype, shape)
+    reading = Reading()
+    reader = GraphReader(library, batch_size)
+    reader.read_ops([tensor.op for tensor in given.values()], reading)
+    names = {tensor.name: name for name, tensor in given.items()}
+    tensors = dict(given)
+    reader.read([node for node in graph_def.node if f"{node.name}:0" not in given], graph, tensors, reading)
+
+    def original(name: str) -> str:
+        return names.get(name) or plain(name)
+
+    return Reading(
+        specs={name: reading.specs[tensor.name] for name, tensor in tensors.items()},
+        assumed=[original(name) for name in reading.assumed],
+        runs={original(name): runs for name, runs in reading.runs.items()},
+        passed_on={original(after): original(before) for after, before in reading.passed_on.items()},
+        assumed_trips={original(name): count for name, count in reading.assumed_trips.items()},
+        idle_sums=reading.idle_sums,
+    )

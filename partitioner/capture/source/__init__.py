@@ -1,0 +1,1 @@
+"""From `PATH[:NAME]` to a Keras model."""

@@ -1,0 +1,23 @@
+"""Requirements read against a cost graph: which nodes each pattern matches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from partitioner.constraints.match import resolved
+from partitioner.cost_graphs.graph import CostGraph
+from partitioner.ir.devices import DeviceName
+from partitioner.ir.requirements import Requirement, Rule
+
+
+def rules_of_cost_graph(
+    graph: CostGraph, requirements: Sequence[Requirement], devices: Sequence[DeviceName]
+) -> tuple[Rule, ...]:
+    """The rules for the nodes of a cost graph: a pattern must match all of a node's id or of its description.
+
+    Raises:
+        UsageError: As for `rules_of_graph`.
+    """
+    names = {node.id: tuple(filter(None, (node.id, node.description))) for node in graph.nodes}
+    known = dict.fromkeys(name for of_node in names.values() for name in reversed(of_node))
+    return resolved(requirements, names, list(known), [[device] for device in devices], "no node")

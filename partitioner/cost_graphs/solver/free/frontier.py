@@ -1,0 +1,178 @@
+"""Sets of items, decided one item after the other along a row: what is left to remember on the way.
+
+Of the items decided so far only those matter that share a value with later ones. Neural networks are long and narrow:
+in a good order few values are open at a time, so all sets together pass through few states.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.cost_graphs.solver.problem import MaxLoadProblem
+
+_STARTS, _WIDTH, _NEAREST = 4, 10, 12
+"""Rows that are tried, beginnings of each that go on together, and items with which each of them may."""
+
+_ALL_STARTS, _FULL_WIDTH, _LEAST_WIDTH = 2_000, 40_000, 4
+"""Of many items fewer rows and narrower beams are tried: so many rows or beginnings in all."""
+
+_GUESSED_ABOVE = 4.0
+"""Up to so many times the states that a row really has were guessed of it (1.0 to 1.6 times, for public workloads)."""
+
+_SLOTS = 31
+"""Open values that a state of 64 bits has room for, two bits each."""
+
+_NEVER = np.int64(2**60)
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One item's turn: out of the set (0) or in it (1).
+
+    `after[choice][state]` is the state that follows, `load[choice][state]` what an accelerator with this set pays for
+    the choice; `num_after` counts the states that follow.
+    """
+
+    item: int
+    after: tuple[Numbers, Numbers]
+    load: tuple[Numbers, Numbers]
+    num_after: int
+
+
+def narrow_row(problem: MaxLoadProblem, most_states: int) -> tuple[Step, ...] | None:
+    """The items in a row with few states, all together at most `most_states`; None if none was found.
+
+    The first step is left by one state, as is the last.
+    """
+    touching: list[list[int]] = [[] for _ in problem.items]
+    for index, value in enumerate(problem.values):
+        for item in value.items:
+            touching[item].append(index)
+    best = None
+    starts = max(1, min(_STARTS, _ALL_STARTS // len(problem.items)))
+    for start in range(0, len(problem.items), -(-len(problem.items) // starts)):
+        order = _order(problem, touching, start, _GUESSED_ABOVE * most_states)
+        steps = None if order is None else _steps(problem, order, touching, most_states)
+        if steps is not None:
+            best, most_states = steps, sum(step.num_after for step in steps) - 1
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """The first items of a row.
+
+    Attributes:
+        decided: These items, as bits.
+        last: The last of them; -1 for none.
+        before: The beginning without it.
+        open: For each value with items on both sides: how many are still to come, and which was first if it is the only
+            one so far (-1 otherwise).
+        states: A guess at how many states it passes through.
+    """
+
+    decided: int = 0
+    last: int = -1
+    before: _Beginning | None = None
+    open: dict[int, tuple[int, int]] = field(default_factory=dict)
+    states: float = 0.0
+
+    def then(self, item: int, problem: MaxLoadProblem, touching: Sequence[Sequence[int]]) -> _Beginning:
+        """With one more item. A lone item of a value may be in or out; of several also some of them."""
+        opened = self.open.copy()
+        for value in touching[item]:
+            left, first = opened.get(value, (len(problem.values[value].items), item))
+            if left == 1:
+                del opened[value]
+            else:
+                opened[value] = left - 1, item if first == item else -1
+        lone = {first for _, first in opened.values()} - {-1}
+        mixed = sum(first == -1 for _, first in opened.values())
+        states = self.states + 2.0 ** len(lone) * 3.0**mixed
+        return _Beginning(self.decided | 1 << item, item, self, opened, states)
+
+    def nearest(self, problem: MaxLoadProblem) -> Iterator[int]:
+        """Some that share a value with these, first of values that lack few; where none is open, the next of all."""
+        seen = set[int]()
+        if not self.open:
+            yield (~self.decided & self.decided + 1).bit_length() - 1
+        for value in sorted(self.open, key=lambda value: self.open[value][0]):
+            if len(seen) >= _NEAREST:
+                return
+            fresh = [item for item in problem.values[value].items if not self.decided >> item & 1 and item not in seen]
+            seen.update(fresh)
+            yield from fresh
+
+
+def _order(
+    problem: MaxLoadProblem, touching: Sequence[Sequence[int]], start: int, most_states: float
+) -> list[int] | None:
+    """From an item on, by beam search: of beginnings of one length, those with the fewest states go on.
+
+    None if all are guessed to pass through more than `most_states`.
+    """
+    width = max(_LEAST_WIDTH, min(_WIDTH, _FULL_WIDTH // len(problem.items)))
+    beam = [_Beginning().then(start, problem, touching)]
+    for _ in range(len(problem.items) - 1):
+        longer: dict[int, _Beginning] = {}
+        for one in beam:
+            for item in one.nearest(problem):
+                known = longer.get(one.decided | 1 << item)
+                most = known.states if known else most_states + 1
+                if one.states < most and (longer_one := one.then(item, problem, touching)).states < most:
+                    longer[longer_one.decided] = longer_one
+        beam = heapq.nsmallest(width, longer.values(), key=lambda one: one.states)
+    if not beam:
+        return None
+    order, at = [], beam[0]
+    while at.before is not None:
+        order.append(at.last)
+        at = at.before
+    return order[::-1]
+
+
+def _steps(
+    problem: MaxLoadProblem, order: Sequence[int], touching: Sequence[Sequence[int]], most_states: int
+) -> tuple[Step, ...] | None:
+    """A state holds two bits for each open value: has it items outside, has it items inside; it is paid with both."""
+    left = [len(value.items) for value in problem.values]
+    free, slot = list(range(0, 2 * _SLOTS, 2)), dict[int, int]()
+    states = np.zeros(1, dtype=np.int64)
+    steps: list[Step] = []
+    accelerators = problem.accelerators
+    for index in order:
+        for value in touching[index]:
+            if value not in slot:
+                if not free:
+                    return None
+                slot[value] = free.pop()
+        item = problem.items[index]
+        own = (0, int(_NEVER) if accelerators <= item.barred else item.accelerator_cost)
+        reached, loads = [], []
+        for choice in (0, 1):
+            state, load = states.copy(), np.full(len(states), own[choice], dtype=np.int64)
+            for value in touching[index]:
+                before = state >> slot[value] & 3
+                state |= 1 + choice << slot[value]
+                load += np.where(before == 2 - choice, problem.values[value].cost, 0)
+            reached.append(state)
+            loads.append(load)
+        for value in touching[index]:
+            left[value] -= 1
+            if not left[value]:
+                reached = [state & ~np.int64(3 << slot[value]) for state in reached]
+                free.append(slot.pop(value))
+        states, number = np.unique(np.concatenate(reached), return_inverse=True)
+        after = (number[: len(reached[0])], number[len(reached[0]) :])
+        steps.append(Step(index, after, (loads[0], loads[1]), len(states)))
+        most_states -= len(states)
+        if most_states < 0:
+            return None
+    return tuple(steps)

@@ -1,0 +1,239 @@
+"""A bound from prices: items may be priced so that no accelerator can take its share of all they are worth.
+
+This is the linear relaxation over all sets that an accelerator may have within a load (P. C. Gilmore and R. E. Gomory,
+"A linear programming approach to the cutting-stock problem", Operations Research 9, 1961), seen from its dual: prices
+come from a linear program over the sets known so far, and the set worth most at these prices is the next one known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from ortools.linear_solver import pywraplp
+
+from partitioner.cost_graphs.solver.bounds import CpuRelief
+from partitioner.cost_graphs.solver.contiguous.chain import interval_costs
+from partitioner.cost_graphs.solver.free.best_sets import Fullest, fullest_sets
+from partitioner.cost_graphs.solver.free.frontier import Numbers, narrow_row
+from partitioner.cost_graphs.solver.incumbent import Budget, Incumbent
+from partitioner.cost_graphs.solver.problem import MaxLoadProblem
+
+_MOST_STATES = 60_000
+_FEWEST_POINTS, _MOST_POINTS, _MORE = 8_000, 64_000, 1.2
+"""How many sets are told apart, and by how much more whenever these were not all."""
+
+_ROW_WORK = 1e-3
+_PROGRAM_WORK = 5e-8
+"""What solving the linear program counts per item and set, in CP-SAT's deterministic units."""
+
+_GRAIN, _FINEST_GRAIN, _FINER = 1_200, 9_600, 2
+"""A set worth 1 is worth this many integers: the fewer, the fewer sums have to be told apart. They become so many times
+finer whenever what is lost in rounding hides sets that prices would still tell of."""
+
+_SETS_AT_ONCE = 24
+_LEAST_TRUST, _MOST_TRUST = 0.6, 0.99
+"""How near to the best prices known the next ones stay: where the way to those of the linear program would pass what is
+to be shown if it rose evenly, within these bounds. Half as near, and not at all, if that tells nothing new."""
+
+_CLOSE = 1e-4
+_PARTS, _NEAR, _PARTS_NEAR = 3, 5e-3, 4
+"""The load to refute next lies one such part of what is open above the bound: what is refuted soon tells most. Where
+little is open, it lies a part below the least that may be possible, to end it."""
+
+_STALE = 2
+"""Where a better assignment is found meanwhile, a load higher than such a part of what is open is left for another."""
+
+
+class PriceBound:
+    """Bisects for the least load at which no prices refute that the accelerators hold everything.
+
+    Attributes:
+        has_row: Whether the items have a narrow row; without, prices tell nothing.
+        is_done: Whether prices can do no more.
+    """
+
+    def __init__(self, problem: MaxLoadProblem, budget: Budget) -> None:
+        """Look for a row, at the cost of the budget."""
+        self._problem = problem
+        self._num_accelerators = sum(not device.is_cpu for device in problem.devices)
+        work = np.array([item.accelerator_cost for item in problem.items], dtype=float)
+        self._row = narrow_row(problem, _MOST_STATES) if self._num_accelerators and work.any() else None
+        budget.work -= _ROW_WORK * len(problem.items)
+        self._first_prices = self._best_prices = work / max(work.sum(), 1.0) * self._num_accelerators
+        self._best_rate = 0.0
+        self._most_points = _FEWEST_POINTS
+        self._grain = _GRAIN
+        self._sets: dict[tuple[int, ...], int] = {}
+        self._possible: int | None = None
+        self._program: _Program | None = None
+        self.has_row = self._row is not None
+        self.is_done = not self.has_row
+
+    def run(self, incumbent: Incumbent, upper_bound: int, budget: Budget, work: float) -> None:
+        """Raise the bound for so much work; a load of `upper_bound` is known to be possible."""
+        end = budget.work - work
+        self._possible = min(self._possible or upper_bound, upper_bound)
+        while budget.work > end and not (self.is_done or budget.is_spent or incumbent.is_settled):
+            low, aim = incumbent.lower_bound, self._aim(incumbent.lower_bound)
+            highest = max(aim, low + (self._possible - low) // _STALE)
+            if self._program is not None and low <= self._program.limit <= highest:
+                self._improve(self._program, incumbent, budget)
+            elif self._possible - low <= _CLOSE * low and self._possible < upper_bound:
+                self.is_done = True
+            else:
+                self._begin(aim, incumbent, budget)
+
+    def _aim(self, low: int) -> int:
+        """The load to refute next, where all below `low` are refuted."""
+        assert self._possible is not None
+        left = self._possible - low
+        if left <= _CLOSE * low:
+            return self._possible - 1
+        return self._possible - -(-left // _PARTS_NEAR) if left <= _NEAR * low else low + left // _PARTS
+
+    def _begin(self, limit: int, incumbent: Incumbent, budget: Budget) -> None:
+        """Aim at refuting another load, first with prices by work: the best known for another load may be worse."""
+        assert self._row is not None
+        self._program = _Program(self._problem, limit)
+        self._program.add(_longest_intervals(self._problem, [step.item for step in self._row], limit))
+        self._program.add(items for items, load in self._sets.items() if load <= limit)
+        self._best_rate, known = 0.0, self._best_prices
+        self._ask(self._first_prices, self._program, incumbent, budget)
+        if known is not self._first_prices and incumbent.lower_bound <= limit:
+            self._ask(known, self._program, incumbent, budget)
+
+    def _improve(self, program: _Program, incumbent: Incumbent, budget: Budget) -> None:
+        """Prices for the sets known, and the sets that are worth most at prices between these and the best known."""
+        budget.work -= program.work
+        value, prices = program.solve() or (0.0, self._best_prices)
+        if value > self._num_accelerators + 1e-7:
+            way = (self._num_accelerators - self._best_rate) / max(value - self._best_rate, 1e-7)
+            trust = min(max(1 - way, _LEAST_TRUST), _MOST_TRUST)
+            for part in (trust, trust / 2, 0.0):
+                found = self._ask(part * self._best_prices + (1 - part) * prices, program, incumbent, budget)
+                is_refuted = incumbent.lower_bound > program.limit
+                if is_refuted or budget.is_spent or any(prices[list(items)].sum() > 1 + 1e-6 for items in found):
+                    return
+            if self._grain < _FINEST_GRAIN:
+                self._grain *= _FINER
+                return
+        self._possible, self._program = program.limit, None
+
+    def _ask(
+        self, prices: NDArray[np.float64], program: _Program, incumbent: Incumbent, budget: Budget
+    ) -> list[tuple[int, ...]]:
+        """The sets worth most, made known to the program; they raise the bound if all were seen."""
+        assert self._row is not None
+        whole = self._in_integers(prices)
+        relief = CpuRelief(self._problem, [max(0, int(price)) for price in whole])
+        needed = int(whole.sum()) - relief.within(program.limit)
+        least = -(-needed // self._num_accelerators)
+        sets = fullest_sets(self._row, whole, program.limit, least, self._most_points)
+        if not sets.is_complete:
+            self._most_points = min(_MOST_POINTS, int(_MORE * self._most_points))
+        budget.work -= sets.work
+        if sets.is_complete:
+            incumbent.raise_bound(self._refuted(whole, relief, sets, program.limit) + 1)
+            most = max(int(sets.worths.max(initial=0)), least, 1)
+            if needed > self._best_rate * most:
+                self._best_rate, self._best_prices = needed / most, whole / most
+        found = self._some_of(sets)
+        program.add(found)
+        return found
+
+    def _in_integers(self, prices: NDArray[np.float64]) -> Numbers:
+        """Rounded such that neighbours in the row keep what they are worth together.
+
+        Sets are few pieces of the row; each item rounded by itself, 80 items are wrong by 2 or 3.
+        """
+        assert self._row is not None
+        order = [step.item for step in self._row]
+        whole = np.empty(len(prices), dtype=np.int64)
+        whole[order] = np.diff(np.round(np.cumsum(self._grain * prices[order])), prepend=0).astype(np.int64)
+        return whole
+
+    def _refuted(self, prices: Numbers, relief: CpuRelief, sets: Fullest, limit: int) -> int:
+        """The largest load at which all that CPUs leave is worth more than the fullest sets; -1 if there is none."""
+        low, high = -1, limit
+        while low < high:
+            middle = (low + high + 1) // 2
+            lighter = int(np.searchsorted(sets.loads, middle, side="right"))
+            most = int(sets.worths[lighter - 1]) if lighter else -1
+            if not lighter or int(prices.sum()) - relief.within(middle) > self._num_accelerators * most:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _some_of(self, sets: Fullest) -> list[tuple[int, ...]]:
+        """The set worth most, and some lighter ones."""
+        chosen = np.unique(np.linspace(0, len(sets.loads) - 1, _SETS_AT_ONCE).astype(int)) if len(sets.loads) else []
+        found = {tuple(sorted(sets.items(index))): int(sets.loads[index]) for index in chosen}
+        self._sets.update(found)
+        return list(found)
+
+
+class _Program:
+    """Prices at which no known set is worth more than 1, and all items are worth most beyond what CPUs can take."""
+
+    def __init__(self, problem: MaxLoadProblem, limit: int) -> None:
+        self.limit = limit
+        self._solver: Any = pywraplp.Solver.CreateSolver("GLOP")  # it has no types
+        # Sets made known leave the last basis dual feasible; presolve starts anew, and gives up now and then.
+        self._parameters: Any = pywraplp.MPSolverParameters()
+        self._parameters.SetIntegerParam(self._parameters.LP_ALGORITHM, self._parameters.DUAL)
+        self._parameters.SetIntegerParam(self._parameters.PRESOLVE, self._parameters.PRESOLVE_OFF)
+        self._known: set[tuple[int, ...]] = set()
+        self._size = len(problem.items)
+        endless = self._solver.infinity()
+        self._prices = [self._solver.NumVar(-1, 1, "") for _ in problem.items]
+        num_cpus = sum(device.is_cpu for device in problem.devices)
+        room = self._solver.NumVar(0, endless, "")
+        objective = self._solver.Objective()
+        objective.SetMaximization()
+        objective.SetCoefficient(room, -num_cpus)
+        for item, price in zip(problem.items, self._prices, strict=True):
+            objective.SetCoefficient(price, 1)
+            if num_cpus:
+                whole = self._solver.NumVar(0, endless, "")
+                objective.SetCoefficient(whole, -1)
+                row = self._solver.Constraint(-endless, 0)
+                row.SetCoefficient(price, 1)
+                row.SetCoefficient(room, -item.cpu_cost / max(limit, 1))
+                row.SetCoefficient(whole, -1)
+
+    @property
+    def work(self) -> float:
+        """What solving it counts."""
+        return _PROGRAM_WORK * self._size * (1 + len(self._known))
+
+    def add(self, sets: Iterable[tuple[int, ...]]) -> None:
+        """Make sets known."""
+        for items in dict.fromkeys(sets):
+            if items not in self._known:
+                self._known.add(items)
+                row = self._solver.Constraint(-self._solver.infinity(), 1)
+                for item in items:
+                    row.SetCoefficient(self._prices[item], 1)
+
+    def solve(self) -> tuple[float, NDArray[np.float64]] | None:
+        """How many accelerators the known sets need at least, split as one likes; and the prices that tell.
+
+        None where GLOP gives up, as it does where many items are alike: prices near the optimum are then all it has.
+        """
+        if self._solver.Solve(self._parameters) != pywraplp.Solver.OPTIMAL:
+            return None
+        return self._solver.Objective().Value(), np.array([price.solution_value() for price in self._prices])
+
+
+def _longest_intervals(problem: MaxLoadProblem, order: list[int], limit: int) -> Iterator[tuple[int, ...]]:
+    """From each item of a row on, the items that an accelerator can carry."""
+    accelerator = next(index for index, device in enumerate(problem.devices) if not device.is_cpu)
+    costs = interval_costs(problem, order, accelerator)
+    for begin in range(len(order)):
+        ends = np.flatnonzero(costs[begin, begin + 1 :] <= limit)
+        if len(ends):
+            yield tuple(sorted(order[begin : begin + 1 + int(ends[-1])]))

@@ -1,0 +1,78 @@
+"""Problems that are too large to search as they are: cut a row evenly, then improve blocks of what that gave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from partitioner.cost_graphs.solver.bounds import quick_bound
+from partitioner.cost_graphs.solver.contiguous.chain import best_chain
+from partitioner.cost_graphs.solver.free.neighbourhood import Neighbourhood
+from partitioner.cost_graphs.solver.incumbent import Budget, Incumbent
+from partitioner.cost_graphs.solver.problem import MaxLoadProblem
+from partitioner.cost_graphs.solver.reduce.contract import Contracted, merge
+from partitioner.cost_graphs.solver.reduce.even import cut_evenly, rows
+from partitioner.cost_graphs.solver.start import first_fit
+
+_BLOCKS = 1_000
+_BLOCKS_PER_DEVICE = 4
+_STEP_WORK = 0.5
+_PATIENCE = 40
+_MOST_CHAIN_WORK = 10**9
+
+
+def solve_large(problem: MaxLoadProblem, incumbent: Incumbent, budget: Budget) -> None:
+    """Offer what can be found in time; the bound is that of work alone.
+
+    Args:
+        problem: The problem; `precedes` has no cycle.
+        incumbent: Is offered everything.
+        budget: What is left.
+    """
+    incumbent.raise_bound(quick_bound(problem))
+    row: tuple[int, ...] = ()
+    for row in rows(problem):
+        incumbent.offer(cut_evenly(problem, row), "even pieces of a row")
+    blocks = _blocks(problem, row, incumbent.assignment)
+    num_devices = len(problem.devices)
+    if incumbent.assignment is None:
+        found = first_fit(blocks.problem)
+        incumbent.offer(None if found is None else blocks.lift(found), "first fit of blocks")
+    elif problem.contiguous and len(blocks.problem.items) ** 2 * num_devices <= _MOST_CHAIN_WORK:
+        found = best_chain(blocks.problem)
+        incumbent.offer(None if found is None else blocks.lift(found), "intervals of a row of blocks")
+    if incumbent.assignment is not None and not problem.contiguous:
+        _improve(problem, blocks, incumbent, budget)
+
+
+def _improve(problem: MaxLoadProblem, blocks: Contracted, incumbent: Incumbent, budget: Budget) -> None:
+    """Move blocks about until that has been of no use for some time."""
+    assert incumbent.assignment is not None
+    start = blocks.lower(incumbent.assignment)
+    if start is None:
+        return
+    trajectory = Neighbourhood(blocks.problem, start, problem.seed)
+    failures = 0
+    while failures < _PATIENCE and not (incumbent.is_settled or budget.is_spent):
+        before = trajectory.work
+        if trajectory.step(_STEP_WORK, budget.seconds):
+            incumbent.offer(blocks.lift(trajectory.assignment), "large neighbourhoods of blocks")
+            failures = 0
+        else:
+            failures += 1
+        budget.work -= trajectory.work - before
+
+
+def _blocks(problem: MaxLoadProblem, row: Sequence[int], assignment: Sequence[int] | None) -> Contracted:
+    """Merge what follows each other in the row, may be on the same devices, and is on one if anything is yet."""
+    count = max(_BLOCKS, _BLOCKS_PER_DEVICE * len(problem.devices))
+    weights = [item.accelerator_cost + 1 for item in problem.items]
+    most = -(-sum(weights) // count)
+    labels = [0] * len(row)
+    label, weight, last = -1, 0, None
+    for item in row:
+        kind = (problem.items[item].barred, None if assignment is None else assignment[item])
+        weight += weights[item]
+        if kind != last or weight > most:
+            label, weight, last = label + 1, weights[item], kind
+        labels[item] = label
+    return merge(problem, labels)

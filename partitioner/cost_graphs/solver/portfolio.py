@@ -1,0 +1,130 @@
+"""The portfolio: quick starts and bounds first, then search and proof side by side in rounds that grow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from partitioner.cost_graphs.solver.bounds import quick_bound
+from partitioner.cost_graphs.solver.contiguous.chain import best_chain
+from partitioner.cost_graphs.solver.contiguous.model import StageModel
+from partitioner.cost_graphs.solver.contiguous.pieces import settle_by_pieces
+from partitioner.cost_graphs.solver.cp_sat import run_model
+from partitioner.cost_graphs.solver.free.device_bound import raise_by_counts, raise_by_items
+from partitioner.cost_graphs.solver.free.proof import FreeProof
+from partitioner.cost_graphs.solver.free.search import FreeSearch
+from partitioner.cost_graphs.solver.incumbent import Budget, Incumbent
+from partitioner.cost_graphs.solver.large import solve_large
+from partitioner.cost_graphs.solver.problem import MaxLoadAnswer, MaxLoadProblem
+from partitioner.cost_graphs.solver.reduce.contract import without_cycles, without_idle_items
+from partitioner.cost_graphs.solver.reduce.even import LARGE
+from partitioner.cost_graphs.solver.start import first_fit
+
+_WORK_PER_SECOND = 1.0
+"""Work granted to each of the two threads per second of the time limit, in CP-SAT's deterministic units.
+
+Machines do 0.3 to 1.4 in a second: on fast and quiet ones it is the work that ends a run.
+"""
+
+_FIRST_ROUND = 1.0
+# Of the work and the time of a free placement, for a contiguous one to set out from; of that of a contiguous one, for
+# the DP over downsets.
+_SHARE_OF_CONTIGUOUS, _SHARE_OF_PIECES = 0.15, 0.25
+
+
+def solve_in_process(problem: MaxLoadProblem, report: Callable[[MaxLoadAnswer], None]) -> MaxLoadAnswer:
+    """Solve a problem in this process, which must not have imported TensorFlow.
+
+    Args:
+        problem: What to solve, within its time limit.
+        report: Is told whenever the best assignment or the bound improves.
+    """
+    acyclic = without_cycles(problem) if problem.contiguous else None
+    small = without_idle_items(acyclic.problem if acyclic else problem)
+
+    def lifted(answer: MaxLoadAnswer) -> MaxLoadAnswer:
+        if answer.assignment is None:
+            return answer
+        assignment = small.lift(answer.assignment)
+        return replace(answer, assignment=acyclic.lift(assignment) if acyclic else assignment)
+
+    incumbent = Incumbent(small.problem, lambda answer: report(lifted(answer)))
+    if len(small.problem.items) > LARGE:
+        solve_large(small.problem, incumbent, _budget(problem))
+    elif problem.contiguous:
+        _contiguous(small.problem, incumbent)
+    else:
+        _free(small.problem, incumbent)
+    return lifted(incumbent.answer)
+
+
+def _contiguous(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
+    budget = _budget(problem)
+    incumbent.offer(best_chain(problem), "intervals of a row")
+    incumbent.raise_bound(quick_bound(problem))
+    raise_by_items(problem, incumbent)
+    if incumbent.is_settled:
+        return
+    upper_bound = _upper_bound(problem, incumbent)
+    settle_by_pieces(problem, incumbent, upper_bound, _budget(problem, _SHARE_OF_PIECES))
+    if incumbent.is_settled:
+        return
+    model = StageModel(problem, incumbent.lower_bound, upper_bound)
+    if incumbent.assignment is not None:
+        model.hint(incumbent.assignment)
+    with ThreadPoolExecutor(1) as pool:
+        # Where CP-SAT does not close, its own bound may be 0 to the end.
+        counted = pool.submit(raise_by_counts, problem, incumbent, upper_bound, _budget(problem))
+        # Without relaxations all graphs tried are proved as soon or sooner, the largest in half of the time.
+        run_model(
+            model,
+            incumbent,
+            budget,
+            work=budget.work,
+            seed=problem.seed,
+            method="CP-SAT over stages",
+            relaxes=False,
+        )
+        counted.result()
+
+
+def _free(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
+    incumbent.offer(first_fit(problem), "first fit")
+    incumbent.raise_bound(quick_bound(problem))
+    raise_by_items(problem, incumbent)
+    if incumbent.is_settled:
+        return
+    search, proof = FreeSearch(problem, _budget(problem)), FreeProof(problem, _budget(problem))
+    _offer_contiguous(problem, incumbent)
+    work = _FIRST_ROUND
+    with ThreadPoolExecutor(1) as pool:
+        while not (incumbent.is_settled or search.budget.is_spent or proof.budget.is_spent):
+            # Both threads start from what is known here, so that neither depends on how fast the other is.
+            known, upper_bound = incumbent.answer, _upper_bound(problem, incumbent)
+            searched = pool.submit(search.run, incumbent, known, upper_bound, work)
+            proof.run(incumbent, known, upper_bound, work)
+            searched.result()
+            work *= 2
+
+
+def _offer_contiguous(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
+    """Offer the best contiguous placement, if it is found in a share of what there is."""
+    share = _budget(problem, _SHARE_OF_CONTIGUOUS)
+    acyclic = without_cycles(replace(problem, contiguous=True, time_limit_seconds=share.seconds, work_limit=share.work))
+    found = Incumbent(acyclic.problem, lambda _: None)
+    _contiguous(acyclic.problem, found)
+    if found.assignment is not None:
+        incumbent.offer(acyclic.lift(found.assignment), "contiguous pieces")
+
+
+def _upper_bound(problem: MaxLoadProblem, incumbent: Incumbent) -> int:
+    if incumbent.max_load is not None:
+        return incumbent.max_load
+    everything = sum(max(item.accelerator_cost, item.cpu_cost) for item in problem.items)
+    return everything + sum(value.cost for value in problem.values)
+
+
+def _budget(problem: MaxLoadProblem, share: float = 1.0) -> Budget:
+    seconds, work = problem.time_limit_seconds, problem.work_limit
+    return Budget(share * seconds, share * (seconds * _WORK_PER_SECOND if work is None else work))

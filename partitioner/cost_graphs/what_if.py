@@ -1,0 +1,55 @@
+"""What better devices would gain for a cost graph: one more, cheaper moves, more memory; each planned anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from partitioner.cost_graphs.request import Asked
+from partitioner.errors import PartitionError
+from partitioner.ir.devices import short_name
+from partitioner.ir.plan import WhatIf
+
+GIB = 2**30
+
+
+def what_if(asked: Asked, objective: float, held_bytes: Mapping[str, int]) -> tuple[WhatIf, ...]:
+    """The gains of three changes.
+
+    Args:
+        asked: What was asked.
+        objective: The largest load of the plan that was found.
+        held_bytes: What its nodes hold, by device.
+    """
+    found = []
+    for change, other in _changes(asked, held_bytes):
+        after, reason = None, ""
+        try:
+            built, result = other.solved()
+            load = result.answer.max_load
+            # The plan that there is would do as well.
+            after = objective if load is None else min(objective, load * built.unit)
+        except PartitionError as error:
+            reason = error.message
+        found.append(WhatIf(change=change, before=objective, after=after, unit=asked.graph.unit, reason=reason))
+    return tuple(found)
+
+
+def _changes(asked: Asked, held_bytes: Mapping[str, int]) -> Iterator[tuple[str, Asked]]:
+    accelerators = [place for place in asked.places if not place.is_cpu]
+    if accelerators:
+        yield f"one more device like {short_name(accelerators[-1].name)}", asked.with_another_accelerator()
+        halved = tuple(replace(value, cost=value.cost / 2) for value in asked.graph.values)
+        yield "twice the bandwidth of every link", replace(asked, graph=replace(asked.graph, values=halved))
+    left = {
+        place.name: place.capacity_bytes - held_bytes.get(place.name, 0)
+        for place in asked.places
+        if place.capacity_bytes is not None
+    }
+    if left:
+        tightest = min(left, key=lambda name: left[name])
+        places = tuple(
+            replace(place, capacity_bytes=(place.capacity_bytes or 0) + GIB) if place.name == tightest else place
+            for place in asked.places
+        )
+        yield f"1 GiB more on {short_name(tightest)}", replace(asked, places=places)

@@ -1,0 +1,1 @@
+"""Replicas that update shared variables without waiting for each other."""

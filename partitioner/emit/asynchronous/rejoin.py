@@ -1,0 +1,64 @@
+"""Go back to workers that were lost and started again, by the call that TensorFlow's ClusterCoordinator makes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Collection
+from typing import Any
+
+from tensorflow.python.eager import context
+
+from partitioner.emit.cluster.cluster import (
+    PROBE_SECONDS,
+    Task,
+    check_answers,
+    connected_workers,
+    silent_workers,
+    workers_of,
+)
+from partitioner.emit.cluster.lost_worker import lost_workers
+
+_rejoining = threading.Lock()
+
+
+def check_workers(tasks: Collection[Task]) -> None:
+    """Make sure that workers can be used, also if they were started again since this process connected to them.
+
+    Raises:
+        UsageError: One does not answer.
+    """
+    check_answers(workers_of(tasks))
+    rejoin(tasks)
+
+
+def are_lost(tasks: Collection[Task]) -> bool:
+    """Whether one of these workers does not answer, or was started anew and does not know this process."""
+    return bool(lost_workers(workers_of(tasks)))
+
+
+def rejoin(tasks: Collection[Task]) -> bool:
+    """Let those of these workers that were started anew know this process again; whether all of them do now.
+
+    What they held is gone. TensorFlow asks every worker that this process is connected to, and waits for those that do
+    not answer; so nothing is done until all do.
+    """
+    if not all(map(_listens, workers_of(tasks).values())):
+        return False
+    with _rejoining:
+        if are_lost(tasks):
+            if silent_workers(connected_workers(), PROBE_SECONDS):
+                return False
+            runtime: Any = context.context()
+            runtime.update_server_def(context.get_server_def())
+        return not are_lost(tasks)
+
+
+def _listens(address: str) -> bool:
+    """Whether anyone takes connections at an address: told at once where a process has ended."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), PROBE_SECONDS).close()
+    except OSError:
+        return False
+    return True

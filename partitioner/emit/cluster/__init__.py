@@ -1,0 +1,1 @@
+"""Devices of this process and of workers: set up, watched, and told when lost."""

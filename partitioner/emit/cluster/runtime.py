@@ -1,0 +1,98 @@
+"""Get TensorFlow ready for a plan: logical CPU devices, stand-ins for absent GPUs, workers, optimizer options."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+# Whether oneDNN is on depends on the processor and the environment; the public API does not tell.
+from tensorflow.python.util import _pywrap_util_port
+
+from cost_models.scratch import Kernels
+from partitioner.emit.cluster.cluster import connect
+from partitioner.errors import UsageError
+from partitioner.ir.devices import DeviceName
+
+
+def set_up_devices(names: Sequence[str], cluster: Any = None) -> dict[str, str]:
+    """Make the devices of a plan available in this process.
+
+    Logical CPU devices are created as needed. A GPU that this machine does not have is stood in for by a logical
+    CPU device, CPU:0 being kept for the host. TensorFlow fixes its devices when it first runs anything, so this
+    comes before the first op of the process. Nothing stands in for a remote device: its worker is connected to.
+
+    Args:
+        names: Canonical device names.
+        cluster: Addresses of workers by job, or a `tf.train.ClusterSpec`; by default those in TF_CONFIG.
+
+    Returns:
+        The device that runs in place of each name, itself where it is present.
+
+    Raises:
+        UsageError: TensorFlow has already started with too few logical devices or without the workers, or a worker is
+            not known, does not answer or lacks a device.
+    """
+    devices = [DeviceName.parse(name) for name in names]
+    local = [device for device in devices if device.is_local]
+    remote = [device for device in devices if not device.is_local]
+    num_gpus = len(tf.config.list_physical_devices("GPU"))
+    absent = sorted({d for d in local if d.type == "GPU" and d.index >= num_gpus})
+    num_cpus = 1 + max((d.index for d in local if d.type == "CPU"), default=0)
+    stand_ins = {device: num_cpus + offset for offset, device in enumerate(absent)}
+    _make_logical_cpus(num_cpus + len(absent))
+    # Two graph rewrites see no device borders: the remapper fuses across them (Conv on one with BiasAdd on the
+    # next) and so undoes a placement; the arithmetic optimizer merges sums only where they share a device, so that
+    # a placed model would round differently from the unplaced one. Workers are told when they are connected to.
+    tf.config.optimizer.set_experimental_options({"remapping": False, "arithmetic_optimization": False})
+    if remote:
+        connect(remote, cluster)
+    return {
+        device.canonical: DeviceName(type="CPU", index=stand_ins[device]).canonical
+        if device in stand_ins
+        else device.canonical
+        for device in devices
+    }
+
+
+def gpu_titles() -> dict[str, str]:
+    """Marketing name of each GPU of this machine, by canonical device name."""
+    return {
+        DeviceName(type="GPU", index=index).canonical: tf.config.experimental.get_device_details(gpu).get(
+            "device_name", ""
+        )
+        for index, gpu in enumerate(tf.config.list_physical_devices("GPU"))
+    }
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_kernels() -> Kernels:
+    """What runs ops on the CPUs of this process; workers are taken to have the same."""
+    return Kernels(
+        onednn=_pywrap_util_port.IsMklEnabled(),
+        intra_op_threads=tf.config.threading.get_intra_op_parallelism_threads() or num_cores(),
+        inter_op_threads=tf.config.threading.get_inter_op_parallelism_threads() or num_cores(),
+    )
+
+
+def _make_logical_cpus(count: int) -> None:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    configured = len(tf.config.get_logical_device_configuration(cpu) or [])
+    if configured >= count:
+        return
+    try:
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    except RuntimeError as error:
+        have = len(tf.config.list_logical_devices("CPU"))
+        if have < count:
+            raise UsageError(
+                f"TensorFlow has already started with {have} logical CPU device{'s' * (have != 1)}, {count} are needed",
+                notes=["TensorFlow fixes its devices when it first runs anything (building a model does)"],
+                help=f"call partitioner.set_up_devices([...]) before building the model: {count} logical CPUs",
+            ) from error

@@ -1,0 +1,92 @@
+"""Build a callable TensorFlow function from a captured step and a placement."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from partitioner.emit.graph.graph_def import add_waits, place_graph_def, register_functions
+from partitioner.emit.graph.variables import held_variable, move_variables, variable_homes
+from partitioner.emit.pipeline.staged_step import StagedStep
+from partitioner.ir.execution import Execution
+from partitioner.ir.graph_def import producer, prune
+from partitioner.ir.step import CapturedStep
+from partitioner.stages.run_ahead import order_among, run_ahead_limits
+
+_numbers = itertools.count()
+
+
+def emit_function(
+    step: CapturedStep, execution: Execution, *, results: Sequence[str], side_effects: bool = True
+) -> Any:
+    """A ConcreteFunction of (x, y, sample_weight) that computes `step` with every op on its device.
+
+    It is one placed graph, or calls of stage functions if the execution asks for microbatches.
+
+    Captured variables are moved to their devices first. Gradients come from the step itself; the function is not meant
+    to be differentiated from outside, which would leave the backward ops without devices.
+
+    Args:
+        step: What to compute.
+        execution: Device of every op of `step.graph`, and how the batch passes through them.
+        results: Which of the step's outputs (`y_pred`, `loss`, `gradients`) to return, in a dict; those it does not
+            have are left out.
+        side_effects: Whether to run what the step changes (updates, moving averages, random state).
+
+    Raises:
+        ModelError: A variable that Keras does not own would have to move.
+        UsageError: The step cannot run in that many microbatches.
+    """
+    place_variables(step, execution)
+    if execution.is_staged:
+        staged = StagedStep(step, execution, results=results, side_effects=side_effects)
+        return tf.function(lambda *arguments: staged(*arguments), autograph=False).get_concrete_function(*step.specs)
+    wanted = {key: step.outputs[key] for key in results if key in step.outputs}
+    fetches = [name for name in tf.nest.flatten(wanted) if name is not None]
+    roots = [*map(producer, fetches), *(step.side_effects if side_effects else ())]
+    graph_def = prune(step.graph_def, [*roots, *map(producer, step.inputs)])
+    graph_def = place_graph_def(graph_def, execution.placement, suffix=f"placed_{next(_numbers)}")
+    register_functions(graph_def)
+    live = {node.name for node in graph_def.node}
+    ops = [op.name for op in step.graph.ops if op.name in live]
+    order = order_among(execution.placement.values())
+    add_waits(graph_def, run_ahead_limits(step.graph, ops, order=order, placement=execution.placement))
+    outside = dict(step.captures) | {p: held_variable(v).handle for p, v in step.variables.items()}
+
+    def run(*arguments: Any) -> dict[str, Any]:
+        graph = tf.compat.v1.get_default_graph()
+        flat = [value for value in tf.nest.flatten(arguments) if value is not None]
+        replaced = dict(zip(step.inputs, flat, strict=True))
+        replaced |= {f"{name}:0": graph.capture(external) for name, external in outside.items() if name in live}
+        found = tf.graph_util.import_graph_def(graph_def, input_map=replaced, return_elements=fetches, name="")
+        by_name = dict(zip(fetches, found, strict=True))
+        return {
+            key: tf.nest.map_structure(lambda name: None if name is None else by_name[name], value)
+            for key, value in wanted.items()
+        }
+
+    return tf.function(run, autograph=False).get_concrete_function(*step.specs)
+
+
+def emit_stepwise(step: CapturedStep, execution: Execution, *, results: Sequence[str]) -> Any:
+    """What `emit_function` gives, but every TensorFlow function in it is called from Python.
+
+    TensorFlow tells which ops a function ran where only for functions that Python calls.
+    """
+    if not execution.is_staged:
+        return emit_function(step, execution, results=results)
+    place_variables(step, execution)
+    return StagedStep(step, execution, results=results)
+
+
+def place_variables(step: CapturedStep, execution: Execution) -> None:
+    """Move the variables that `step` uses to where `execution` has the ops that use them, in every replica."""
+    homes = variable_homes(execution.placement, ((op.name, op.variables) for op in step.graph.ops))
+    move_variables(
+        (variable, execution.all_devices(homes[step.variable_names[placeholder]]))
+        for placeholder, variable in step.variables.items()
+        if step.variable_names[placeholder] in homes
+    )

@@ -1,0 +1,70 @@
+"""Move variables and optimizer slots to their planned devices, one copy for each replica."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from partitioner.emit.graph.mirrored_variable import each_copy, mirrored
+from partitioner.errors import ModelError
+from partitioner.ir.devices import DeviceName
+
+
+def move_variables(homes: Iterable[tuple[Any, Sequence[str]]]) -> None:
+    """Put each variable on its device, values unchanged. Keras' variable objects stay; what they hold moves.
+
+    Args:
+        homes: Pairs of a variable (Keras' object, or TensorFlow's where a layer made it itself) and its device in each
+            replica.
+
+    Raises:
+        ModelError: A variable that Keras does not own would have to move, or to have a copy.
+    """
+    for variable, devices in homes:
+        held = held_variable(variable)
+        copies = each_copy(held)
+        wanted = [DeviceName.parse(device) for device in devices]
+        if [DeviceName.parse(copy.device) for copy in copies] == wanted:
+            continue
+        if not hasattr(variable, "_value"):
+            raise ModelError(
+                f"the variable {variable.name!r} is a tf.Variable that Keras does not own, so it cannot be moved",
+                notes=[f"it is on {held.device}, planned on {' and '.join(devices)}"],
+                help="create it with self.add_weight(...) in its layer",
+            )
+        there = {DeviceName.parse(copy.device): copy for copy in reversed(copies)}
+        # Keras keeps the TensorFlow variable here and offers no public way to replace it.
+        variable._value = mirrored([there[name] if name in there else _copied(held, name.canonical) for name in wanted])
+
+
+def _copied(held: Any, device: str) -> Any:
+    with tf.device(device):
+        return tf.Variable(held, trainable=held.trainable, name=held.name.split(":")[0], dtype=held.dtype)
+
+
+def held_variable(variable: Any) -> Any:
+    """The TensorFlow variable inside Keras' variable, or the TensorFlow variable itself."""
+    return variable.value if hasattr(variable, "path") else variable
+
+
+def refresh_optimizer(optimizer: Any) -> None:
+    """Let a built optimizer find its variables again after they moved: it looks them up by TensorFlow's identity."""
+    if optimizer is not None and optimizer.built and hasattr(optimizer, "_trainable_variables_indices"):
+        optimizer._trainable_variables_indices = {
+            optimizer._var_key(variable): index for index, variable in enumerate(optimizer._trainable_variables)
+        }
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        refresh_optimizer(inner)
+
+
+def variable_homes(placement: Mapping[str, str], uses: Iterable[tuple[str, tuple[str, ...]]]) -> dict[str, str]:
+    """Device of each variable: that of the ops that take its handle.
+
+    Args:
+        placement: Device by op name.
+        uses: For each op, its name and the names of its variables.
+    """
+    return {variable: placement[op] for op, variables in uses for variable in variables}

@@ -1,0 +1,1 @@
+"""The placed step as a Keras model: compile, fit, save, load."""

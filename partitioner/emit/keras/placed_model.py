@@ -1,0 +1,262 @@
+"""The placed model as Keras sees it: compile, fit, evaluate, predict and save are Keras', the steps are placed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from partitioner.emit.cluster.lost_worker import naming_lost_workers
+from partitioner.emit.keras.export import export_saved_model
+from partitioner.emit.keras.interrupt import interruptible
+from partitioner.emit.keras.options import as_given
+from partitioner.emit.keras.program import Program
+from partitioner.errors import UsageError
+from partitioner.ir.plan import PlanDocument
+from partitioner.ir.step import StepKind
+
+
+@keras.saving.register_keras_serializable(package="partitioner")
+class PlacedModel(keras.Model):
+    """A Keras model whose every step runs on its planned devices.
+
+    It shares its variables with the model it was made from; they now sit on their planned devices, optimizer slots
+    beside the variables they serve. XLA stays off, because it compiles for one device.
+
+    Args:
+        program: The placed functions.
+        model: The Keras model they were traced from, or None when they were loaded from a SavedModel.
+        name: Name of the model.
+        plan: The plan it runs, if known.
+        variables: The model's variables, when there is no Keras model to hold them.
+        resources: What else it holds of TensorFlow's (lookup tables), then.
+    """
+
+    is_placed = True
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        model: keras.Model | None,
+        name: str,
+        plan: PlanDocument | None = None,
+        variables: Sequence[Any] = (),
+        resources: Sequence[Any] = (),
+    ) -> None:
+        super().__init__(name=name)
+        self.program = program
+        self.model = model
+        self.plan = plan
+        self.own_variables = list(variables)
+        self.own_resources = list(resources)
+        self.supports_jit = False
+        self.optimizer = None  # Keras sets it in compile(), which an inference plan does without
+        self.built = True
+
+    @property
+    def variables_of_model(self) -> list[Any]:
+        """The Keras variables of the model itself, without the optimizer's and the metrics'."""
+        return list(self.model.variables if self.model is not None else self.own_variables)
+
+    @property
+    def resources_of_model(self) -> list[Any]:
+        """The lookup tables that the model's layers hold."""
+        if self.model is None:
+            return list(self.own_resources)
+        held = [value for layer in self.model._flatten_layers() for value in vars(layer).values()]
+        tables = [value for value in held if isinstance(value, tf.saved_model.experimental.TrackableResource)]
+        return list({id(table): table for table in tables}.values())
+
+    def differing_variables(self) -> list[str]:
+        """Names of the variables that do not have the same bits in all replicas; between two steps there is none."""
+        return [name for name, copies in self.program.copies().items() if len({_bits(copy) for copy in copies}) > 1]
+
+    def replicas_identical(self) -> bool:
+        """Whether every variable has the same bits in all replicas."""
+        return not self.differing_variables()
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Outputs for `inputs`, in inference mode.
+
+        Raises:
+            UsageError: `training` is true: the training step is placed as a whole, with its gradients.
+        """
+        if training:
+            raise UsageError(
+                "a placed model cannot be called with training=True: gradients taken outside would not be placed",
+                help="use fit(), train_on_batch() or train_step()",
+            )
+        return self._run(StepKind.PREDICT, inputs)["y_pred"]
+
+    def compile(self, optimizer: Any = "rmsprop", loss: Any = None, **options: Any) -> None:
+        """As `keras.Model.compile`; `jit_compile` stays off.
+
+        Raises:
+            UsageError: `jit_compile=True`; or another loss or optimizer for a model that was loaded from a SavedModel,
+                whose training step already holds its own.
+        """
+        if options.get("jit_compile") is True:
+            raise UsageError("jit_compile=True: XLA compiles for one device and would undo the placement")
+        options["jit_compile"] = False
+        if self.model is None and self.compiled:
+            optimizer, loss = self._saved_objective(optimizer, loss)
+        self.program.forget()
+        super().compile(optimizer=optimizer, loss=loss, **options)  # pyright: ignore[reportArgumentType]
+        if self.model is not None:
+            self._share_objective(self.model, loss, options.get("loss_weights"))
+
+    def _share_objective(self, original: Any, loss: Any, loss_weights: Any) -> None:
+        """Let both models compute the loss with one object: it keeps a metric per output, which fit() reports."""
+        own = original._compile_config.config if original.compiled else {}
+        if own and original.loss is loss and own.get("loss_weights") == loss_weights:
+            self._compile_loss = original._compile_loss
+        if not own or original.loss is not loss or original.optimizer is not self.optimizer:
+            original.compile(optimizer=self.optimizer, loss=loss, jit_compile=False)
+        original._compile_loss = self._compile_loss
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True) -> Any:  # noqa: D102
+        if self.model is not None and type(self.model).compute_loss is not keras.Model.compute_loss:
+            return self.model._compute_loss(x, y, y_pred, sample_weight, training)
+        return super().compute_loss(x, y, y_pred, sample_weight, training=training)
+
+    def _saved_objective(self, optimizer: Any, loss: Any) -> tuple[Any, Any]:
+        """The optimizer and loss inside the saved training step, if the given ones are the same."""
+        given: Any = keras.optimizers.get(optimizer)
+        own: Any = self.optimizer
+        same_optimizer = given is own or given.get_config() == own.get_config()
+        if not same_optimizer or _loss_name(loss) != _loss_name(self.loss):
+            raise UsageError(
+                f"the saved training step holds {type(self.optimizer).__name__} and {_loss_name(self.loss)}",
+                notes=["metrics and callbacks can be chosen anew, loss and optimizer cannot"],
+                help="to train with others: place(build_model(), plan), then compile",
+            )
+        return self.optimizer, self.loss
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """One placed training step: forward, loss, gradients and update."""
+        return self._step_with_metrics(StepKind.TRAIN, data)
+
+    def test_step(self, data: Any) -> dict[str, Any]:
+        """One placed evaluation step."""
+        return self._step_with_metrics(StepKind.EVALUATE, data)
+
+    def make_train_function(self, force: bool = False) -> Any:
+        """As Keras makes it; a step in microbatches can be interrupted by Ctrl-C."""
+        if force or self.train_function is None:
+            super().make_train_function(force=force)
+            self.train_function = self._guarded(self.train_function)
+        return self.train_function
+
+    def make_test_function(self, force: bool = False) -> Any:
+        """As Keras makes it; a step in microbatches can be interrupted by Ctrl-C."""
+        if force or self.test_function is None:
+            super().make_test_function(force=force)
+            self.test_function = self._guarded(self.test_function)
+        return self.test_function
+
+    def make_predict_function(self, force: bool = False) -> Any:
+        """As Keras makes it; a step in microbatches can be interrupted by Ctrl-C."""
+        if force or self.predict_function is None:
+            super().make_predict_function(force=force)
+            self.predict_function = self._guarded(self.predict_function)
+        return self.predict_function
+
+    def _guarded(self, function: Any) -> Any:
+        def guarded(*arguments: Any) -> Any:
+            with naming_lost_workers(self.program.devices.values()):
+                if not self.program.is_staged:
+                    return function(*arguments)
+                with interruptible(), as_given():
+                    return function(*arguments)
+
+        return guarded
+
+    def reset_metrics(self) -> None:
+        """As Keras does; metrics may be on a worker."""
+        with naming_lost_workers(self.program.devices.values()):
+            super().reset_metrics()
+
+    def save(self, filepath: Any, overwrite: bool = True, zipped: bool | None = None, **options: Any) -> None:
+        """Save as the unplaced model would: a `.keras` file that plain Keras loads, and that can be placed again.
+
+        Raises:
+            UsageError: The model was loaded from a SavedModel, whose Keras layers are gone; `export` works.
+        """
+        self._original("save to .keras").save(filepath, overwrite, zipped, **options)
+
+    def save_weights(self, filepath: Any, overwrite: bool = True, max_shard_size: Any = None) -> None:
+        """Save the weights as the unplaced model would; the files are interchangeable."""
+        if self.model is None:
+            super().save_weights(filepath, overwrite, max_shard_size)
+        else:
+            self.model.save_weights(filepath, overwrite, max_shard_size)
+
+    def load_weights(self, filepath: Any, skip_mismatch: bool = False, **options: Any) -> None:
+        """Load weights that the placed or the unplaced model saved."""
+        if self.model is None:
+            super().load_weights(filepath, skip_mismatch, **options)
+        else:
+            self.model.load_weights(filepath, skip_mismatch, **options)
+
+    def export(self, filepath: str | Path, **_: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Write a SavedModel with a device on every op; plain TensorFlow loads it."""
+        export_saved_model(self, filepath)
+
+    def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
+        """A layer of the unplaced model, as callbacks ask for it.
+
+        Raises:
+            UsageError: The model was loaded from a SavedModel, whose Keras layers are gone.
+        """
+        return self._original("find a layer").get_layer(name=name, index=index)
+
+    def get_config(self) -> dict[str, Any]:
+        """Config of the unplaced model: devices belong to a plan, not to a model's config."""
+        return self._original("read the config").get_config()
+
+    def _run(self, kind: StepKind, x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, Any]:
+        arguments = self.program.standardize(kind, (x, y, sample_weight))
+        specs = tf.nest.map_structure(spec_of, arguments)
+        return self.program.function(kind, specs)(*arguments)
+
+    def _step_with_metrics(self, kind: StepKind, data: Any) -> dict[str, Any]:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        return self._counted(self._run(kind, x, y, sample_weight), x, y, sample_weight)
+
+    def _counted(self, results: Mapping[str, Any], x: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
+        """Metrics with a step's results counted."""
+        # A step that fails must not be counted, not even its rows, which need no result.
+        ended = [value for value in tf.nest.flatten(results) if value is not None]
+        with tf.device(list(self.program.devices.values())[-1]), tf.control_dependencies(ended):
+            rows = tf.shape(tf.nest.flatten(x)[0])[0]
+            self._loss_tracker.update_state(results["loss"], sample_weight=rows)
+            return self.compute_metrics(x, y, results.get("y_pred"), sample_weight=sample_weight)
+
+    def _original(self, purpose: str) -> keras.Model:
+        if self.model is None:
+            raise UsageError(
+                f"cannot {purpose}: this model was loaded from a SavedModel, which has no Keras layers",
+                help="export(DIR) writes it as a SavedModel again; to get layers, place(build_model(), plan)",
+            )
+        return self.model
+
+
+def _bits(variable: Any) -> bytes:
+    return variable.numpy().tobytes()
+
+
+def _loss_name(loss: Any) -> str:
+    found = keras.losses.get(loss)
+    return str(getattr(found, "name", getattr(found, "__name__", found)))
+
+
+def spec_of(value: Any) -> Any:
+    """The TensorSpec of an argument with any number of rows; None where there is none."""
+    if value is None:
+        return None
+    sizes = value.shape.as_list()
+    return tf.TensorSpec([None, *sizes[1:]] if sizes else [], value.dtype)

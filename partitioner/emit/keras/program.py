@@ -1,0 +1,173 @@
+"""The placed functions of one model: one per kind of step and signature, emitted when first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from partitioner.emit.graph.function import emit_function, place_variables
+from partitioner.emit.graph.mirrored_variable import each_copy
+from partitioner.emit.graph.variables import held_variable, refresh_optimizer
+from partitioner.ir.execution import Execution
+from partitioner.ir.step import CapturedStep, StepKind
+
+Specs = tuple[Any, Any, Any]
+Capture = Callable[[StepKind, Specs], CapturedStep]
+"""Traces one kind of step of the model for arguments of the given specs."""
+Arrange = Callable[[CapturedStep], Execution]
+"""Says how a step runs in this process: a device for every op, microbatches, schedule."""
+
+
+class Program(Protocol):
+    """What a placed model runs."""
+
+    @property
+    def devices(self) -> Mapping[str, str]:
+        """The device that runs in place of each planned one, in stage order."""
+        ...
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether batches pass in microbatches, as calls of stage functions."""
+        ...
+
+    def function(self, kind: StepKind, specs: Specs, *, results: Sequence[str] | None = None) -> Any:
+        """The ConcreteFunction for a kind of step on arguments of `specs`; returns what is asked of it, or needed."""
+        ...
+
+    def standardize(self, kind: StepKind, arguments: Specs) -> Specs:
+        """Arguments with the dtypes the program prefers (labels as int32)."""
+        ...
+
+    def signatures(self) -> list[tuple[StepKind, Specs]]:
+        """One signature per kind of step that the program can run."""
+        ...
+
+    def copies(self) -> dict[str, tuple[Any, ...]]:
+        """The TensorFlow variable of each replica, for every variable that the functions use."""
+        ...
+
+    def forget(self) -> None:
+        """Drop what depends on loss and optimizer, which are about to change."""
+        ...
+
+
+class PlacedProgram:
+    """Functions of a live Keras model, traced and placed on demand.
+
+    Args:
+        capture: Traces a step.
+        arrange: Says how it runs.
+        devices: The device that runs in place of each planned one, in stage order.
+        optimizer: Returns the optimizer in force, or None.
+    """
+
+    def __init__(
+        self, capture: Capture, arrange: Arrange, *, devices: Mapping[str, str], optimizer: Callable[[], Any]
+    ) -> None:
+        self.devices = dict(devices)
+        self.is_staged = False
+        self._capture, self._arrange, self._optimizer = capture, arrange, optimizer
+        self._steps: dict[tuple[StepKind, str], CapturedStep] = {}
+        self._functions: dict[tuple[StepKind, str, tuple[str, ...]], Any] = {}
+
+    def add(self, step: CapturedStep) -> None:
+        """Take over a step that is already captured, and move its variables to their devices now."""
+        self._steps[_key(step.kind, step.specs)] = step
+        execution = self._arrange(step)
+        self.is_staged = self.is_staged or execution.is_staged  # stays so when `forget` drops every step
+        place_variables(step, execution)
+        refresh_optimizer(self._optimizer())
+
+    def step(self, kind: StepKind, specs: Specs) -> CapturedStep:
+        """The captured step behind `function`."""
+        key = _key(kind, specs)
+        if key not in self._steps:
+            self.add(self._capture(kind, specs))
+        return self._steps[key]
+
+    def execution(self, step: CapturedStep) -> Execution:
+        """How a step of this program runs."""
+        return self._arrange(step)
+
+    def function(self, kind: StepKind, specs: Specs, *, results: Sequence[str] | None = None) -> Any:
+        """The ConcreteFunction for a kind of step on arguments of `specs`.
+
+        Args:
+            kind: What it computes.
+            specs: Of its arguments.
+            results: What it returns, in a dict; by default what loss and metrics need.
+
+        Raises:
+            ModelError: The step cannot be traced.
+            UsageError: It cannot run in the planned microbatches.
+        """
+        with tf.init_scope():
+            step = self.step(kind, specs)
+            wanted = step.results if results is None else tuple(results)
+            key = (*_key(kind, specs), wanted)
+            if key not in self._functions:
+                self._functions[key] = emit_function(step, self._arrange(step), results=wanted)
+        return self._functions[key]
+
+    def standardize(self, kind: StepKind, arguments: Specs) -> Specs:
+        """Arguments with the dtypes of a signature already known, where only the width of integers differs."""
+        known = [step.specs for (one, _), step in self._steps.items() if one is kind]
+        return cast_integers(arguments, known[0]) if known else arguments
+
+    def signatures(self) -> list[tuple[StepKind, Specs]]:
+        """One signature per kind of step, the one seen first; what trains also evaluates and predicts."""
+        first: dict[StepKind, Specs] = {}
+        for (kind, _), step in self._steps.items():
+            first.setdefault(kind, step.specs)
+        if StepKind.TRAIN in first:
+            first.setdefault(StepKind.EVALUATE, first[StepKind.TRAIN])
+        for specs in list(first.values())[:1]:
+            first.setdefault(StepKind.PREDICT, (specs[0], None, None))
+        return list(first.items())
+
+    def copies(self) -> dict[str, tuple[Any, ...]]:
+        """The TensorFlow variable of each replica, for every variable that the functions use, by its path."""
+        found: dict[int, tuple[str, tuple[Any, ...]]] = {}
+        for step in self._steps.values():
+            for placeholder, variable in step.variables.items():
+                held = held_variable(variable)
+                found.setdefault(id(held), (step.variable_names[placeholder], each_copy(held)))
+        names: dict[str, int] = {}
+        return {_numbered(name, names): copies for name, copies in found.values()}
+
+    def captured_variables(self) -> list[Any]:
+        """Every TensorFlow variable that the functions use, in every replica."""
+        return [copy for copies in self.copies().values() for copy in copies]
+
+    def forget(self) -> None:
+        """Drop what depends on loss and optimizer, which are about to change."""
+        self._steps = {key: step for key, step in self._steps.items() if key[0] is StepKind.PREDICT}
+        self._functions = {key: made for key, made in self._functions.items() if key[0] is StepKind.PREDICT}
+
+
+def cast_integers(arguments: Any, specs: Any) -> Any:
+    """Integer tensors of `arguments` with the width that `specs` has, when both have one structure."""
+    given, known = tf.nest.flatten(arguments), tf.nest.flatten(specs)
+    if len(given) != len(known):
+        return arguments
+    cast = [
+        tf.cast(value, spec.dtype)
+        if value is not None and spec is not None and value.dtype.is_integer and spec.dtype.is_integer
+        else value
+        for value, spec in zip(given, known, strict=True)
+    ]
+    return tf.nest.pack_sequence_as(arguments, cast)
+
+
+def _numbered(name: str, taken: dict[str, int]) -> str:
+    """A name that no other variable has."""
+    count = taken[name] = taken.get(name, -1) + 1
+    return f"{name}_{count}" if count else name
+
+
+def _key(kind: StepKind, specs: Specs) -> tuple[StepKind, str]:
+    shapes = tf.nest.map_structure(lambda s: None if s is None else (s.dtype.name, str(s.shape)), specs)
+    return kind, repr(shapes)

@@ -1,0 +1,195 @@
+"""One replica of a step in stages: its functions, on its devices, for its variables; and one run of its schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from partitioner.emit.graph.mirrored_variable import copy_on
+from partitioner.emit.graph.variables import held_variable
+from partitioner.emit.pipeline.microbatches import HOST
+from partitioner.emit.pipeline.stage_function import StageFunction, StageFunctions
+from partitioner.ir.execution import SEED_STRIDE, Execution
+from partitioner.ir.stage_programs import Gather, StagePrograms
+from partitioner.ir.step import CapturedStep
+from partitioner.stages.actions import Action, ActionKind
+from partitioner.stages.coupling import random_states
+
+
+class Replica:
+    """The stage functions of one replica, and the variables they use.
+
+    Args:
+        step: The captured step.
+        programs: How it is cut, for the first replica.
+        execution: Where all replicas run.
+        number: Which one this is.
+        variables: The TensorFlow variables it uses in place of its copies of the step's, by name in the op graph.
+    """
+
+    def __init__(
+        self,
+        step: CapturedStep,
+        programs: StagePrograms,
+        execution: Execution,
+        number: int,
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.step, self.programs, self.number = step, programs, number
+        self.num_microbatches = execution.num_microbatches
+        functions = StageFunctions(step, programs, execution, replica=number)
+        self.once = [functions.build(program) for program in programs.once]
+        several = self.num_microbatches > 1
+        self.forward = [functions.build(program, accumulate=several) for program in programs.forward]
+        self.backward = [functions.build(program, accumulate=several) for program in programs.backward]
+        self.update = [functions.build(program) for program in programs.update]
+        if variables is None:
+            held = {name: held_variable(variable) for name, variable in step.variables.items()}
+            used = {name: copy_on(one, execution.device(one.device, number)) for name, one in held.items()}
+        else:
+            used = {p: variables[name] for p, name in step.variable_names.items() if name in variables}
+        outside = dict(step.captures) | {name: variable.handle for name, variable in used.items()}
+        self._outside = outside
+        self._handle = {step.variable_names[p]: handle for p, handle in outside.items() if p in step.variable_names}
+        self._random = random_states(step.graph) if number else frozenset()
+
+    def functions(self) -> list[StageFunction]:
+        """All of them, in an order in which one microbatch can run."""
+        return [*self.once, *self.forward, *reversed(self.backward), *self.update]
+
+    def of(self, action: Action) -> StageFunction:
+        """The function that an action calls."""
+        return (self.forward if action.kind is ActionKind.FORWARD else self.backward)[action.stage]
+
+    def outside(self, name: str) -> Any:
+        """A captured tensor from outside the step."""
+        return self._outside[name]
+
+    def handle(self, variable: str) -> Any:
+        """The handle of a variable by its name in the op graph."""
+        return self._handle[variable]
+
+    def device_of(self, tensor: str) -> str:
+        """Device of the stage that makes a tensor."""
+        made = (f.program for f in (*self.forward, *self.backward) if tensor in f.program.outputs)
+        return next((program.device for program in made), HOST)
+
+    def own_start(self, variable: str, value: Any) -> Any:
+        """What this replica starts from in place of the value of a variable: other random numbers than the others."""
+        if variable not in self._random:
+            return value
+        dtype = value.dtype.as_numpy_dtype
+        with tf.device(self.handle(variable).device):
+            return value + tf.constant(np.array(self.number * SEED_STRIDE).astype(dtype))
+
+
+class ReplicaRun:
+    """One replica's part of one step: values by tensor name, of all its microbatches and of each.
+
+    Args:
+        replica: The replica.
+        parts: Its microbatches: the arguments of the step by name.
+    """
+
+    def __init__(self, replica: Replica, parts: Sequence[dict[str, Any]]) -> None:
+        self.replica, self.programs = replica, replica.programs
+        self.values: dict[str, Any] = {f"{name}:0": replica.outside(name) for name in replica.step.captures}
+        self.parts = parts
+        self.totals: dict[str, Any] = {}
+        self.last: dict[str, Any] = {}
+
+    def run(self, order: Iterable[Action]) -> None:
+        """Call what runs once, and then all forwards and backwards."""
+        for function in self.replica.once:
+            self.values |= self._call(function, self.values)
+        for state in self.programs.states:
+            if state.read:
+                self.values[state.read] = self.replica.own_start(state.variable, self.values[state.read])
+        carried = {state.read: state.written for state in self.programs.states if state.read}
+        for action in order:
+            part = self.parts[action.microbatch]
+            if action.microbatch and action.kind is ActionKind.FORWARD:
+                before = self.parts[action.microbatch - 1]
+                part |= {read: before[written] for read, written in carried.items() if written in before}
+            self._act(action, part)
+
+    def gathered(self, name: str, how: Gather) -> Any:
+        """What its microbatches gave for a tensor, together."""
+        if name in self.values:
+            return self.values[name]
+        if how is Gather.SUM and name in self.totals:
+            return self.totals[name]
+        if how is Gather.CONCAT and len(self.parts) > 1:
+            with tf.device(self.replica.device_of(name)):
+                return tf.concat([part[name] for part in self.parts], axis=0)
+        return self.parts[0][name]
+
+    def update(
+        self, gathered: Mapping[str, Any], lock: Any, done: dict[tuple[str, str], Mapping[str, Any]]
+    ) -> list[Any]:
+        """Run the updates while `lock` is held; what has ended when all are written.
+
+        What replicas before did on devices that they share is `done`, by label and device; the rest is added to it.
+        """
+        self.values |= gathered
+        ended: list[Any] = []
+        for function in self.replica.update:
+            key = function.label, function.program.device
+            if key not in done:
+                after = [lock, *(ended[index] for index in function.program.waits_for)]
+                done[key] = self._call(function, self.values, after=after)
+            ended.append(done[key][function.label])
+            self.values |= done[key]
+        return ended
+
+    def final(self, written: str) -> Any:
+        """The value of a carried state after the last microbatch; None if nothing wrote it."""
+        return self.parts[-1].get(written, self.values.get(written))
+
+    def _act(self, action: Action, part: dict[str, Any]) -> None:
+        function = self.replica.of(action)
+        device = function.program.device
+        after = [self.last[device]] if self.last.get(device) is not None else []
+        with tf.device(device):
+            totals = [self.totals[n] if n in self.totals else self._zero(n) for n in function.sums]
+        made = self._call(function, part, totals=totals, after=after, name=str(action))
+        _run_independently(made[function.label])
+        self.totals |= {name: made[name] for name in function.sums}
+        part |= made
+        # Python drops a control edge to an op that already reads what its source makes, and with it the order of calls
+        # once calls are all that is left: a no-op in between keeps it.
+        with tf.device(device), tf.control_dependencies([made[function.label]]):
+            self.last[device] = tf.no_op(name=f"{action}_done")
+
+    def _zero(self, tensor: str) -> Any:
+        return tf.constant(0, self.replica.step.graph.tensor[tensor].spec.dtype)
+
+    def _call(
+        self,
+        function: StageFunction,
+        part: Mapping[str, Any],
+        *,
+        totals: Sequence[Any] = (),
+        after: Sequence[Any] = (),
+        name: str = "",
+    ) -> dict[str, Any]:
+        program = function.program
+        given = [part[n] if n in part else self.values[n] for n in program.inputs]
+        outside = [self.replica.outside(n) for n in function.captures]
+        with tf.device(program.device), tf.control_dependencies(after), tf.name_scope(name or function.label):
+            made = function.call([*given, *totals, *outside])
+        return dict(zip((*program.outputs, function.label), made, strict=True))
+
+
+def _run_independently(tensor: Any) -> None:
+    """Let the call that makes a tensor wait for its inputs and for what it was told to wait for, and for nothing else.
+
+    TensorFlow would chain all calls with state (a random generator, a Python function) in the order they are made in,
+    whichever stage they belong to, and no two devices would ever work at the same time.
+    """
+    graph: Any = tf.compat.v1.get_default_graph()
+    if graph.experimental_acd_manager is not None:
+        graph.experimental_acd_manager.run_independently(tensor.op)

@@ -1,0 +1,261 @@
+"""Build a TensorFlow function of one stage program: its part of the traced graph, given tensors, giving tensors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+
+# A function made of a graph rather than traced from Python has no public constructor.
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import atomic_function
+
+from partitioner.emit.graph.graph_def import add_waits, place_graph_def, register_functions
+from partitioner.emit.pipeline.microbatches import HOST
+from partitioner.ir.devices import DeviceName
+from partitioner.ir.execution import Execution, replica_prefix
+from partitioner.ir.graph_def import producer, reference, tensor_name
+from partitioner.ir.stage_programs import Gather, ProgramKind, StageProgram, StagePrograms
+from partitioner.ir.step import CapturedStep
+from partitioner.stages.run_ahead import keeps_order, order_among, run_ahead_limits
+
+_numbers = itertools.count()
+_ARGUMENTS = "partition_arguments"  # scope of what is added to a stage's ops
+_LETTERS = {ProgramKind.ONCE: "I", ProgramKind.FORWARD: "F", ProgramKind.BACKWARD: "B", ProgramKind.UPDATE: "U"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageFunction:
+    """A stage program that TensorFlow can call.
+
+    Attributes:
+        program: What it runs.
+        sums: Gradients it adds to what it is given of them, in order; they follow the inputs.
+        captures: Names of the outside tensors (variables' handles, tables) it is given last.
+        atomic: TensorFlow's function. Takes the values of `program.inputs`, `sums` and `captures`, and returns those of
+            `program.outputs`, and one value more that says that it has ended.
+        isolated: A function that only calls `atomic`. See `call`.
+    """
+
+    program: StageProgram
+    sums: tuple[str, ...]
+    captures: tuple[str, ...]
+    atomic: Any
+    isolated: Any
+
+    def call(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Call it eagerly, or add a call to the graph; `register` lets the graph know it once all calls are made.
+
+        (TensorFlow infers the shapes of a function it knows at every call, which for some hundred calls takes seconds.)
+        """
+        if tf.executing_eagerly():
+            return self._call_eagerly(values)
+        # An op that fails cancels the step before its error has left the function, and then the step tells only of
+        # cancelled transfers. A RemoteCall has a cancellation of its own within the step's, so the error comes out.
+        return tf.raw_ops.RemoteCall(
+            target=self.program.device,
+            args=values or [tf.constant(0)],  # it takes at least one
+            Tout=[output.dtype for output in self.atomic.function_type.flat_outputs],
+            f=self.isolated.name,
+        )
+
+    def register(self) -> None:
+        """Add it to the library of the graph that calls it."""
+        graph: Any = tf.compat.v1.get_default_graph()
+        graph._add_function_recursive(self.isolated)
+
+    def _call_eagerly(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Call it from this process, wherever its ops are: TensorFlow tells only then where they ran.
+
+        TensorFlow crashes at handles that come back from a worker (loops return those they read). A function that
+        returns some is called from here without them, to be seen, and then on the worker.
+        """
+        handles = any(output.dtype == tf.resource for output in self.atomic.function_type.flat_outputs)
+        if not handles or DeviceName.parse(self.program.device).is_local:
+            with tf.device(HOST):
+                return self.atomic.call_flat(*values)
+        with tf.device(HOST):
+            _without_handles(self.atomic).call_flat(*values)
+        with tf.device(self.program.device):
+            return self.atomic.call_flat(*values)
+
+    @property
+    def label(self) -> str:
+        """Stage and kind, `0F`, as in the text of an action."""
+        return f"{self.program.stage}{_LETTERS[self.program.kind]}"
+
+
+class StageFunctions:
+    """Builds the functions of a step; looks its graph up once.
+
+    Args:
+        step: The captured step.
+        programs: How it is cut.
+        execution: Device of every op; one that is placed where no stages are stays there.
+        replica: Whose functions to build: the same ones on its devices.
+    """
+
+    def __init__(self, step: CapturedStep, programs: StagePrograms, execution: Execution, *, replica: int = 0) -> None:
+        self._step, self._programs, self._execution, self._replica = step, programs, execution, replica
+        self._nodes = {node.name: node for node in step.graph_def.node}
+        self._outside = {*step.captures, *step.variables}
+
+    def build(self, program: StageProgram, *, accumulate: bool = False) -> StageFunction:
+        """The function of a program; with `accumulate`, one that adds its gradients to those it is given."""
+        program = replace(program, device=self._execution.device(program.device, self._replica))
+        prefix = replica_prefix(self._replica)
+        gathered = self._programs.gathered
+        sums = tuple(n for n in program.outputs if gathered.get(n) is Gather.SUM) if accumulate else ()
+        body = self._body(program)
+        captures = tuple(
+            dict.fromkeys(
+                p
+                for node in body.node
+                for r in node.input
+                if (p := producer(r)) in self._outside and f"{p}:0" not in program.inputs
+            )
+        )
+        number = next(_numbers)
+        devices = self._devices(program)
+        placed = place_graph_def(body, devices, suffix=f"stage_{number}")
+        if keeps_order(program.device) and set(devices.values()) == {program.device}:
+            aliases, order = self._programs.aliases, order_among(self._programs.stages)
+            limits = run_ahead_limits(self._step.graph, program.ops, aliases=aliases, given=program.inputs, order=order)
+            add_waits(placed, limits)
+        register_functions(placed)
+        given = {name: self._dtype(name) for name in program.inputs}
+        handles = {f"{name}:0": self._dtype(f"{name}:0") for name in captures}
+        arguments = _with_arguments(placed, given, handles, device=program.device)
+        graph: Any = tf.__internal__.FuncGraph(f"stage_{number}")
+        with graph.as_default(), tf.device(program.device):
+            totals = [tf.compat.v1.placeholder(self._dtype(name), name="total") for name in sums]
+            fetched = [arguments.values.get(name, name) for name in program.outputs]
+            wanted = [*arguments.placeholders, *fetched]
+            found = tf.graph_util.import_graph_def(placed, return_elements=wanted, name=prefix.rstrip("/"))
+            inputs, outputs = found[: len(arguments.placeholders)], found[len(arguments.placeholders) :]
+            values = dict(zip(program.outputs, outputs, strict=True))
+            for name, total in zip(sums, totals, strict=True):
+                values[name] = tf.raw_ops.AddV2(x=total, y=values[name])
+            ended = tf.constant(0, name="ended")
+        graph.inputs = [*inputs[: len(given)], *totals, *inputs[len(given) :]]
+        graph.outputs = [*(values[name] for name in program.outputs), ended]
+        effects = set(self._step.side_effects)
+        graph.control_outputs = [graph.get_operation_by_name(prefix + name) for name in program.ops if name in effects]
+        function = atomic_function.from_func_graph(
+            f"partition_{_LETTERS[program.kind]}{program.stage}_{number}", graph, {"_noinline": True}
+        )
+        return StageFunction(
+            program=program, sums=sums, captures=captures, atomic=function, isolated=_isolated(function)
+        )
+
+    def _body(self, program: StageProgram) -> Any:
+        """The program's nodes, reading aliases by their own names and waiting for nothing outside."""
+        whole = self._step.graph_def
+        body = type(whole)()
+        body.versions.CopyFrom(whole.versions)
+        body.library.CopyFrom(whole.library)
+        known = set(program.ops)
+        for name in program.ops:
+            node = body.node.add()
+            node.CopyFrom(self._nodes[name])
+            inputs = [
+                reference(self._programs.aliases.get(tensor_name(r), tensor_name(r))) if not r.startswith("^") else r
+                for r in node.input
+                if not r.startswith("^") or producer(r) in known
+            ]
+            del node.input[:]
+            node.input.extend(inputs)
+        return body
+
+    def _devices(self, program: StageProgram) -> dict[str, str]:
+        """Device by op: the program's, but for ops on the host of its device."""
+        placement, stage_devices = self._execution.placement, self._execution.stage_devices
+        return {
+            name: program.device
+            if (own := placement[name]) in stage_devices
+            else self._execution.device(own, self._replica)
+            for name in program.ops
+        }
+
+    def _dtype(self, tensor: str) -> Any:
+        name = producer(tensor)
+        if name in self._outside:
+            return tf.resource if name in self._step.variables else self._step.captures[name].dtype
+        return tf.as_dtype(self._step.graph.tensor[tensor].spec.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arguments:
+    """Names of a function's placeholders, in order, and of the tensor that stands for each one it is given."""
+
+    placeholders: Sequence[str]
+    values: Mapping[str, str]
+
+
+def _with_arguments(graph_def: Any, given: Mapping[str, Any], handles: Mapping[str, Any], *, device: str) -> _Arguments:
+    """Let the nodes of `graph_def` read placeholders in place of these tensors (dtypes by name).
+
+    As nodes, because TensorFlow's Python takes much longer to make an op than to import one.
+    """
+    nodes = list(graph_def.node)
+    placeholders, values = [], dict[str, str]()
+    for index, (name, dtype) in enumerate([*given.items(), *handles.items()]):
+        argument = graph_def.node.add(name=f"{_ARGUMENTS}/{index}", op="Placeholder")
+        argument.attr["dtype"].type = dtype.as_datatype_enum
+        argument.attr["shape"].shape.unknown_rank = True
+        placeholders.append(f"{argument.name}:0")
+        values[name] = placeholders[-1]
+        if name in given:
+            # A loop takes an argument in where the argument lies, maybe on another device: an identity brings it here.
+            here = graph_def.node.add(name=f"{_ARGUMENTS}/{index}_here", op="Identity", input=[argument.name])
+            here.attr["T"].type = dtype.as_datatype_enum
+            values[name] = f"{here.name}:0"
+    for node in nodes:
+        for index, read in enumerate(node.input):
+            if not read.startswith("^") and (value := values.get(tensor_name(read))) is not None:
+                node.input[index] = reference(value)
+        if node.device == device:
+            node.device = ""  # the scope it is imported in gives it; entering one per node would take most of the time
+    return _Arguments(placeholders, values)
+
+
+def _isolated(function: Any) -> Any:
+    """A function on one device that calls `function`, which may have ops on others."""
+    called = function.cached_definition.signature
+    runtime: Any = context.context()
+    definition = type(function.cached_definition)()
+    definition.signature.name = f"{called.name}_isolated"
+    definition.signature.input_arg.extend(called.input_arg)
+    definition.signature.output_arg.extend(called.output_arg)
+    definition.signature.control_output.append("call")
+    if not called.input_arg:
+        definition.signature.input_arg.add(name="unused", type=tf.int32.as_datatype_enum)
+    is_stateful = function.call_options.is_stateful
+    call = definition.node_def.add(name="call", op="StatefulPartitionedCall" if is_stateful else "PartitionedCall")
+    call.input.extend(argument.name for argument in called.input_arg)
+    call.attr["Tin"].list.type.extend(argument.type for argument in called.input_arg)
+    call.attr["Tout"].list.type.extend(output.type for output in called.output_arg)
+    call.attr["f"].func.name = called.name
+    call.attr["config_proto"].s = runtime.function_call_options.config_proto_serialized
+    for index, output in enumerate(called.output_arg):
+        definition.ret[output.name] = f"call:output:{index}"
+    definition.control_ret["call"] = "call"
+    runtime.add_function_def(definition)
+    return atomic_function.AtomicFunction(
+        called.name + "_isolated", runtime, function.function_type, children=[function, *function.children]
+    )
+
+
+def _without_handles(function: Any) -> Any:
+    """A function that runs what `function` runs, and does not return the handles among its results."""
+    graph = function.graph
+    outputs, effects = graph.outputs, graph.control_outputs
+    graph.outputs = [output for output in outputs if output.dtype != tf.resource]
+    graph.control_outputs = list({op.name: op for op in [*effects, *(output.op for output in outputs)]}.values())
+    try:
+        return atomic_function.from_func_graph(f"partition_seen_{next(_numbers)}", graph, {"_noinline": True})
+    finally:
+        graph.outputs, graph.control_outputs = outputs, effects

@@ -1,0 +1,219 @@
+"""Build a step that runs in microbatches and replicas: calls of stage functions, in the order of a schedule.
+
+Forward and backward functions change nothing: what the forward pass writes (moving averages, random state) is carried
+from one microbatch to the next as a value. Only when every backward of every replica has ended do variables change, so
+a step that fails before leaves each as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import tensorflow as tf
+
+from partitioner.emit.pipeline.all_reduce import all_gather, all_reduce
+from partitioner.emit.pipeline.microbatches import HOST, cut_batch
+from partitioner.emit.pipeline.replica import Replica, ReplicaRun
+from partitioner.emit.pipeline.stage_function import StageFunction
+from partitioner.emit.pipeline.update_lock import acquire_updates, release_updates
+from partitioner.errors import UsageError
+from partitioner.ir.execution import Execution, replica_prefix
+from partitioner.ir.stage_programs import CarriedState, Gather
+from partitioner.ir.step import CapturedStep, LossReduction
+from partitioner.stages.programs import stage_programs
+from partitioner.stages.schedules import ScheduleKind, device_orders, merged_order
+
+
+class StagedStep:
+    """The stage functions of a step, and the step made of them.
+
+    Args:
+        step: The captured step; its variables are where the execution has them.
+        execution: Where and in which order it runs.
+        results: Which of the step's outputs to return.
+        side_effects: Whether to run what the step changes.
+
+    Raises:
+        UsageError: The step cannot run in that many microbatches.
+    """
+
+    def __init__(
+        self, step: CapturedStep, execution: Execution, *, results: Sequence[str], side_effects: bool = True
+    ) -> None:
+        self.step, self.execution = step, execution
+        self.wanted = {key: step.outputs[key] for key in results if key in step.outputs}
+        self.programs = stage_programs(step, execution, results=results, side_effects=side_effects)
+        self.changed = self.programs.states if side_effects else ()
+        if execution.num_parts > 1 and step.uncuttable:
+            what, option = ("replicas", "replicas") if execution.num_replicas > 1 else ("microbatches", "microbatches")
+            raise UsageError(f"the batch cannot be cut into {what}: {step.uncuttable}", help=f"--{option} 1")
+        training = bool(self.programs.backward)
+        orders = device_orders(
+            ScheduleKind(execution.schedule), self.programs.stages, execution.num_microbatches, training=training
+        )
+        self.order = merged_order(orders, len(self.programs.stages))
+        self.replicas = self._make_replicas()
+
+    def __call__(self, *arguments: Any) -> dict[str, Any]:
+        """Run one step on (x, y, sample_weight), in a graph or eagerly; results keyed as asked for."""
+        # A scope of its own, lest an op of it has the name of one in the plan.
+        with tf.name_scope("staged_step"):
+            found = self.results_of(StepRun(self, [value for value in tf.nest.flatten(arguments) if value is not None]))
+        if not tf.executing_eagerly():
+            for function in self.functions():
+                function.register()
+        return found
+
+    def results_of(self, run: StepRun) -> dict[str, Any]:
+        """Run all of it, and return what was asked for."""
+        return run.results()
+
+    def _make_replicas(self) -> list[Replica]:
+        return [Replica(self.step, self.programs, self.execution, n) for n in range(self.execution.num_replicas)]
+
+    def functions(self) -> list[StageFunction]:
+        """All of them, replica by replica, in an order in which one microbatch can run."""
+        return [function for replica in self.replicas for function in replica.functions()]
+
+
+class StepRun:
+    """One step: the runs of all replicas, and what becomes of their results."""
+
+    def __init__(self, staged: StagedStep, arguments: Sequence[Any]) -> None:
+        self.staged, self.programs = staged, staged.programs
+        self.parts: list[dict[str, Any]] = [{} for _ in range(staged.execution.num_parts)]
+        self._cut_batch(arguments)
+        each = staged.execution.num_microbatches
+        self.runs = [
+            ReplicaRun(replica, self.parts[index * each :][:each]) for index, replica in enumerate(staged.replicas)
+        ]
+
+    def results(self) -> dict[str, Any]:
+        """Run forwards, backwards and what the step changes; the results asked for."""
+        gate = self.run_microbatches()
+        gathered = self.gathered()
+        if self.programs.update or self.staged.changed:
+            with tf.control_dependencies([gate]):
+                lock = acquire_updates()
+            with tf.control_dependencies(self._update(gathered, lock)):
+                release_updates(lock)
+        return self.wanted(gathered[0], gate)
+
+    def run_microbatches(self) -> Any:
+        """Run all forwards and backwards; an op that ends when all of them have."""
+        for run in self.runs:
+            with _scope(run):
+                run.run(self.staged.order)
+        ended = [last for run in self.runs for last in run.last.values()]
+        with tf.device(HOST), tf.control_dependencies(ended):
+            return tf.no_op(name="all_ended")
+
+    def wanted(self, gathered: Mapping[str, Any], gate: Any) -> dict[str, Any]:
+        """The results asked for, there once the gate is open."""
+        found = self._found(gathered)
+        return tf.nest.map_structure(lambda name, value: self._result(name, value, gate), self.staged.wanted, found)
+
+    def _cut_batch(self, arguments: Sequence[Any]) -> None:
+        step, count = self.staged.step, len(self.parts)
+        self.weights: list[Any] = [1.0]
+        self.sizes: list[Any] = []
+        parts = [list(arguments)]
+        if count > 1:
+            # As a function of its own, so that its ops have names when it is called from Python.
+            parts, self.weights, self.sizes = tf.function(cut_batch, autograph=False)(list(arguments), count)
+        if step.loss_reduction is LossReduction.SUM and count > 1:
+            with tf.device(HOST):
+                self.weights = [tf.cast(size > 0, tf.float32) for size in self.sizes]
+        for part, values, weight in zip(self.parts, parts, self.weights, strict=True):
+            part.update(zip(step.inputs, values, strict=True))
+            if step.seed:
+                with tf.device(HOST):
+                    part[step.seed] = tf.cast(weight, step.graph.tensor[step.seed].spec.dtype)
+
+    def gathered(self) -> list[dict[str, Any]]:
+        """For each replica, what the microbatches of all replicas gave together."""
+        found: list[dict[str, Any]] = [{} for _ in self.runs]
+        with tf.name_scope("all_reduce") if len(self.runs) > 1 else nullcontext():
+            for turn, (name, how) in enumerate(self.programs.gathered.items()):
+                values = [run.gathered(name, how) for run in self.runs]
+                devices = [run.replica.device_of(name) for run in self.runs]
+                if how is Gather.SUM:
+                    shape = self.staged.step.graph.tensor[name].spec.shape
+                    values = all_reduce(values, devices, shape=shape, turn=turn)
+                elif how is Gather.CONCAT:
+                    values = all_gather(values, devices)
+                for known, value in zip(found, values, strict=True):
+                    known[name] = value
+        return found
+
+    def _found(self, gathered: Mapping[str, Any]) -> dict[str, Any]:
+        first = self.runs[0]
+
+        def value(name: str | None) -> Any:
+            if name is None or name in gathered or name in first.values:
+                return None if name is None else gathered.get(name, first.values.get(name))
+            return self._rows(name)
+
+        def loss(name: str) -> Any:
+            with tf.device(first.replica.device_of(name)):
+                parts = [part[name] * tf.cast(w, part[name].dtype) for part, w in self._weighted(name)]
+                return parts[0] if len(parts) == 1 else tf.add_n(parts)
+
+        wanted = self.staged.wanted
+        return {
+            key: tf.nest.map_structure(loss if key == "loss" else value, names, expand_composites=False)
+            for key, names in wanted.items()
+        }
+
+    def _weighted(self, name: str) -> Sequence[tuple[Mapping[str, Any], Any]]:
+        if name in self.parts[0]:
+            return list(zip(self.parts, self.weights, strict=True))
+        return [(self.runs[0].values, 1.0)]
+
+    def _rows(self, name: str) -> Any:
+        """A result of the whole batch: the rows of every microbatch, without those that were given again."""
+        if not self.sizes:
+            return self.parts[0][name]
+        with tf.device(self.runs[0].replica.device_of(name)):
+            return tf.concat([part[name][:size] for part, size in zip(self.parts, self.sizes, strict=True)], axis=0)
+
+    def _result(self, name: str | None, value: Any, gate: Any) -> Any:
+        """A value for the caller, there once the gate is open: a step that fails must not be counted by metrics."""
+        if name is None:
+            return None
+        with tf.device(value.device), tf.control_dependencies([gate]):
+            result = tf.identity(value)
+        shape = self.staged.step.graph.tensor[name].spec.shape
+        result.set_shape([None, *shape[1:]] if shape else [])  # calls do not tell
+        return result
+
+    def _update(self, gathered: Sequence[Mapping[str, Any]], lock: Any) -> list[Any]:
+        """Write every variable of every replica while `lock` is held; what has ended when all are written."""
+        ended: list[Any] = []
+        done: dict[tuple[str, str], Mapping[str, Any]] = {}
+        for run, values in zip(self.runs, gathered, strict=True):
+            with _scope(run):
+                ended += run.update(values, lock, done)
+        for state in self.staged.changed:
+            value = self._final(state)
+            handles = [run.replica.handle(state.variable) for run in self.runs]
+            for handle in {id(handle): handle for handle in handles}.values():
+                with tf.device(handle.device), tf.control_dependencies([lock]):
+                    ended.append(tf.raw_ops.AssignVariableOp(resource=handle, value=value))
+        return [one for one in ended if one is not None]
+
+    def _final(self, state: CarriedState) -> Any:
+        """What a carried variable becomes in all replicas: the mean of a statistic, else what the first one has."""
+        values = [run.final(state.written) for run in self.runs]
+        if len(values) == 1 or not values[0].dtype.is_floating:
+            return values[0]
+        with tf.device(self.runs[0].replica.handle(state.variable).device):
+            return tf.add_n(values) / len(values)
+
+
+def _scope(run: ReplicaRun) -> Any:
+    """Names of the ops of replicas beyond the first tell which one they belong to."""
+    prefix = replica_prefix(run.replica.number)
+    return tf.name_scope(prefix.rstrip("/")) if prefix else nullcontext()

@@ -1,0 +1,115 @@
+"""What is planned for: named devices and what is known of them, or a topology that says everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from cost_models.catalogue import catalogue
+from cost_models.topology import Topology
+from partitioner.errors import UsageError
+from partitioner.hardware.presets import preset_topology
+from partitioner.hardware.topology import build_topology, memory_limits
+from partitioner.hardware.topology_file import read_topology
+from partitioner.ir.devices import DeviceName, parse_devices, short_ranges
+from partitioner.ir.plan import DeviceInfo, Origin
+
+
+def chosen_topology(
+    devices: str | Sequence[str] | None,
+    *,
+    topology: str | Path | Topology | None = None,
+    hardware: str | None = None,
+    link: str | None = None,
+    memory_limit: str | float | Mapping[str, str | float] | None = None,
+    present: Mapping[str, str] | None = None,
+) -> tuple[list[DeviceName], Topology, tuple[DeviceInfo, ...]]:
+    """The devices of a plan, their topology, and where its numbers come from.
+
+    Args:
+        devices: The devices to use; of a topology, all of them if none are named. Where all are on workers, `GPU:9` is
+            the tenth of them.
+        topology: A host of the catalogue (`dgx-h100`, `64x dgx-h100`), a TOML file, or a value made in Python.
+        hardware: See `build_topology`. Of a topology, what it says itself.
+        link: See `build_topology`.
+        memory_limit: See `build_topology`.
+        present: See `build_topology`.
+
+    Raises:
+        UsageError: No device is named, one is not of the topology, or an argument or the file is wrong.
+    """
+    if topology is None:
+        if not devices:
+            raise UsageError("which devices? neither devices nor a topology is given", help="e.g. GPU:0,GPU:1")
+        names = parse_devices(devices)
+        found, infos = build_topology(names, hardware=hardware, link=link, memory_limit=memory_limit, present=present)
+        return names, found, infos
+    whole = _whole(topology)
+    if link:
+        raise UsageError("the topology says what joins the devices; --link would do nothing")
+    _refuse_other_hardware(hardware, whole)
+    position = {DeviceName.parse(placed.name): index for index, placed in enumerate(whole.devices)}
+    names = _counted_through(parse_devices(devices), list(position)) if devices else list(position)
+    _refuse_strangers(names, position)
+    found = whole.subset([position[name] for name in names])
+    limits = memory_limits(names, memory_limit)
+    found = replace(
+        found,
+        devices=tuple(
+            replace(placed, memory_bytes=limits.get(name, placed.memory_bytes))
+            for name, placed in zip(names, found.devices, strict=True)
+        ),
+    )
+    return names, found, _infos(found)
+
+
+def _whole(topology: str | Path | Topology) -> Topology:
+    if isinstance(topology, Topology):
+        return topology
+    is_file = isinstance(topology, Path) or topology.endswith(".toml") or "/" in topology
+    return read_topology(Path(topology)) if is_file else preset_topology(str(topology))
+
+
+def _refuse_other_hardware(hardware: str | None, topology: Topology) -> None:
+    """A name that says what the topology says already does no harm."""
+    known = {placed.device.name for placed in topology.devices}
+    if hardware and known != {hardware.strip().lower()}:
+        raise UsageError(
+            f"the topology says what the devices are; --hardware {hardware} would do nothing",
+            notes=[f"its devices: {', '.join(sorted(known))}"],
+        )
+
+
+def _counted_through(names: Sequence[DeviceName], known: Sequence[DeviceName]) -> list[DeviceName]:
+    """`GPU:9` is the tenth GPU of a topology whose hosts are all workers, whichever of them has it."""
+    if any(name.is_local for name in known):
+        return list(names)
+    of_type = {kind: [name for name in known if name.type == kind] for kind in ("CPU", "GPU")}
+    return [
+        of_type[name.type][name.index] if name.is_local and name.index < len(of_type[name.type]) else name
+        for name in names
+    ]
+
+
+def _refuse_strangers(names: Sequence[DeviceName], known: Mapping[DeviceName, int]) -> None:
+    strangers = [name.canonical for name in names if name not in known]
+    if strangers:
+        raise UsageError(
+            f"the topology has no {', '.join(short_ranges(strangers))}",
+            notes=[f"devices of the topology: {', '.join(short_ranges(name.canonical for name in known))}"],
+        )
+
+
+def _infos(topology: Topology) -> tuple[DeviceInfo, ...]:
+    """Numbers of the catalogue say so; all others are the user's own."""
+    known = catalogue().devices
+    return tuple(
+        DeviceInfo(
+            name=placed.name,
+            hardware=placed.device.name,
+            origin=Origin.CATALOGUE if known.get(placed.device.name) == placed.device else Origin.FILE,
+            memory_bytes=placed.memory_bytes,
+        )
+        for placed in topology.devices
+    )

@@ -1,0 +1,166 @@
+"""What the named devices are: from the machine, from the options, else assumed and said so."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from cost_models.catalogue import catalogue, device_named, link_named
+from cost_models.hardware import Device, Link, UnknownHardware
+from cost_models.topology import Topology, TopologyDevice
+from partitioner.errors import UsageError
+from partitioner.ir.devices import DeviceName, parse_devices
+from partitioner.ir.plan import DeviceInfo, Origin
+
+DEFAULT_GPU = "a100-40gb"
+DEFAULT_GPU_LINK = "pcie4"
+DEFAULT_NETWORK = "ethernet-25g"
+SHOW_ALL = "partition --list-hardware"
+# TensorFlow's BFC allocator leaves this much of a GPU to CUDA's context, cuDNN and NCCL (gpu_device.cc,
+# MinSystemMemory: 6 % and at least 300 MiB on devices of 2 GiB and more).
+_RESERVED_FRACTION = 0.06
+
+_UNITS = {
+    "": 1,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "KI": 2**10,
+    "MI": 2**20,
+    "GI": 2**30,
+    "TI": 2**40,
+}
+
+
+def parse_bytes(text: str | float) -> int:
+    """Read a memory size: `8GiB`, `500MB`, `8g` (GiB), or a number of bytes.
+
+    Raises:
+        UsageError: It is none of these, or not positive.
+    """
+    match = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?I?)B?\s*", str(text).upper())
+    try:
+        size = float(match[1]) if match else 0.0
+    except ValueError:
+        size = 0.0
+    if match is None or size <= 0:
+        raise UsageError(f"{text!r} is not a memory size", help="e.g. 8GiB, 500MB, or bytes")
+    unit = match[2]
+    if len(unit) == 1 and not str(text).upper().rstrip().endswith("B"):
+        unit += "I"  # a bare g means GiB
+    return int(size * _UNITS[unit])
+
+
+def build_topology(
+    names: Sequence[DeviceName],
+    *,
+    hardware: str | None = None,
+    link: str | None = None,
+    memory_limit: str | float | Mapping[str, str | float] | None = None,
+    present: Mapping[str, str] | None = None,
+) -> tuple[Topology, tuple[DeviceInfo, ...]]:
+    """The topology to plan for, and where its numbers come from.
+
+    Args:
+        names: Devices of the plan.
+        hardware: Catalogue name for the GPUs (or for the CPUs, when there are only CPUs).
+        link: Catalogue name for the links between devices of one host.
+        memory_limit: Bytes that may be used per device, as one size or by device name.
+        present: Marketing name of each GPU that this machine has, by canonical device name.
+
+    Raises:
+        UsageError: An unknown name (with the closest ones), a size that cannot be read, an unknown device.
+    """
+    limits = memory_limits(names, memory_limit)
+    num_cpus = sum(name.type == "CPU" for name in names)
+    placed, infos = [], []
+    for name in names:
+        device, origin = _hardware_of(
+            name, hardware, (present or {}).get(name.canonical), all_cpus=num_cpus == len(names)
+        )
+        usable = usable_bytes(name, device)
+        if name.type == "CPU" and name.is_local:
+            usable = _host_memory_bytes() // num_cpus
+        usable = limits.get(name, usable)
+        placed.append(TopologyDevice(name=name.canonical, device=device, memory_bytes=usable))
+        infos.append(DeviceInfo(name=name.canonical, hardware=device.name, origin=origin, memory_bytes=usable))
+    chosen = _link_named(link) if link else None
+    links = tuple(tuple(_link_between(a, b, chosen) for b in names) for a in names)
+    return Topology(devices=tuple(placed), links=links), tuple(infos)
+
+
+def usable_bytes(name: DeviceName, device: Device) -> int:
+    """Bytes of a device's memory that a plan may use: of a GPU, what TensorFlow takes."""
+    return int(device.memory_bytes * (1 if name.type == "CPU" else 1 - _RESERVED_FRACTION))
+
+
+def _hardware_of(name: DeviceName, hardware: str | None, title: str | None, *, all_cpus: bool) -> tuple[Device, Origin]:
+    if hardware and (name.type == "GPU" or all_cpus):
+        try:
+            return device_named(hardware), Origin.CATALOGUE
+        except UnknownHardware as error:
+            raise UsageError(str(error), help=SHOW_ALL) from error
+    if name.type == "CPU":
+        return device_named("cpu-core"), Origin.ASSUMED
+    if title:
+        known = _known_title(title)
+        if known is not None:
+            return known, Origin.CATALOGUE
+    return device_named(DEFAULT_GPU), Origin.ASSUMED
+
+
+def _known_title(title: str) -> Device | None:
+    """The catalogue's device that the driver calls so, else the one whose name's words are all in it."""
+    devices = catalogue().devices.values()
+    called = next((d for d in devices if title in d.driver_names), None)
+    # `SXM4` says what `sxm` does.
+    words = {word for part in re.findall(r"[a-z0-9]+", title.lower()) for word in (part, part.rstrip("0123456789"))}
+    named = [d for d in devices if words.issuperset(d.name.split("-"))]
+    return called or max(named, key=lambda d: len(d.name), default=None)
+
+
+def memory_limits(
+    names: Sequence[DeviceName], memory_limit: str | float | Mapping[str, str | float] | None
+) -> dict[DeviceName, int]:
+    """Bytes that may be used, by device, of those that have a limit: one size for all, or sizes by name.
+
+    Raises:
+        UsageError: A size cannot be read, or a name is not among the devices.
+    """
+    if memory_limit is None:
+        return {}
+    if isinstance(memory_limit, str) and "=" in memory_limit:
+        pairs = [part.partition("=") for part in memory_limit.split(",")]
+        memory_limit = {name: size for name, _, size in pairs}
+    if not isinstance(memory_limit, Mapping):
+        return dict.fromkeys(names, parse_bytes(memory_limit))
+    found = {name: parse_bytes(size) for text, size in memory_limit.items() for name in parse_devices([text])}
+    strangers = [name.short for name in found if name not in names]
+    if strangers:
+        raise UsageError(
+            f"--memory-limit names {', '.join(strangers)}, which {'is' if len(strangers) == 1 else 'are'} "
+            "not among the devices",
+            notes=[f"devices: {', '.join(name.short for name in names)}"],
+        )
+    return found
+
+
+def _link_named(name: str) -> Link:
+    try:
+        return link_named(name)
+    except UnknownHardware as error:
+        raise UsageError(str(error), help=SHOW_ALL) from error
+
+
+def _link_between(a: DeviceName, b: DeviceName, chosen: Link | None) -> Link:
+    if (a.job, a.replica, a.task) != (b.job, b.replica, b.task):
+        return link_named(DEFAULT_NETWORK)
+    if chosen is not None:
+        return chosen
+    return link_named("shared-memory" if a.type == b.type == "CPU" else DEFAULT_GPU_LINK)
+
+
+def _host_memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,250 @@
+"""Which costs a step is planned with: the catalogue's, those of a file, or measured now on the devices present."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import tensorflow as tf
+
+from cost_models.hardware import Link
+from cost_models.measured import MeasuredCosts, MeasuredDevice, MeasuredLink
+from cost_models.topology import Topology
+from partitioner.capture.lower.batching import BatchSizes
+from partitioner.emit.graph.function import emit_function
+from partitioner.emit.graph.variables import held_variable
+from partitioner.errors import UsageError
+from partitioner.ir.devices import DeviceName, share_memory
+from partitioner.ir.execution import Execution
+from partitioner.ir.step import RESULTS, CapturedStep
+from partitioner.measure.imported_costs import costs_notes, refuse_other_devices
+from partitioner.measure.link_times import time_link
+from partitioner.measure.measure import Measurable, measure_device
+from partitioner.measure.store import cache_costs, cached_costs, processor_title, read_costs, settings
+from partitioner.planner.model.costs import cost_graph
+from partitioner.planner.simulate.unpipelined import simulate
+from partitioner.verification.data import random_batches
+from partitioner.verification.reference import restored
+
+ANALYTIC, MEASURED = "analytic", "measured"
+BUDGET_SECONDS = 30.0
+
+OnProgress = Callable[[str, float], object]
+
+
+def costs_for(
+    costs: str | Path | MeasuredCosts,
+    step: CapturedStep,
+    topology: Topology,
+    titles: Mapping[str, str],
+    sizes: Iterable[int],
+    on_progress: OnProgress | None = None,
+) -> MeasuredCosts | None:
+    """The measured costs to plan with; None to plan with the catalogue's.
+
+    Args:
+        costs: `analytic`, `measured`, a file that was written after measuring, or its contents.
+        step: What is planned.
+        topology: What it is planned for.
+        titles: What drivers call the GPUs of this machine, by canonical name.
+        sizes: Rows to measure the step on: those of the batch, and of the microbatches that may be chosen.
+        on_progress: Is told what is measured, and the fraction done.
+
+    Raises:
+        UsageError: The file is none or of other devices, none of the devices is here, or the step does not fit on one
+            of them.
+    """
+    if isinstance(costs, MeasuredCosts):
+        return costs
+    if costs == ANALYTIC:
+        return None
+    if costs != MEASURED:
+        known = read_costs(Path(costs))
+        refuse_other_devices(str(costs), known, topology)
+        return known
+    here = [index for index, placed in enumerate(topology.devices) if _is_here(placed.name)]
+    if not here:
+        names = ", ".join(DeviceName.parse(placed.name).short for placed in topology.devices)
+        raise UsageError(
+            f"cannot measure on {names}: this machine has none of them",
+            help="measure where they are, and give the costs.json written there: --costs costs.json",
+        )
+    tell = on_progress or (lambda _text, _fraction: None)
+    known = cached_costs(settings())
+    kinds: dict[tuple[str, str], int] = {}
+    for index in here:
+        kinds.setdefault(_kind(topology.devices[index].name, titles), index)
+    devices = {(device.type, device.title): device for device in known.devices}
+    with restored(list(step.variables.values())):
+        for kind, index in kinds.items():
+            devices[kind] = _measured_device(kind, index, step, topology, sizes, devices.get(kind), tell)
+    links = {link.between: link for link in known.links}
+    for link in _measured_links(here, topology, tell):
+        links[link.between] = link
+    found = replace(known, devices=tuple(devices.values()), links=tuple(links.values()))
+    cache_costs(found)
+    return found
+
+
+def measured_devices(
+    costs: MeasuredCosts | None, topology: Topology, titles: Mapping[str, str]
+) -> dict[int, MeasuredDevice]:
+    """What is known of each device of a topology, by its index."""
+    if costs is None:
+        return {}
+    found = {}
+    for index, placed in enumerate(topology.devices):
+        kind, title = _kind(placed.name, titles)
+        of_type = [device for device in costs.devices if device.type == kind]
+        if of_type:
+            hardware = placed.device.name
+            found[index] = min(of_type, key=lambda one: (one.hardware != hardware, one.title != title))
+    return found
+
+
+def notes_on_costs(
+    costs: str | Path | MeasuredCosts,
+    known: MeasuredCosts | None,
+    measured: Mapping[int, MeasuredDevice],
+    topology: Topology,
+    titles: Mapping[str, str],
+) -> list[str]:
+    """What a plan must say of costs from a file."""
+    if known is None or costs == MEASURED or isinstance(costs, MeasuredCosts):
+        return []
+    here = {index: _kind(placed.name, titles)[1] for index, placed in enumerate(topology.devices)}
+    return costs_notes(str(costs), known, measured, here, settings())
+
+
+def with_measured_links(topology: Topology, costs: MeasuredCosts | None) -> Topology:
+    """The topology with the measured latency and bandwidth between devices of one host."""
+    known = {link.between: link for link in costs.links} if costs else {}
+    if not known:
+        return topology
+    names = [DeviceName.parse(placed.name) for placed in topology.devices]
+
+    def link(a: int, b: int, before: Link) -> Link:
+        same_host = (names[a].job, names[a].task) == (names[b].job, names[b].task)
+        found = known.get((names[a].type, names[b].type)) if same_host and a != b else None
+        return before if found is None else found.as_link()
+
+    return replace(
+        topology,
+        links=tuple(tuple(link(a, b, before) for b, before in enumerate(row)) for a, row in enumerate(topology.links)),
+    )
+
+
+def _measured_device(
+    kind: tuple[str, str],
+    index: int,
+    step: CapturedStep,
+    topology: Topology,
+    sizes: Iterable[int],
+    known: MeasuredDevice | None,
+    on_progress: OnProgress,
+) -> MeasuredDevice:
+    """What is known of a kind of device, once every op of the step is."""
+    placed = topology.devices[index]
+    before = known or MeasuredDevice(type=kind[0], title=kind[1], hardware=placed.device.name, overhead_seconds=0.0)
+    graph = BatchSizes(step)
+    graphs = {count: cost_graph(graph(count), topology) for count in dict.fromkeys(sizes)}
+    is_known = all(before.has(spec) for costed in graphs.values() for spec in costed.graph.specs)
+    twins = _sharing_memory(index, topology)
+    if is_known and before.crowd == 1 + len(twins):
+        return before
+    whole = graphs[step.graph.batch_size]
+    need = simulate(whole, dict.fromkeys(whole.graph.op, index)).peak[placed.name].total_bytes
+    if need * (1 + len(twins)) > _half_of_memory():
+        twins = []
+    if is_known and not twins:
+        return before
+    if need > placed.memory_bytes:
+        short = DeviceName.parse(placed.name).short
+        raise UsageError(
+            f"cannot measure: the model does not fit on {short} alone",
+            notes=[f"needs {need:,} bytes at a batch of {step.graph.batch_size}, {short} has {placed.memory_bytes:,}"],
+            help="measure with a smaller --batch-size; what is measured serves larger ones too",
+        )
+    run_on = _runner(step, placed.name)
+    others = [_runner(_with_own_variables(step, twin), twin) for twin in twins]
+    return measure_device(
+        [
+            Measurable(costed=costed, run=run_on(count), others=[other(count) for other in others])
+            for count, costed in graphs.items()
+        ],
+        before,
+        budget_seconds=BUDGET_SECONDS,
+        on_progress=lambda done: on_progress(f"measuring ops on {DeviceName.parse(placed.name).short}", done),
+    )
+
+
+def _sharing_memory(index: int, topology: Topology) -> list[str]:
+    """The other devices of the plan that share this one's memory, and so its bandwidth."""
+    name = topology.devices[index].name
+    return [other.name for other in topology.devices if other.name != name and share_memory([name, other.name])]
+
+
+def _half_of_memory() -> int:
+    """Bytes of the machine's memory that measuring may fill; none where the system does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
+def _with_own_variables(step: CapturedStep, device: str) -> CapturedStep:
+    """The step with copies of its variables on a device."""
+    with tf.device(device):
+        copies = {name: tf.Variable(held_variable(variable)) for name, variable in step.variables.items()}
+    return replace(step, variables=copies)
+
+
+def _runner(step: CapturedStep, device: str) -> Callable[[int], Callable[[], None]]:
+    """For a number of rows: runs the step on so many random ones, every op on a device, until its results are there."""
+    execution = Execution(placement=dict.fromkeys(step.graph.op, device), stage_devices=(device,))
+    function = emit_function(step, execution, results=RESULTS[step.kind])
+
+    def run_on(rows: int) -> Callable[[], None]:
+        try:
+            (arguments,) = random_batches(step.specs, rows, 1, seed=0)
+        except ValueError as error:
+            raise UsageError(f"cannot measure: {error}", help="--costs analytic") from error
+
+        def run() -> None:
+            for value in tf.nest.flatten(function(*arguments)):
+                if value is not None:
+                    value.numpy()
+
+        return run
+
+    return run_on
+
+
+def _measured_links(here: Sequence[int], topology: Topology, on_progress: OnProgress) -> list[MeasuredLink]:
+    """One way between each two types of devices that are here."""
+    pairs: dict[tuple[str, str], tuple[str, str]] = {}
+    for a in here:
+        for b in here:
+            if a != b:
+                source, target = topology.devices[a].name, topology.devices[b].name
+                types = DeviceName.parse(source).type, DeviceName.parse(target).type
+                pairs.setdefault(types, (source, target))
+    found = []
+    for number, (types, (source, target)) in enumerate(pairs.items()):
+        on_progress("measuring links", number / len(pairs))
+        latency, bandwidth = time_link(source, target)
+        found.append(MeasuredLink(between=types, latency_seconds=latency, bandwidth_bytes_per_second=bandwidth))
+    return found
+
+
+def _kind(name: str, titles: Mapping[str, str]) -> tuple[str, str]:
+    """Type and title of a device."""
+    device = DeviceName.parse(name)
+    return device.type, processor_title() if device.type == "CPU" else titles.get(name, "")
+
+
+def _is_here(name: str) -> bool:
+    device = DeviceName.parse(name)
+    return device.is_local and device.index < len(tf.config.list_logical_devices(device.type))

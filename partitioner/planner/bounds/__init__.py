@@ -1,0 +1,1 @@
+"""What no placement can be faster than."""

@@ -1,0 +1,1 @@
+"""Why nothing fits, and what another machine would gain; every change is planned before it is named."""

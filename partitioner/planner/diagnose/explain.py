@@ -1,0 +1,173 @@
+"""Why nothing fits, and the nearest changes under which something does: each of these was planned before it is told."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from partitioner.constraints.conflicts import overfull, shown, smallest_conflict
+from partitioner.errors import InfeasibleError, PartitionError
+from partitioner.ir.devices import short_name
+from partitioner.ir.plan import Objective
+from partitioner.ir.problem import Item, PlacementProblem, ProblemDevice, ProblemLink
+from partitioner.ir.requirements import Requirement
+from partitioner.ir.units import format_bytes
+from partitioner.planner.diagnose.shortfall import OutOfMemoryError
+from partitioner.planner.layouts.groups import Groups
+from partitioner.planner.layouts.layout_planner import Shape, ShapePlanner
+from partitioner.planner.model.coarsen import Coarsening, coarsen
+from partitioner.planner.model.item_bytes import lasting_item_bytes
+from partitioner.planner.placement.solve.client import solve
+
+_MIB = 2**20
+# What is looked for takes this long at most: a packing, a plan with a change, and all of them.
+_PACK_SECONDS = 10.0
+_PLAN_SECONDS = 10.0
+_ALL_SECONDS = 60.0
+_MOST_DEVICES = 4
+_NO_LIMIT = 2**60
+
+
+def explained(
+    error: OutOfMemoryError, planner: ShapePlanner, replan: Callable[[ShapePlanner], Shape], groups: Groups
+) -> InfeasibleError:
+    """The error with the fewest requirements and limits that conflict, and changes that were planned and fit.
+
+    Args:
+        error: That nothing fits.
+        planner: What was planned with.
+        replan: Plans what was asked for with such a planner.
+        groups: Devices of the replicas.
+    """
+    deadline = time.monotonic() + min(_ALL_SECONDS, planner.time_limit_seconds)
+    quick = planner.within(_PLAN_SECONDS)
+    packing = _Packing(planner, groups)
+    conflict = packing.conflict()
+    helps = [error.help] if error.help else []
+    for text, other in _changes(quick, replan, conflict.requirements if conflict else planner.requirements):
+        if time.monotonic() > deadline:
+            break
+        if _is_planned(other, replan):
+            helps.append(text)
+    helps += _more_devices(quick, replan, deadline, packing.fewest_more_devices())
+    notes = [*error.notes, *([conflict.note] if conflict else [])]
+    return InfeasibleError(error.message, where=error.where, notes=notes, help=", or ".join(helps) or None)
+
+
+def _changes(
+    planner: ShapePlanner, replan: Callable[[ShapePlanner], Shape], requirements: Sequence[Requirement]
+) -> Iterator[tuple[str, ShapePlanner]]:
+    for one in requirements:
+        others = [other for other in planner.requirements if other is not one]
+        yield f"leave out {one.text}", planner.asking(others)
+    if extra := _missing_bytes(planner, replan):
+        sizes = [placed.memory_bytes + extra for placed in planner.machines.devices]
+        yield f"{format_bytes(extra)} more on each device", planner.with_memory(sizes)
+
+
+def _missing_bytes(planner: ShapePlanner, replan: Callable[[ShapePlanner], Shape]) -> int:
+    """By how much the plan with the smallest largest peak passes the limits; 0 if there is none."""
+    try:
+        shape = replan(planner.unlimited().minimising(Objective.MEMORY))
+    except PartitionError:
+        return 0
+    peak = shape.found.schedule.peak
+    limits = {placed.name: placed.memory_bytes for placed in planner.machines.devices}
+    over = max(use.total_bytes - limits[name] for name, use in peak.items())
+    return math.ceil(max(over, 0) / _MIB) * _MIB
+
+
+def _more_devices(
+    planner: ShapePlanner, replan: Callable[[ShapePlanner], Shape], deadline: float, fewest: float
+) -> list[str]:
+    last = len(planner.machines.devices) - 1
+    larger = planner
+    for count in range(1, _MOST_DEVICES + 1):
+        if time.monotonic() > deadline:
+            break
+        larger = larger.with_another_device(last)
+        if count >= fewest and _is_planned(larger, replan):
+            size = format_bytes(planner.machines.devices[last].memory_bytes)
+            return ["add a device" if count == 1 else f"add {count} devices of {size}"]
+    return []
+
+
+def _is_planned(planner: ShapePlanner, replan: Callable[[ShapePlanner], Shape]) -> bool:
+    try:
+        replan(planner)
+    except PartitionError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Conflict:
+    requirements: tuple[Requirement, ...]
+    note: str
+
+
+class _Packing:
+    """What each item needs at the least against what devices have: a plan that fits packs them."""
+
+    def __init__(self, planner: ShapePlanner, groups: Groups) -> None:
+        self._planner, self._groups = planner, groups
+        self._costed = planner.costed(groups)
+        self._devices = self._costed.topology.devices
+
+    def conflict(self) -> _Conflict | None:
+        """The fewest requirements and limits under which nothing can be packed; None if something can."""
+        facts: list[Requirement | int] = [*self._planner.requirements, *range(len(self._devices))]
+        if self._can_hold(facts):
+            return None
+        needed = smallest_conflict(facts, self._can_hold)
+        requirements = tuple(one for one in needed if isinstance(one, Requirement))
+        limited = [one for one in needed if isinstance(one, int)]
+        coarsening = self._coarsened(requirements)
+        sizes = lasting_item_bytes(self._costed, coarsening)
+        bound = [item for item, places in enumerate(coarsening.allowed) if places <= set(limited) and sizes[item]]
+        total = sum(sizes[item] for item in bound)
+        names = shown(list(dict.fromkeys(coarsening.names[item] for item in bound if sizes[item] > total / 1000)))
+        room = sum(self._devices[device].memory_bytes for device in limited)
+        places = ", ".join(short_name(self._devices[device].name) for device in limited)
+        why = f" ({', '.join(one.text for one in requirements)})" if requirements else ""
+        return _Conflict(
+            requirements=requirements,
+            note=f"conflict: {names} keep {format_bytes(total)} and may be on {places} only{why}: "
+            f"{format_bytes(room)} in all",
+        )
+
+    def fewest_more_devices(self) -> float:
+        """Devices like the last one without which what lasts has no room; infinite where none would help."""
+        sizes = lasting_item_bytes(self._costed, self._coarsened(self._planner.requirements))
+        room = [placed.memory_bytes for placed in self._devices]
+        if max(sizes, default=0) > max(room) or not room[-1]:
+            return math.inf
+        return max(0, math.ceil((sum(sizes) - sum(room)) / room[-1]))
+
+    def _coarsened(self, requirements: Sequence[Requirement]) -> Coarsening:
+        return coarsen(self._costed, rules=self._planner.rules(self._groups, requirements))
+
+    def _can_hold(self, facts: Sequence[Requirement | int]) -> bool:
+        """Whether items can be packed under some of the requirements and limits; also if that was not found out."""
+        coarsening = self._coarsened([one for one in facts if isinstance(one, Requirement)])
+        sizes = lasting_item_bytes(self._costed, coarsening)
+        count = len(self._devices)
+        limits = [placed.memory_bytes if index in facts else _NO_LIMIT for index, placed in enumerate(self._devices)]
+        if overfull(sizes, coarsening.allowed, limits) is not None:
+            return False
+        problem = PlacementProblem(
+            devices=tuple(
+                ProblemDevice(name=placed.name, capacity_bytes=limit)
+                for placed, limit in zip(self._devices, limits, strict=True)
+            ),
+            links=((ProblemLink(latency_ns=0, picoseconds_per_byte=0),) * count,) * count,
+            items=tuple(
+                Item(name=name, memory_bytes=size, allowed_devices=tuple(sorted(places)))
+                for name, size, places in zip(coarsening.names, sizes, coarsening.allowed, strict=True)
+            ),
+            tasks=(),
+            time_limit_seconds=_PACK_SECONDS,
+        )
+        return solve(problem).solution.status != "infeasible"

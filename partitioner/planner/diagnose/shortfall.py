@@ -1,0 +1,109 @@
+"""What to say when nothing fits: the bytes needed, the bytes there are, and changes that would help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cost_models.specs import TensorSpec
+from partitioner.errors import InfeasibleError
+from partitioner.ir.costed import CostedGraph
+from partitioner.ir.devices import short_name
+from partitioner.ir.op_graph import Phase, Tensor, VariableKind
+from partitioner.ir.units import format_bytes
+from partitioner.planner.model.buffers import total_bytes
+from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.item_bytes import lasting_item_bytes
+from partitioner.planner.simulate.unpipelined import simulate
+
+
+class OutOfMemoryError(InfeasibleError):
+    """No placement fits into the memory of the devices."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """A graph that does not fit, and the placements (device by op) that came closest."""
+
+    costed: CostedGraph
+    coarsening: Coarsening
+    attempts: Sequence[Mapping[str, int]]
+
+    def error(self, *, alternative: str = "") -> OutOfMemoryError:
+        """The error with its numbers and ways out that were computed; `alternative` comes first of them."""
+        devices = self.costed.topology.devices
+        need = self._bytes_by_kind()
+        size, name = max(zip(lasting_item_bytes(self.costed, self.coarsening), self.coarsening.names, strict=True))
+        have = ", ".join(f"{short_name(placed.name)} {format_bytes(placed.memory_bytes)}" for placed in devices)
+        total = sum(need.values())
+        kinds = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in need.items() if size > total / 1000)
+        return OutOfMemoryError(
+            "the model does not fit on the given devices",
+            notes=[
+                f"needs    {format_bytes(total)}: {kinds}",
+                f"have     {format_bytes(sum(placed.memory_bytes for placed in devices))}: {have}",
+                f"largest part: {name} {format_bytes(size)}{self._too_large(size)}",
+            ],
+            help=", or ".join([*([alternative] if alternative else []), *self._ways_out()]) or None,
+        )
+
+    def _too_large(self, size: int) -> str:
+        room = max(placed.memory_bytes for placed in self.costed.topology.devices)
+        return ", more than any device has; parts cannot be split" if size > room else ""
+
+    def _bytes_by_kind(self) -> dict[str, int]:
+        """What is kept between phases; in inference nothing is, and what counts is the peak on one device."""
+        need = total_bytes(self.costed)
+        if not self.costed.graph.training:
+            alone = simulate(self.costed, dict.fromkeys(self.costed.graph.op, 0))
+            need["activations"] = max(use.activation_bytes for use in alone.peak.values())
+        return need
+
+    def _ways_out(self) -> list[str]:
+        slots = sum(v.size_bytes for v in self.costed.graph.variables if v.kind is VariableKind.SLOT)
+        found = []
+        if slots and self._fits_somewhere(self.costed, without_slots=True):
+            found.append(f"--optimizer sgd (-{format_bytes(slots)})")
+        batch_size = self._batch_size_that_fits()
+        if batch_size:
+            found.append(f"--batch-size {batch_size}")
+        return found
+
+    def _batch_size_that_fits(self) -> int | None:
+        size = self.costed.graph.batch_size // 2
+        while size >= 1:
+            if self._fits_somewhere(with_batch_size(self.costed, size)):
+                return size
+            size //= 2
+        return None
+
+    def _fits_somewhere(self, costed: CostedGraph, *, without_slots: bool = False) -> bool:
+        for placement in self.attempts:
+            peak = simulate(costed, placement).peak
+            if all(
+                peak[placed.name].total_bytes - without_slots * peak[placed.name].slot_bytes <= placed.memory_bytes
+                for placed in costed.topology.devices
+            ):
+                return True
+        return False
+
+
+def with_batch_size(costed: CostedGraph, batch_size: int) -> CostedGraph:
+    """The graph with the tensors it would have at another batch size; costs stay as they are.
+
+    A tensor of the forward or backward pass grows with the batch when its first dimension is a multiple of
+    the batch size and no variable has its shape.
+    """
+    graph = costed.graph
+    shapes = {variable.spec.shape for variable in graph.variables}
+
+    def scaled(tensor: Tensor) -> Tensor:
+        shape = tensor.spec.shape
+        fixed = graph.op[tensor.producer].phase is Phase.UPDATE or shape in shapes
+        if fixed or not shape or shape[0] % graph.batch_size:
+            return tensor
+        rows = shape[0] // graph.batch_size * batch_size
+        return replace(tensor, spec=TensorSpec(shape=(rows, *shape[1:]), dtype=tensor.spec.dtype))
+
+    tensors = tuple(scaled(tensor) for tensor in graph.tensors)
+    return replace(costed, graph=replace(graph, tensors=tensors, batch_size=batch_size))

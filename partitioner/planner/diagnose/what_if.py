@@ -1,0 +1,55 @@
+"""What a better machine would gain: one more device, faster links, more memory; each planned anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from partitioner.errors import PartitionError
+from partitioner.ir.devices import short_name
+from partitioner.ir.plan import Objective, WhatIf
+from partitioner.planner.layouts.layout_planner import Shape, ShapePlanner
+
+GIB = 2**30
+
+
+def what_if(planner: ShapePlanner, replan: Callable[[ShapePlanner], Shape], shape: Shape) -> tuple[WhatIf, ...]:
+    """The gains of three changes, each planned as the shape was.
+
+    Args:
+        planner: What the shape was planned by.
+        replan: Plans what was asked for with such a planner.
+        shape: The plan as it is.
+    """
+    is_memory = planner.objective is Objective.MEMORY
+    before = float(shape.largest_peak_bytes) if is_memory else shape.step_seconds
+    found = []
+    for change, other in _changes(planner, shape):
+        after, reason = None, ""
+        try:
+            planned = replan(other)
+            # What there is already would do on the better machine too.
+            after = min(before, float(planned.largest_peak_bytes) if is_memory else planned.step_seconds)
+        except PartitionError as error:
+            reason = error.message
+        unit = "bytes" if is_memory else "s"
+        found.append(WhatIf(change=change, before=before, after=after, unit=unit, reason=reason))
+    return tuple(found)
+
+
+def _changes(planner: ShapePlanner, shape: Shape) -> Iterator[tuple[str, ShapePlanner]]:
+    machines = planner.machines
+    devices = machines.devices
+    last = len(devices) - 1
+    yield f"one more device like {short_name(devices[last].name)}", planner.with_another_device(last)
+    if len(devices) > 1:
+        yield "twice the bandwidth of every link", planner.with_faster_links(2.0)
+    first = shape.groups[0]
+    peak = shape.found.schedule.peak
+    used = set(shape.found.placement.values())
+    left = {place: devices[first[place]].memory_bytes - peak[devices[first[place]].name].total_bytes for place in used}
+    tightest = min(left, key=lambda place: (left[place], place))
+    # Twins hold the same, so it takes as much on each.
+    twins = list(dict.fromkeys(group[tightest] for group in shape.groups))
+    sizes = [placed.memory_bytes + (GIB if index in twins else 0) for index, placed in enumerate(devices)]
+    names = ", ".join(short_name(devices[index].name) for index in twins)
+    yield f"1 GiB more on {names}", planner.with_memory(sizes)

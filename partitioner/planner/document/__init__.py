@@ -1,0 +1,1 @@
+"""What was found, written as a plan."""

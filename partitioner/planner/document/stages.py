@@ -1,0 +1,105 @@
+"""The stages of a plan whose step runs as stage programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from partitioner.ir.costed import CostedGraph
+from partitioner.ir.op_graph import OpGraph, Phase, VariableKind
+from partitioner.ir.plan import Stage
+from partitioner.ir.stage_programs import ProgramKind, StagePrograms
+from partitioner.planner.layouts.result import Found
+
+
+def variable_users(graph: OpGraph) -> dict[str, str]:
+    """The first op that uses each variable: they share a device."""
+    return {variable: op.name for op in reversed(graph.ops) for variable in op.variables}
+
+
+def staged_stages(costed: CostedGraph, found: Found) -> list[Stage]:
+    """One plan stage per stage program, with what the forward and backward of a whole step take and send.
+
+    A parameter belongs to the first stage on its device that reads it, an op to the first whose programs have it, and
+    what runs once or updates to the first on its device.
+    """
+    programs, staged = found.programs, found.staged
+    assert programs is not None and staged is not None
+    graph = costed.graph
+    homes = _stage_of_parameters(costed, found, programs)
+    sent = _sent_bytes(found, programs)
+    num_ops = _op_counts(found, programs, [placed.name for placed in costed.topology.devices])
+    stages = []
+    for index, device in enumerate(programs.stages):
+        forward = programs.forward[index]
+        layers = (graph.op[name].layer for name in forward.ops if graph.op[name].phase is Phase.FORWARD)
+        stages.append(
+            Stage(
+                index=index,
+                replica=0,
+                device=device,
+                layers=tuple(dict.fromkeys(layer for layer in layers if layer)),
+                num_ops=num_ops[index],
+                parameter_bytes=sum(graph.variable[name].size_bytes for name, stage in homes.items() if stage == index),
+                peak_bytes=staged.peak[device].total_bytes,
+                compute_seconds=staged.stage_seconds[index],
+                send_bytes=sent[index],
+                recompute=index in programs.recomputed,
+            )
+        )
+    return stages
+
+
+def _op_counts(found: Found, programs: StagePrograms, names: list[str]) -> list[int]:
+    stage_of: dict[str, int] = {}
+    for program in (*programs.forward, *programs.backward):
+        for name in program.ops:
+            stage_of.setdefault(name, program.stage)
+    counts = [0] * len(programs.stages)
+    for name, device in found.placement.items():
+        first = programs.stages.index(names[device]) if names[device] in programs.stages else 0
+        counts[stage_of.get(name, first)] += 1
+    return counts
+
+
+def _stage_of_parameters(costed: CostedGraph, found: Found, programs: StagePrograms) -> Mapping[str, int]:
+    """For each parameter, the first stage on its device whose forward reads what comes of it, else the first there."""
+    graph = costed.graph
+    names = [placed.name for placed in costed.topology.devices]
+    users = variable_users(graph)
+    made = {name: program for program in programs.once for name in program.outputs}
+    readers: dict[str, int] = {}
+    for program in programs.forward:
+        reached = set(program.ops)
+        stack = [name for name in program.inputs if name in made]
+        while stack:
+            op = graph.op[graph.tensor[stack.pop()].producer]
+            if op.name not in reached:
+                reached.add(op.name)
+                stack += op.inputs
+        for name in reached:
+            for variable in graph.op[name].variables:
+                if programs.stages[program.stage] == names[found.placement[users[variable]]]:
+                    readers.setdefault(variable, program.stage)
+    found_homes = {}
+    for variable in graph.variables:
+        if variable.kind is VariableKind.PARAMETER and variable.name in users:
+            device = names[found.placement[users[variable.name]]]
+            there = [stage for stage, name in enumerate(programs.stages) if name == device]
+            found_homes[variable.name] = readers.get(variable.name, there[0] if there else 0)
+    return found_homes
+
+
+def _sent_bytes(found: Found, programs: StagePrograms) -> list[int]:
+    """Bytes of a step that leave each stage; what runs once or updates counts for the first stage of its device."""
+    assert found.staged is not None
+    stage_of = {
+        name: program.stage
+        for program in programs.programs
+        if program.kind in (ProgramKind.FORWARD, ProgramKind.BACKWARD)
+        for name in program.outputs
+    }
+    sent = [0] * len(programs.stages)
+    for send in found.staged.sends:
+        first = programs.stages.index(send.source) if send.source in programs.stages else 0
+        sent[stage_of.get(send.tensor, first)] += send.size_bytes
+    return sent

@@ -1,0 +1,256 @@
+"""Plan a shape: so many replicas of so many devices each, of which one is planned and the others do the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from cost_models.topology import Topology
+from partitioner.constraints.match import rules_of_graph
+from partitioner.deadline import Deadline
+from partitioner.ir.costed import CostedGraph
+from partitioner.ir.devices import DeviceName, share_memory
+from partitioner.ir.execution import Execution
+from partitioner.ir.plan import Baseline, Objective, Strategy
+from partitioner.ir.requirements import Requirement, RequirementKind, Rule
+from partitioner.ir.stage_programs import StagePrograms
+from partitioner.planner.bounds.step_time import lower_bound_seconds
+from partitioner.planner.layouts.all_reduces import with_all_reduce
+from partitioner.planner.layouts.groups import Groups, has_shared, widths
+from partitioner.planner.layouts.replicas import single_device_baselines, within_replica
+from partitioner.planner.layouts.result import Found
+from partitioner.planner.layouts.search import search
+from partitioner.planner.pipeline.search_space import Microbatching
+from partitioner.stages.schedules import ScheduleKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Replicas on groups of devices, and what was found for them.
+
+    Attributes:
+        groups: The devices of each replica.
+        costed: The step of one replica on its devices.
+        found: The plan of one replica; what replicas exchange is in its figures.
+    """
+
+    groups: Groups
+    costed: CostedGraph
+    found: Found
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of a step."""
+        return self.found.schedule.step_seconds
+
+    @property
+    def largest_peak_bytes(self) -> int:
+        """Peak of the fullest device."""
+        return max(use.total_bytes for use in self.found.schedule.peak.values())
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that run something."""
+        used = set(self.found.placement.values())
+        return len({group[place] for group in self.groups for place in used})
+
+
+class ShapePlanner:
+    """Plans shapes of one step; what several need is computed once.
+
+    Args:
+        machines: All devices.
+        batch_size: Rows of a batch.
+        costed: The step for a number of rows, with what its ops cost on some of the devices; asked once for each.
+        programs: The stage programs of an execution.
+        counts: Numbers of microbatches of a replica to choose from.
+        schedules: Schedules to choose from.
+        recompute: As in `Microbatching`.
+        objective: What is minimised.
+        requirements: What ops may be on and with; pins name devices of the first replica.
+        time_limit_seconds: For all that is planned with it, from `started` on.
+        seed: For the solver.
+    """
+
+    def __init__(
+        self,
+        *,
+        machines: Topology,
+        batch_size: int,
+        costed: Callable[[int, Sequence[int]], CostedGraph],
+        programs: Callable[[Execution], StagePrograms],
+        counts: tuple[int, ...],
+        schedules: tuple[ScheduleKind, ...],
+        recompute: Literal["auto", "none", "all"],
+        objective: Objective,
+        requirements: Sequence[Requirement],
+        time_limit_seconds: float,
+        seed: int,
+    ) -> None:
+        self.machines, self.counts, self.objective = machines, counts, objective
+        self.batch_size, self.requirements = batch_size, requirements
+        self._cost, self._programs, self._schedules = costed, programs, schedules
+        self._recompute: Literal["auto", "none", "all"] = recompute
+        self.time_limit_seconds, self._seed = time_limit_seconds, seed
+        self.deadline = Deadline.after(time_limit_seconds)
+        self._like = tuple(range(len(machines.devices)))
+        self._costed: dict[tuple[int, tuple[int, ...]], CostedGraph] = {}
+        self._of_replica: dict[tuple[int, Groups], CostedGraph] = {}
+        self._baselines: dict[tuple[int, ...], tuple[Baseline, ...]] = {}
+
+    def __call__(self, strategy: Strategy, groups: Groups, *, advises: bool = True) -> Shape:
+        """The best found for these replicas; `advises` as for `search`.
+
+        Raises:
+            InfeasibleError: Nothing fits, or requirements contradict each other or the strategy.
+            TimeLimitError: Nothing that fits was found in time.
+            UsageError: The step, the requirements or the strategy do not go with the devices.
+        """
+        first, count = groups[0], len(groups)
+        costed = self.costed(groups)
+        counts = tuple(one for one in self.counts if one * count <= self.batch_size) or self.counts[:1]
+        choices = Microbatching(
+            counts=counts,
+            schedules=self._schedules,
+            recompute=self._recompute,
+            costed_for=lambda rows: self._sized(rows, groups),
+            programs=self._programs,
+            plain=count == 1,
+        )
+        rules = self.rules(groups, self.requirements)
+        found = search(
+            costed,
+            strategy=within_replica(strategy, groups),
+            objective=self.objective,
+            rules=rules,
+            time_limit_seconds=self.time_limit_seconds,
+            deadline=self.deadline,
+            seed=self._seed,
+            microbatching=choices,
+            advises=advises,
+        )
+        if count > 1:
+            graph = self._costed_for(math.ceil(costed.graph.batch_size / found.num_microbatches), first).graph
+            found = replace(found, baselines=self._single_device_baselines(first))
+            found = with_all_reduce(found, graph, self.machines, groups)
+        return Shape(groups=groups, costed=costed, found=found)
+
+    @property
+    def tells_devices_apart(self) -> bool:
+        """Whether requirements name devices."""
+        return any(one.kind is not RequirementKind.COLOCATE for one in self.requirements)
+
+    def with_memory(self, sizes_bytes: Sequence[int]) -> ShapePlanner:
+        """One for the same devices with so much memory to use."""
+        devices = zip(self.machines.devices, sizes_bytes, strict=True)
+        return self._on(
+            replace(self.machines, devices=tuple(replace(placed, memory_bytes=size) for placed, size in devices))
+        )
+
+    def unlimited(self) -> ShapePlanner:
+        """One for devices of the same kinds with room for everything."""
+        return self.with_memory([2**62] * len(self.machines.devices))
+
+    def with_another_device(self, like: int) -> ShapePlanner:
+        """One for one more device, like one that there is."""
+        names = [DeviceName.parse(placed.name) for placed in self.machines.devices]
+        kin = [name.index for name in names if replace(name, index=0) == replace(names[like], index=0)]
+        name = replace(names[like], index=max(kin) + 1)
+        other = self._on(self.machines.with_another(like, name.canonical))
+        other._like = (*self._like, self._like[like])
+        return other
+
+    def with_faster_links(self, factor: float) -> ShapePlanner:
+        """One for links of so many times the bandwidth."""
+        return self._on(self.machines.faster(factor))
+
+    def asking(self, requirements: Sequence[Requirement]) -> ShapePlanner:
+        """One for other requirements."""
+        other = copy(self)
+        other.requirements = requirements
+        return other
+
+    def minimising(self, objective: Objective) -> ShapePlanner:
+        """One for another objective."""
+        other = copy(self)
+        other.objective = objective
+        return other
+
+    def within(self, seconds: float) -> ShapePlanner:
+        """One that has at most so many seconds, once it is started."""
+        other = copy(self)
+        other.time_limit_seconds = min(seconds, self.time_limit_seconds)
+        return other
+
+    def started(self, seconds: float | None = None) -> ShapePlanner:
+        """One whose time begins now, and ends with its limit or in so many seconds."""
+        other = copy(self)
+        other.deadline = Deadline.after(self.time_limit_seconds if seconds is None else seconds)
+        return other
+
+    def with_share(self, share: float) -> ShapePlanner:
+        """One that has this share of the time that is left."""
+        other = copy(self)
+        other.deadline = self.deadline.at_share(share)
+        return other
+
+    def _on(self, machines: Topology) -> ShapePlanner:
+        other = copy(self)
+        other.machines, other._costed, other._of_replica, other._baselines = machines, {}, {}, {}
+        return other
+
+    def bound_seconds(self, groups: Groups) -> float:
+        """No plan of this shape is simulated faster, sums aside."""
+        return lower_bound_seconds(self.costed(groups))
+
+    def costed(self, groups: Groups) -> CostedGraph:
+        """The step of one replica on the first devices."""
+        return self._sized(math.ceil(self.batch_size / len(groups)), groups)
+
+    def _single_device_baselines(self, devices: Sequence[int]) -> tuple[Baseline, ...]:
+        """The whole batch on the first of each kind of these devices."""
+        kinds: dict[object, int] = {}
+        for index in devices:
+            placed = self.machines.devices[index]
+            kinds.setdefault((placed.device.name, placed.memory_bytes), index)
+        distinct = tuple(kinds.values())
+        if distinct not in self._baselines:
+            self._baselines[distinct] = single_device_baselines(self._costed_for(self.batch_size, distinct))
+        return self._baselines[distinct]
+
+    def _sized(self, rows: int, groups: Groups) -> CostedGraph:
+        """The step for a number of rows on the first devices, whose twins, if any, do the same at the same time."""
+        if (rows, groups) not in self._of_replica:
+            costed = self._costed_for(rows, groups[0])
+            are_crowded = share_memory([self.machines.devices[index].name for group in groups for index in group])
+            costed = costed.when_busy if len(groups) > 1 and are_crowded else costed
+            if has_shared(groups):
+                costed = replace(costed, sharing=tuple(len(groups) // width for width in widths(groups)))
+            self._of_replica[rows, groups] = costed
+        return self._of_replica[rows, groups]
+
+    def rules(self, groups: Groups, requirements: Sequence[Requirement]) -> tuple[Rule, ...]:
+        """What requirements mean for the step of one replica.
+
+        Raises:
+            UsageError: They do not go with the devices.
+        """
+        names = [DeviceName.parse(placed.name) for placed in self.machines.devices]
+        twins = [[names[index] for index in of_place] for of_place in zip(*groups, strict=True)]
+        return rules_of_graph(self.costed(groups).graph, requirements, twins)
+
+    def _costed_for(self, rows: int, first: Sequence[int]) -> CostedGraph:
+        key = rows, tuple(first)
+        if key not in self._costed:
+            machines = self.machines if len(first) == len(self.machines.devices) else self.machines.subset(first)
+            # A device that was only thought of costs what the one that it is like does.
+            own = list(dict.fromkeys(self._like[device] for device in first))
+            costed = self._cost(rows, own)
+            known = [own.index(self._like[device]) for device in first]
+            measured = {place: costed.measured[one] for place, one in enumerate(known) if one in costed.measured}
+            crowded = {place: costed.crowded[one] for place, one in enumerate(known) if one in costed.crowded}
+            self._costed[key] = replace(costed, topology=machines, measured=measured, crowded=crowded)
+        return self._costed[key]

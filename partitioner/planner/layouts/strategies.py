@@ -1,0 +1,291 @@
+"""The automatic choice: one device, a split, mirrored replicas or mixed ones, by what each is predicted to take.
+
+Of each family the best is found and told, and the best of all is chosen, so that it is worse than none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from partitioner.errors import InfeasibleError, PartitionError, TimeLimitError, UsageError
+from partitioner.ir.plan import Baseline, Considered, Objective, Strategy
+from partitioner.planner.layouts.candidates import (
+    MANY,
+    MOST_PER_REPLICA,
+    candidates,
+    runs_of,
+    sharing_candidates,
+    unlike,
+)
+from partitioner.planner.layouts.groups import Groups, has_shared, widths
+from partitioner.planner.layouts.layout_planner import Shape, ShapePlanner
+
+_SAME = 1 + 1e-9
+# Replicas that share devices are looked at where these could make a step shorter by so much, sums taken to be free.
+_GAIN_OF_SHARING = 0.1
+# Of the time, for replicas of one device each, which need the least of it: they come first.
+_SHARE_OF_MIRRORED = 0.4
+# Of what these leave, for what is not replicated; and of many devices, where replicas of some are what matters most.
+_SHARE_OF_ONE = 0.75
+_SHARE_OF_ONE_OF_MANY = 0.35
+# Of the time left then, for one shape of several, so that the first does not take it all.
+_SHARE_OF_SHAPE = 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Family:
+    """The best shape of a strategy; `fits` tells whether there is room for it."""
+
+    strategy: Strategy
+    shape: Shape
+    fits: bool
+
+    @property
+    def baseline(self) -> Baseline:
+        name = _title(self.shape) + _passing(self.shape.found.num_microbatches)
+        return Baseline(name=name, step_seconds=self.shape.step_seconds, fits=self.fits)
+
+
+def best_strategy(plan: ShapePlanner, *, microbatches: int | str, coupling: Sequence[str], is_cuttable: bool) -> Shape:
+    """Plan every family that may be chosen, and choose.
+
+    Args:
+        plan: Plans a shape.
+        microbatches: As asked for, per replica.
+        coupling: What replicas would change of the numbers, a sentence each; if any, none are chosen.
+        is_cuttable: Whether the batch can be cut at all.
+
+    Raises:
+        InfeasibleError: Nothing fits.
+        TimeLimitError: Nothing that fits was found in time.
+        UsageError: The requirements do not go with the devices.
+    """
+    has_others = len(plan.machines.devices) > 1 and is_cuttable and not plan.tells_devices_apart
+    is_large = len(plan.machines.devices) > MANY
+    most_replicas = plan.batch_size // (microbatches if isinstance(microbatches, int) else 1)
+    notes: list[str] = []
+    shapes = _even_shapes(plan, most_replicas, notes) if has_others else []
+    mirrored = [groups for groups in shapes if len(groups[0]) == 1]
+    mixed = [] if coupling else [groups for groups in shapes if len(groups[0]) > 1]
+
+    on_one = plan.with_share(_SHARE_OF_MIRRORED)
+    found = [_best(on_one, Strategy.MIRRORED, mirrored[:1] if coupling else mirrored, notes)]
+    share_of_one = _SHARE_OF_ONE_OF_MANY if is_large else _SHARE_OF_ONE
+    alone = _one_replica(plan.with_share(share_of_one) if has_others else plan)
+    found.append(_best(plan, Strategy.MIXED, mixed, notes))
+    if has_others and not coupling:
+        known = [family.shape for family in found if family and family.fits]
+        known += [alone] if isinstance(alone, Shape) else []
+        found.append(_best(plan, Strategy.MIXED, _worth_sharing(plan, known, most_replicas), notes))
+    families = _best_of_each(found, plan.objective)
+    if plan.tells_devices_apart and len(plan.machines.devices) > 1:
+        notes.append("requirements name devices, so that no replicas were considered")
+
+    eligible = [alone] if isinstance(alone, Shape) else []
+    eligible += [family.shape for family in families if family.fits and not coupling]
+    if not eligible:
+        assert isinstance(alone, PartitionError)
+        raise alone
+    chosen = min(eligible, key=lambda shape: _worth(shape, plan.objective))
+    if coupling:
+        notes += _left_out(chosen, families, coupling)
+    return _told(plan, chosen, alone if isinstance(alone, Shape) else None, families, eligible, notes)
+
+
+def _even_shapes(plan: ShapePlanner, most_replicas: int, notes: list[str]) -> list[Groups]:
+    """Groups of devices that can do the same; why there are no others is added to `notes`."""
+    shapes = list(candidates(plan.machines, most_replicas=most_replicas))
+    even = [groups for groups in shapes if not unlike(plan.machines, groups)]
+    if len(even) < len(shapes):
+        others = next(filter(None, (unlike(plan.machines, groups) for groups in shapes)))
+        notes.append(f"{others} are not alike, so that no replicas were considered that do the same on them")
+    return even
+
+
+def _worth_sharing(plan: ShapePlanner, known: Iterable[Shape], most_replicas: int) -> list[Groups]:
+    """Groups that share devices, and could be much faster than what is known if sums were free."""
+    shapes = sharing_candidates(plan.machines, most_replicas=most_replicas)
+    alike = [groups for groups in shapes if not unlike(plan.machines, groups)]
+    if plan.objective is Objective.MEMORY:
+        return alike
+    least = min((shape.step_seconds for shape in known), default=float("inf")) * (1 - _GAIN_OF_SHARING)
+    return [groups for groups in alike if not plan.deadline.is_over and plan.bound_seconds(groups) <= least]
+
+
+def _best_of_each(families: Iterable[_Family | None], objective: Objective) -> list[_Family]:
+    """For each strategy the best family."""
+    best: dict[Strategy, _Family] = {}
+    for family in filter(None, families):
+        known = best.setdefault(family.strategy, family)
+        if (not family.fits, _worth(family.shape, objective)) < (not known.fits, _worth(known.shape, objective)):
+            best[family.strategy] = family
+    return list(best.values())
+
+
+def _one_replica(plan: ShapePlanner) -> Shape | PartitionError:
+    """One device or a split, of the first of many devices that are alike; of more where these have no room."""
+    topology = plan.machines
+    count = size = len(topology.devices)
+    if (
+        count > MANY
+        and not plan.tells_devices_apart
+        and not unlike(topology, tuple((device,) for device in range(count)))
+    ):
+        size = MOST_PER_REPLICA
+    while True:
+        try:
+            group = runs_of(topology, size)[0] if size < count else tuple(range(count))
+            return plan(Strategy.AUTO, (group,))
+        except (InfeasibleError, TimeLimitError) as error:
+            if size == count or isinstance(error, TimeLimitError):
+                return error
+            size = min(2 * size, count)
+
+
+def _best(plan: ShapePlanner, strategy: Strategy, shapes: Sequence[Groups], notes: list[str]) -> _Family | None:
+    """The best shape of a family; where none has room, the first as it would be with room.
+
+    What there was no time for is added to `notes`.
+    """
+    best: Shape | None = None
+    short: Groups | None = None
+    known = [(plan.bound_seconds(groups), groups) for groups in shapes if not plan.deadline.is_over]
+    known.sort(key=lambda one: one[0])
+    num_late = len(shapes) - len(known)
+    for index, (bound, groups) in enumerate(known):
+        if best is not None and plan.objective is not Objective.MEMORY and bound >= best.step_seconds:
+            break
+        if plan.deadline.is_over:
+            num_late += len(known) - index
+            break
+        is_simple = len(groups[0]) == 1 or len(plan.machines.devices) <= MANY
+        try:
+            shape = (plan if is_simple else plan.with_share(_SHARE_OF_SHAPE))(strategy, groups, advises=False)
+        except UsageError:  # more devices than parts, say
+            continue
+        except InfeasibleError:
+            short = short or groups
+            continue
+        except TimeLimitError:
+            num_late += 1
+            continue
+        if best is None or _worth(shape, plan.objective) < _worth(best, plan.objective):
+            best = shape
+    if num_late:
+        notes.append(
+            f"no time was left for {num_late} of {len(shapes)} {strategy} shapes; a larger --time-limit has some"
+        )
+    if best is not None:
+        return _Family(strategy=strategy, shape=best, fits=True)
+    if short is None:
+        return None
+    try:
+        return _Family(strategy=strategy, shape=plan.unlimited()(strategy, short, advises=False), fits=False)
+    except (
+        InfeasibleError,
+        TimeLimitError,
+    ):  # not for want of room: some part of the step needs that others are with it
+        return None
+
+
+def _worth(shape: Shape, objective: Objective) -> tuple[float, ...]:
+    """What is minimised, then the number of devices."""
+    figures = (shape.step_seconds, float(shape.largest_peak_bytes))
+    if objective is Objective.MEMORY:
+        return (*reversed(figures), float(shape.num_devices))
+    return (figures[0], float(shape.num_devices), figures[1])
+
+
+def _told(
+    plan: ShapePlanner,
+    chosen: Shape,
+    alone: Shape | None,
+    families: Sequence[_Family],
+    eligible: Sequence[Shape],
+    notes: Sequence[str],
+) -> Shape:
+    """The chosen shape with the best of every family beside it, what is proved of all, and notes."""
+    found = chosen.found
+    simple = (alone or chosen).found.baselines
+    told = [*simple, *(_of_one_replica(alone, simple) if alone else ()), *(family.baseline for family in families)]
+    step = chosen.step_seconds
+    bound = min([step, *(shape.found.solver.lower_bound for shape in eligible)])
+    gap = (step - bound) / step if step else 0.0
+    solver = replace(
+        found.solver,
+        status="optimal" if gap <= 1e-9 else (alone or chosen).found.solver.status.replace("optimal", "feasible"),
+        lower_bound=bound,
+        gap=gap,
+        seconds=(alone or chosen).found.solver.seconds,
+    )
+    is_large = len(plan.machines.devices) > MANY
+    efficiency = [_efficiency(chosen, simple)] if len(chosen.groups) > 1 or is_large else []
+    return replace(
+        chosen,
+        found=replace(
+            found, baselines=tuple(told), solver=solver, notes=(*found.notes, *filter(None, efficiency), *notes)
+        ),
+    )
+
+
+def _of_one_replica(alone: Shape, simple: Sequence[Baseline]) -> Iterator[Baseline]:
+    """One device in microbatches, where it has no room for the batch in one piece; the best split."""
+    fitting = [way for way in alone.found.considered if way.fits]
+    one = [way for way in fitting if way.num_stages == 1]
+    if one and not any(baseline.fits for baseline in simple if _is_single(baseline)):
+        yield _baseline("single-device", one)
+    if split := [way for way in alone.found.considered if way.num_stages > 1]:
+        yield _baseline("layer-split", [way for way in split if way.fits] or split)
+
+
+def _baseline(name: str, ways: Sequence[Considered]) -> Baseline:
+    best = min(ways, key=lambda way: way.step_seconds)
+    return Baseline(name=name + _passing(best.num_microbatches), step_seconds=best.step_seconds, fits=best.fits)
+
+
+def _is_single(baseline: Baseline) -> bool:
+    return baseline.name.startswith("single")
+
+
+def _title(shape: Shape) -> str:
+    count, size = len(shape.groups), len(shape.groups[0])
+    if has_shared(shape.groups):
+        return f"mixed {','.join(map(str, widths(shape.groups)))}"
+    return f"mirrored on {count} devices" if size == 1 else f"mixed {count} x {size}"
+
+
+def _passing(num_microbatches: int) -> str:
+    return f" in {num_microbatches} microbatches" if num_microbatches > 1 else ""
+
+
+def _efficiency(shape: Shape, baselines: Sequence[Baseline]) -> str:
+    single = [baseline for baseline in baselines if _is_single(baseline)]
+    if not single or not shape.step_seconds:
+        return ""
+    best = min(single, key=lambda baseline: (not baseline.fits, baseline.step_seconds))
+    speed_up, count = best.step_seconds / shape.step_seconds, shape.num_devices
+    had = "" if best.fits else " that had the memory"
+    devices = f"{len(shape.groups)} x {count // len(shape.groups)} devices (replicas x devices of each)"
+    if has_shared(shape.groups):
+        devices = f"{len(shape.groups)} replicas on {count} devices, of which they share some,"
+    told = (
+        f"{devices} are {speed_up:.1f} times as fast as one device{had}, an efficiency of "
+        f"{100 * speed_up / count:.0f} %"
+    )
+    if len(shape.groups) == 1:
+        return told
+    return (
+        f"{told}, if twins sum the gradients of a stage when all its backward passes have ended, those of a host first"
+    )
+
+
+def _left_out(chosen: Shape, families: Sequence[_Family], coupling: Sequence[str]) -> Iterator[str]:
+    """What replicas would have gained, had they not changed the numbers."""
+    for family in families:
+        ratio = chosen.step_seconds / family.shape.step_seconds
+        if family.fits and ratio > _SAME:
+            yield (
+                f"--strategy {family.strategy} would be {ratio:.2f} times as fast, but would change the numbers: "
+                f"{coupling[0]}"
+            )

@@ -1,0 +1,190 @@
+"""Coarsen an op graph to items: ops that share a device.
+
+They are colocation groups; all ops of one leaf layer, since TensorFlow fuses inside layers and
+people name layers; and ops that cost nothing, with whoever reads them. Until here nothing is lost that a
+placement could want, but for splitting a leaf layer. Only when more than `max_items` remain, the lightest
+item joins the neighbour it exchanges most with.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from networkx.utils import UnionFind
+
+from partitioner.constraints.conflicts import allowed_devices, refuse_contradictions
+from partitioner.ir.costed import CostedGraph
+from partitioner.ir.op_graph import VariableKind
+from partitioner.ir.requirements import Rule
+
+DEFAULT_MAX_ITEMS = 64
+# A leaf layer with more parameters than this (LSTM has 3, batch normalization 2) is a model in disguise, and
+# is placed op by op.
+_MAX_LEAF_PARAMETERS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coarsening:
+    """Items of a graph, in the order of their first op.
+
+    Attributes:
+        items: Names of the ops of each item.
+        item_of: Item index by op name.
+        names: A name per item that people recognise: its layer, else its first op.
+        is_lossless: Whether no item joined another for the sake of size alone.
+        allowed: The devices that each item may take.
+    """
+
+    items: tuple[tuple[str, ...], ...]
+    item_of: Mapping[str, int]
+    names: tuple[str, ...]
+    is_lossless: bool
+    allowed: tuple[frozenset[int], ...]
+
+
+def coarsen(costed: CostedGraph, max_items: int = DEFAULT_MAX_ITEMS, rules: Sequence[Rule] = ()) -> Coarsening:
+    """Group ops into items.
+
+    Args:
+        costed: The graph with its costs.
+        max_items: Merge on, lightest first, while there are more.
+        rules: What ops may be on and with; nothing merges for size with what may be elsewhere.
+
+    Raises:
+        InfeasibleError: Rules contradict each other.
+    """
+    graph = costed.graph
+    sets = _Sets(costed, rules)
+    _join_free_ops(costed, sets)
+    is_lossless = _join_lightest(costed, sets, max_items)
+    members: dict[str, list[str]] = {}
+    for op in graph.ops:
+        members.setdefault(sets[op.name], []).append(op.name)
+    items = tuple(tuple(ops) for ops in members.values())
+    return Coarsening(
+        items=items,
+        item_of={name: index for index, ops in enumerate(items) for name in ops},
+        names=tuple(next((graph.op[n].layer for n in ops if graph.op[n].layer), ops[0]) for ops in items),
+        is_lossless=is_lossless,
+        allowed=tuple(sets.allowed(root) for root in members),
+    )
+
+
+class _Sets:
+    """Sets of ops that share a device, and the devices that each may take."""
+
+    def __init__(self, costed: CostedGraph, rules: Sequence[Rule]) -> None:
+        graph, devices = costed.graph, [placed.name for placed in costed.topology.devices]
+        self._sets: UnionFind = UnionFind(op.name for op in graph.ops)
+        for op in graph.ops:
+            if op.colocation_group:
+                self._sets.union(op.colocation_group, op.name)
+        _join_leaf_layers(costed, self._sets)
+        set_of = {op.name: self._sets[op.name] for op in graph.ops}
+        refuse_contradictions(set_of, rules, devices, title=lambda name: graph.op[name].title)
+        for rule in rules:
+            if rule.together:
+                self._sets.union(*dict.fromkeys(rule.ops))
+        _, left = allowed_devices(set_of, rules, len(devices))
+        self._everywhere = frozenset(range(len(devices)))
+        self._allowed = {self._sets[root]: places for root, places in left.items()}
+
+    def __getitem__(self, name: str) -> str:
+        return self._sets[name]
+
+    def allowed(self, root: str) -> frozenset[int]:
+        return self._allowed.get(root, self._everywhere)
+
+    def join(self, into: str, root: str) -> str:
+        """Join two sets; the name of what they become."""
+        places = self.allowed(into) & self.allowed(root)
+        self._sets.union(into, root)
+        joined = self._sets[into]
+        if len(places) < len(self._everywhere):
+            self._allowed[joined] = places
+        return joined
+
+
+def _join_leaf_layers(costed: CostedGraph, sets: UnionFind) -> None:
+    graph = costed.graph
+    parameters: dict[str, int] = {}
+    for variable in graph.variables:
+        if variable.kind is VariableKind.PARAMETER:
+            parameters[variable.layer] = parameters.get(variable.layer, 0) + 1
+    leaves = {
+        layer.path
+        for layer in graph.layers
+        if not layer.is_container and parameters.get(layer.path, 0) <= _MAX_LEAF_PARAMETERS
+    }
+    first: dict[str, str] = {}
+    for op in graph.ops:
+        if op.layer in leaves:
+            sets.union(first.setdefault(op.layer, op.name), op.name)
+
+
+def _join_free_ops(costed: CostedGraph, sets: _Sets) -> None:
+    """Sets that cost nothing join the only one that reads them, or else the only one that feeds them."""
+    graph = costed.graph
+    costly = {sets[op.name] for op, seconds in zip(graph.ops, costed.seconds, strict=True) if any(seconds)}
+
+    def join(name: str, neighbours: set[str]) -> None:
+        root = sets[name]
+        neighbours.discard(root)
+        if root in costly or len(neighbours) != 1:
+            return
+        neighbour = neighbours.pop()
+        if sets.allowed(root) >= sets.allowed(neighbour):
+            joined = sets.join(neighbour, root)
+            if neighbour in costly:
+                costly.add(joined)
+
+    for op in reversed(graph.ops):
+        join(op.name, {sets[reader] for name in op.outputs for reader in graph.consumers[name]})
+    for op in graph.ops:
+        if not any(graph.consumers[name] for name in op.outputs):
+            join(op.name, {sets[graph.tensor[name].producer] for name in op.inputs})
+
+
+def _join_lightest(costed: CostedGraph, sets: _Sets, max_items: int) -> bool:
+    """Merge the lightest item with the neighbour it exchanges most with, until few enough remain."""
+    graph = costed.graph
+    root_of = {op.name: sets[op.name] for op in graph.ops}
+    place = {root: index for index, root in enumerate(dict.fromkeys(root_of.values()))}
+    if len(place) <= max_items:
+        return True
+    weight = dict.fromkeys(place, 0.0)
+    for op, seconds in zip(graph.ops, costed.seconds, strict=True):
+        weight[root_of[op.name]] += min(seconds)
+    traffic: dict[str, dict[str, int]] = {root: {} for root in place}
+    for op in graph.ops:
+        for name in op.inputs:
+            a, b = root_of[graph.tensor[name].producer], root_of[op.name]
+            if a != b:
+                size = graph.tensor[name].size_bytes + 1
+                traffic[a][b] = traffic[a].get(b, 0) + size
+                traffic[b][a] = traffic[b].get(a, 0) + size
+    allowed = {root: sets.allowed(root) for root in place}
+    # The lightest first; entries that are out of date are passed over.
+    queue = [(weight[root], index, root) for root, index in place.items()]
+    heapq.heapify(queue)
+    while len(place) > max_items and queue:
+        seconds, index, light = heapq.heappop(queue)
+        if (weight.get(light), place.get(light)) != (seconds, index):
+            continue
+        partners = [r for r in traffic[light] if allowed[r] <= allowed[light] or allowed[light] <= allowed[r]]
+        if not partners:
+            continue
+        heavy = max(partners, key=lambda r: (traffic[light][r], -place[r]))
+        sets.join(sets[heavy], sets[light])
+        weight[heavy] += weight.pop(light)
+        place[heavy] = min(place[heavy], place.pop(light))
+        allowed[heavy] &= allowed[light]
+        for neighbour, size in traffic.pop(light).items():
+            del traffic[neighbour][light]
+            if neighbour != heavy:
+                traffic[heavy][neighbour] = traffic[heavy].get(neighbour, 0) + size
+                traffic[neighbour][heavy] = traffic[neighbour].get(heavy, 0) + size
+        heapq.heappush(queue, (weight[heavy], place[heavy], heavy))
+    return False

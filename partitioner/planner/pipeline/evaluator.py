@@ -1,0 +1,210 @@
+"""Judge placements of items run in stages: cut, cost and simulate each way to pass the batch once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from partitioner.errors import UsageError
+from partitioner.ir.costed import CostedGraph
+from partitioner.ir.devices import share_memory
+from partitioner.ir.execution import Execution
+from partitioner.ir.op_graph import Phase
+from partitioner.ir.stage_programs import StagePrograms
+from partitioner.planner.bounds.step_time import least_load_seconds
+from partitioner.planner.model.assignment import Assignment, adjacent_items
+from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.op_devices import op_devices
+from partitioner.planner.pipeline.item_order import OrderedItems, forward_order, ordered_items
+from partitioner.planner.pipeline.search_space import Microbatching, Way
+from partitioner.planner.simulate.dataflow import StageWiring
+from partitioner.planner.simulate.pipelined import simulate_stages
+from partitioner.planner.simulate.program_costs import StageCosts
+from partitioner.stages.schedules import ScheduleKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Least:
+    """Seconds of the work of a step on the fastest devices, of the fullest device where that is spread as well as can
+    be, and of the longest path of a microbatch."""
+
+    work_seconds: float
+    load_seconds: float
+    path_seconds: float
+
+
+class StageJudge:
+    """Simulates ways to pass the batch, and remembers them.
+
+    Args:
+        costed: The graph at the full batch size.
+        coarsening: Its items.
+        microbatching: How to ask for costs and programs.
+    """
+
+    def __init__(self, costed: CostedGraph, coarsening: Coarsening, microbatching: Microbatching) -> None:
+        self.costed, self.coarsening, self.microbatching = costed, coarsening, microbatching
+        self.names = [placed.name for placed in costed.topology.devices]
+        self.order = forward_order(costed, coarsening)
+        self.adjacent = adjacent_items(costed, coarsening)
+        self.known: dict[tuple[object, ...], Way | None] = {}
+        self.refusal: UsageError | None = None
+        self.num_cut_ops = 0
+        self._share_memory = len(self.names) > 1 and share_memory(self.names)
+        self._costs: dict[tuple[int, bool], StageCosts] = {}
+        self._items: dict[int, OrderedItems] = {}
+        self._programs: dict[tuple[Assignment, frozenset[int]], StagePrograms | None] = {}
+        self._wiring: dict[tuple[Assignment, frozenset[int], int], StageWiring] = {}
+        self._least: dict[int, Least] = {}
+
+    def choosing(self, microbatching: Microbatching) -> StageJudge:
+        """One for other choices, that knows the costs and programs of this one."""
+        other = StageJudge(self.costed, self.coarsening, microbatching)
+        other._costs, other._items, other._programs = self._costs, self._items, self._programs
+        other._wiring = self._wiring
+        return other
+
+    def rows(self, num_microbatches: int) -> int:
+        """Rows of the largest microbatch."""
+        return math.ceil(self.costed.graph.batch_size / num_microbatches)
+
+    def costs(self, num_microbatches: int, *, alone: bool = False) -> StageCosts:
+        """Costs at the size of a microbatch, on a device that is `alone` or has others beside it, as stages have."""
+        key = self.rows(num_microbatches), not alone and self._share_memory
+        if key not in self._costs:
+            rows, are_crowded = key
+            costed = self._costed_for(rows)
+            self._costs[key] = StageCosts(costed.when_busy if are_crowded else costed)
+        return self._costs[key]
+
+    def _costed_for(self, rows: int) -> CostedGraph:
+        return self.costed if rows == self.costed.graph.batch_size else self.microbatching.costed_for(rows)
+
+    def items(self, num_microbatches: int) -> OrderedItems:
+        """Running sums over the items at the size of a microbatch."""
+        rows = self.rows(num_microbatches)
+        if rows not in self._items:
+            costed = self.costs(num_microbatches).costed
+            self._items[rows] = ordered_items(costed, self.coarsening, self.order)
+        return self._items[rows]
+
+    def programs(self, assignment: Sequence[int], recompute: Iterable[int] = ()) -> StagePrograms | None:
+        """The stage programs of a placement; None where the step cannot be cut so, and `refusal` says why."""
+        key = (tuple(assignment), frozenset(recompute))
+        if key not in self._programs:
+            self.num_cut_ops += len(self.costed.graph.ops)
+            placement = self._placement(assignment)
+            execution = Execution(
+                placement=op_devices(self.costed.graph, placement, self.names),
+                stage_devices=[self.names[device] for device in dict.fromkeys(assignment)],
+                recompute=key[1],
+            )
+            try:
+                programs = self.microbatching.programs(execution)
+            except UsageError as error:
+                programs, self.refusal = None, error
+            self._programs[key] = programs if programs is not None and programs.stages else None
+        return self._programs[key]
+
+    def __call__(
+        self,
+        assignment: Sequence[int],
+        num_microbatches: int,
+        schedule: ScheduleKind,
+        recompute: Iterable[int] = (),
+    ) -> Way | None:
+        """The way to pass the batch, simulated; None where it cannot be passed so.
+
+        An item on a device that gets no stage (there are only constants in it) goes to the last stage's.
+        """
+        recomputed = frozenset(recompute)
+        key = (tuple(assignment), num_microbatches, schedule, recomputed)
+        if key not in self.known:
+            self.known[key] = self._simulated(tuple(assignment), num_microbatches, schedule, recomputed)
+        return self.known[key]
+
+    def ways(self) -> list[Way]:
+        """All that were simulated."""
+        return [way for way in self.known.values() if way is not None]
+
+    def _simulated(
+        self, assignment: Assignment, num_microbatches: int, schedule: ScheduleKind, recompute: frozenset[int]
+    ) -> Way | None:
+        programs = self.programs(assignment, recompute)
+        if programs is None:
+            return None
+        holding = {self.names.index(name) for name in programs.stages}
+        if set(assignment) - holding:
+            last = self.names.index(programs.stages[-1])
+            moved = tuple(device if device in holding else last for device in assignment)
+            return self(moved, num_microbatches, schedule, recompute)
+        costs = self.costs(num_microbatches, alone=len(holding) == 1)
+        wiring_key = (assignment, recompute, self.rows(num_microbatches))
+        if wiring_key not in self._wiring:
+            self._wiring[wiring_key] = StageWiring(programs, costs)
+        try:
+            staged = simulate_stages(
+                programs,
+                costs.costed,
+                num_microbatches=num_microbatches,
+                schedule=schedule,
+                wiring=self._wiring[wiring_key],
+            )
+        except UsageError:
+            return None
+        relocated = {name: self.names.index(device) for name, device in programs.relocated.items()}
+        devices = self.costed.topology.devices
+        return Way(
+            assignment=assignment,
+            placement=self._placement(assignment) | relocated,
+            num_microbatches=num_microbatches,
+            schedule=schedule,
+            programs=programs,
+            staged=staged,
+            over_bytes=tuple(max(0, staged.peak[d.name].total_bytes - d.memory_bytes) for d in devices),
+        )
+
+    def _placement(self, assignment: Sequence[int]) -> dict[str, int]:
+        return {op: assignment[item] for op, item in self.coarsening.item_of.items()}
+
+    def bound_seconds(self, num_microbatches: int) -> float:
+        """No step in so many microbatches is simulated faster: the work of all devices, the path of a microbatch."""
+        least = self.least(num_microbatches)
+        return max(least.load_seconds, least.path_seconds)
+
+    def least(self, num_microbatches: int) -> Least:
+        """What no step in so many microbatches takes less than.
+
+        Only ops of programs count. A sum of gradients may run once a step or for each microbatch, and counts once.
+        """
+        known = (found for found in self._programs.values() if found is not None)
+        programs = next(known, None) or self.programs((min(self.coarsening.allowed[0]),) * len(self.coarsening.items))
+        if programs is None:
+            return Least(work_seconds=0.0, load_seconds=0.0, path_seconds=0.0)
+        if num_microbatches not in self._least:
+            self._least[num_microbatches] = self._least_of(programs, num_microbatches)
+        return self._least[num_microbatches]
+
+    def _least_of(self, programs: StagePrograms, num_microbatches: int) -> Least:
+        repeated = {name for program in (*programs.forward, *programs.backward) for name in program.ops}
+        whole = {name for program in (*programs.once, *programs.update) for name in program.ops}
+        costed = self._costed_for(self.rows(num_microbatches))
+        graph = costed.graph
+        before: list[tuple[float, ...]] = []
+        updates: list[tuple[float, ...]] = []
+        ends: dict[str, float] = {}
+        for op, row in zip(graph.ops, costed.seconds, strict=True):
+            seconds = min(row) if op.name in repeated or op.name in whole else 0.0
+            is_repeated = op.name in repeated and op.name not in whole and op.type != "AddN"
+            is_update = op.phase is Phase.UPDATE
+            if seconds:
+                times = num_microbatches if is_repeated and not is_update else 1
+                (updates if is_update else before).append(tuple(times * one for one in row))
+            ends[op.name] = seconds + max((ends[graph.tensor[name].producer] for name in op.inputs), default=0.0)
+        everything = [*before, *updates]
+        return Least(
+            work_seconds=sum(map(min, everything)),
+            load_seconds=max(least_load_seconds(before), least_load_seconds(everything)),
+            path_seconds=max(ends.values(), default=0.0),
+        )

@@ -1,0 +1,104 @@
+"""What the options for microbatches allow for a step: what cannot be had is refused with the reason."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from partitioner.errors import UsageError
+from partitioner.ir.step import CapturedStep
+from partitioner.planner.pipeline.search_space import PREFERENCE
+from partitioner.stages.coupling import batch_coupling, one_pass_at_a_time
+from partitioner.stages.schedules import ScheduleKind
+
+# A fill and drain of S - 1 out of M + S - 1 is small by then, and stages of few rows run far below a device's peak.
+_MOST_MICROBATCHES = 32
+
+
+def refuse_uncuttable(step: CapturedStep, num_replicas: int) -> None:
+    """Refuse replicas for a step whose batch cannot be cut.
+
+    Raises:
+        UsageError: The reason is in it.
+    """
+    if num_replicas > 1 and (reason := uncuttable(step)):
+        raise UsageError(f"the batch cannot be cut into replicas: {reason}", help="--strategy auto, without --replicas")
+
+
+def allowed_counts(step: CapturedStep, asked: int | str) -> tuple[int, ...]:
+    """Numbers of microbatches to choose from: the one asked for, or powers of two.
+
+    Left to choose, a step whose numbers would change (batch normalization, dropout) runs in one piece.
+
+    Raises:
+        UsageError: Not a number of microbatches, more than there are rows, or the step cannot be cut.
+    """
+    rows = step.graph.batch_size
+    if asked == "auto":
+        if uncuttable(step) or batch_coupling(step.graph):
+            return (1,)
+        return tuple(2**n for n in range(_MOST_MICROBATCHES.bit_length()) if 2**n <= rows)
+    if not isinstance(asked, int) or asked < 1:
+        raise UsageError(f"microbatches is {asked!r}, expected 'auto' or a whole number of at least 1")
+    if asked > rows:
+        raise UsageError(
+            f"{asked} microbatches of a batch of {rows} rows: some would have none",
+            help=f"--microbatches {rows} at most, or --batch-size {asked} at least",
+        )
+    if asked > 1 and (reason := uncuttable(step)):
+        raise UsageError(f"the batch cannot be cut into microbatches: {reason}", help="--microbatches 1")
+    return (asked,)
+
+
+def allowed_schedules(asked: str) -> tuple[ScheduleKind, ...]:
+    """Schedules to choose from.
+
+    Raises:
+        UsageError: There is no such schedule.
+    """
+    if asked == "auto":
+        return PREFERENCE
+    try:
+        return (ScheduleKind(asked),)
+    except ValueError as error:
+        known = ", ".join(ScheduleKind)
+        raise UsageError(f"unknown schedule {asked!r}", notes=[f"this version has: auto, {known}"]) from error
+
+
+def allowed_recompute(asked: str) -> Literal["auto", "none", "all"]:
+    """Whether stages may, must or must not recompute.
+
+    Raises:
+        UsageError: It is none of these.
+    """
+    match asked:
+        case "auto" | "none" | "all":
+            return asked
+    raise UsageError(f"unknown recompute {asked!r}", notes=["this version has: auto, none, all"])
+
+
+def microbatch_notes(
+    step: CapturedStep, num_microbatches: int, asked: int | str, *, num_replicas: int = 1
+) -> tuple[str, ...]:
+    """What a reader of the plan should know: what microbatches and replicas change here, or why there are none."""
+    coupled = batch_coupling(step.graph)
+    if num_replicas > 1:
+        return tuple(f"unlike on one device, {sentence}" for sentence in batch_coupling(step.graph, replicas=True))
+    if num_microbatches > 1:
+        return tuple(f"unlike with the whole batch, {sentence}" for sentence in coupled)
+    if asked != "auto":
+        return ()
+    if reason := uncuttable(step):
+        return (f"the batch runs in one piece: {reason}",)
+    if not coupled:
+        return ()
+    first, *others = coupled
+    more = f" (and {len(others)} more layers)" if others else ""
+    return (
+        "the batch runs in one piece, because microbatches would change the numbers: "
+        f"{first}{more}; --microbatches 8 cuts it all the same",
+    )
+
+
+def uncuttable(step: CapturedStep) -> str:
+    """Why the batch of a step cannot be cut; empty if it can."""
+    return step.uncuttable or one_pass_at_a_time(step.graph)

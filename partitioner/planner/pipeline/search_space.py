@@ -1,0 +1,97 @@
+"""What may be chosen of how a batch passes through stages, and one way of passing it, simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from partitioner.ir.costed import CostedGraph
+from partitioner.ir.execution import Execution
+from partitioner.ir.plan import Considered
+from partitioner.ir.stage_programs import StagePrograms
+from partitioner.planner.simulate.pipelined_schedule import StagedSchedule
+from partitioner.stages.schedules import ScheduleKind
+
+PREFERENCE = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.GPIPE, ScheduleKind.INTERLEAVED, ScheduleKind.SEQUENTIAL)
+"""Of schedules that are otherwise worth the same, the first."""
+AS_FAST = 1.01
+"""Estimates are not so exact that a difference of 1 % would be worth more microbatches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Microbatching:
+    """What may be chosen, and how to ask about it.
+
+    Attributes:
+        counts: Numbers of microbatches.
+        schedules: Schedules; `sequential` with one microbatch and no recompute is the step as one graph.
+        recompute: `none`; `all` stages; or `auto`, as many as it takes to fit.
+        costed_for: The same step for a number of rows, with its costs; asked once per size.
+        programs: The stage programs of an execution.
+        plain: Whether the step may run as one graph at all; replicas run in stages.
+    """
+
+    counts: tuple[int, ...]
+    schedules: tuple[ScheduleKind, ...]
+    recompute: Literal["auto", "none", "all"] = "auto"
+    costed_for: Callable[[int], CostedGraph]
+    programs: Callable[[Execution], StagePrograms]
+    plain: bool = True
+
+    @property
+    def is_of_replica(self) -> bool:
+        """Whether it is for one replica of several."""
+        return not self.plain
+
+    @property
+    def allows_plain(self) -> bool:
+        """Whether the step may run as one graph, every op as soon as it can."""
+        in_one = 1 in self.counts and ScheduleKind.SEQUENTIAL in self.schedules
+        return self.plain and in_one and self.recompute != "all"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A way to pass the batch: stages on devices, a number of microbatches, a schedule, stages that recompute.
+
+    Attributes:
+        assignment: Device index by item.
+        placement: Device index by op, as the programs have it.
+        num_microbatches: Parts of the batch.
+        schedule: Order of the work.
+        programs: The stage programs.
+        staged: Their simulation.
+        over_bytes: Beyond the limits, for each device of the topology.
+    """
+
+    assignment: tuple[int, ...]
+    placement: dict[str, int]
+    num_microbatches: int
+    schedule: ScheduleKind
+    programs: StagePrograms
+    staged: StagedSchedule
+    over_bytes: tuple[int, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether no device's peak passes its limit."""
+        return not any(self.over_bytes)
+
+    @property
+    def recompute(self) -> frozenset[int]:
+        """Stages that recompute."""
+        return self.programs.recomputed
+
+    @property
+    def considered(self) -> Considered:
+        """The figures that the plan keeps of it."""
+        return Considered(
+            num_stages=len(self.programs.stages),
+            num_microbatches=self.num_microbatches,
+            schedule=self.schedule.value,
+            num_recomputed=len(self.recompute),
+            step_seconds=self.staged.step_seconds,
+            largest_peak_bytes=self.staged.largest_peak_bytes,
+            fits=self.fits,
+        )

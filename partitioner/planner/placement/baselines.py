@@ -1,0 +1,49 @@
+"""Simple placements that every plan is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from partitioner.ir.costed import CostedGraph
+from partitioner.ir.op_graph import VariableKind
+from partitioner.planner.model.coarsen import Coarsening
+
+
+def single_device(coarsening: Coarsening, device: int) -> tuple[int, ...]:
+    """Everything on one device."""
+    return (device,) * len(coarsening.items)
+
+
+def equal_layers(coarsening: Coarsening, num_devices: int) -> tuple[int, ...]:
+    """Consecutive items, the same number on each device: what people write by hand."""
+    return _consecutive([1.0] * len(coarsening.items), num_devices)
+
+
+def greedy_by_bytes(costed: CostedGraph, coarsening: Coarsening, num_devices: int) -> tuple[int, ...]:
+    """Consecutive items, equal parameter bytes on each device: Accelerate's `device_map="balanced"`."""
+    graph = costed.graph
+    users = {variable: op.name for op in reversed(graph.ops) for variable in op.variables}
+    sizes = [0.0] * len(coarsening.items)
+    for variable in graph.variables:
+        if variable.kind is VariableKind.PARAMETER and variable.name in users:
+            sizes[coarsening.item_of[users[variable.name]]] += variable.size_bytes
+    return _consecutive(sizes, num_devices)
+
+
+def balanced_compute(costed: CostedGraph, coarsening: Coarsening, num_devices: int) -> tuple[int, ...]:
+    """Consecutive items, the same seconds on each device: a start for the solver."""
+    seconds = [0.0] * len(coarsening.items)
+    for op, times in zip(costed.graph.ops, costed.seconds, strict=True):
+        seconds[coarsening.item_of[op.name]] += min(times)
+    return _consecutive(seconds, num_devices)
+
+
+def _consecutive(weights: Sequence[float], num_devices: int) -> tuple[int, ...]:
+    """Cut the sequence where the running weight passes each device's share; the middle of an item decides."""
+    total = sum(weights) or 1.0
+    assignment, done = [], 0.0
+    for weight in weights:
+        middle = done + weight / 2
+        assignment.append(min(int(middle / total * num_devices), num_devices - 1))
+        done += weight
+    return tuple(assignment)

@@ -1,0 +1,179 @@
+"""Simulate one step of a placed op graph: deterministic events, serial devices and serial links.
+
+A device runs one op at a time, the one that became ready first (ties: graph order), as an executor with one
+stream does. A tensor crosses to each device that needs it once, when it is ready, on a link that carries one
+tensor at a time in each direction; transfers overlap with computation, and slow each other down where they share what
+lies on their way. Ops that cost nothing take no place on their device.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping
+
+from cost_models.network import Arrival, Network
+from partitioner.ir.costed import CostedGraph
+from partitioner.ir.schedule import OpRun, Schedule, Send
+from partitioner.planner.model.buffers import Buffers
+from partitioner.planner.simulate.unpipelined_memory import Transfer, Work, with_memory
+
+_OP_ENDS, _ARRIVES = 0, 1
+
+
+def simulate(costed: CostedGraph, placement: Mapping[str, int], buffers: Buffers | None = None) -> Schedule:
+    """Run one step on paper.
+
+    Args:
+        costed: The graph with its costs.
+        placement: Index of a device of the topology for every op.
+        buffers: `Buffers(costed)`, to save its work when many placements of one graph are simulated.
+
+    Returns:
+        Step time, busy time and peak memory per device, and every op and transfer with its times.
+    """
+    simulation = _Simulation(costed, placement)
+    schedule = simulation.run()
+    return with_memory(schedule, costed, buffers or Buffers(costed), placement, simulation.began)
+
+
+class _Simulation:
+    def __init__(self, costed: CostedGraph, placement: Mapping[str, int]) -> None:
+        self.costed, self.graph = costed, costed.graph
+        self.device = [placement[op.name] for op in self.graph.ops]
+        self.position = {op.name: index for index, op in enumerate(self.graph.ops)}
+        self.names = [placed.name for placed in costed.topology.devices]
+        self.events: list[tuple[float, int, int, int, str]] = []
+        self.ready: list[list[tuple[float, int]]] = [[] for _ in self.names]
+        self.is_busy = [False] * len(self.names)
+        self.busy_seconds = [0.0] * len(self.names)
+        self.network = Network[str](costed.topology)
+        self.runs: list[OpRun] = []
+        self.sends: list[Send] = []
+        self.began: list[list[tuple[float, Work]]] = [[] for _ in self.names]
+        self.end = 0.0
+        self._wire()
+
+    def _wire(self) -> None:
+        """Who waits for what: `local[t]` are ops that read tensor t where it is made, `remote[t][d]` on d."""
+        self.waiting = [0] * len(self.graph.ops)
+        self.local: dict[str, list[int]] = {}
+        self.remote: dict[str, dict[int, list[int]]] = {}
+        for index, op in enumerate(self.graph.ops):
+            sources = [(self.position[self.graph.tensor[n].producer], n) for n in dict.fromkeys(op.inputs)]
+            sources += [(self.position[n], f"^{n}") for n in op.control_inputs]
+            for source, name in sources:
+                self.waiting[index] += 1
+                if self.device[source] == self.device[index]:
+                    self.local.setdefault(name, []).append(index)
+                else:
+                    self.remote.setdefault(name, {}).setdefault(self.device[index], []).append(index)
+
+    def run(self) -> Schedule:
+        # Listed first: a free op among them releases others, which must not be taken for sources too.
+        for index in [index for index, count in enumerate(self.waiting) if count == 0]:
+            self._becomes_ready(index, 0.0)
+        self._start_idle(0.0)
+        while (now := self._next_seconds()) < math.inf:
+            while self._next_seconds() == now:
+                if self.network.next_seconds == now:
+                    for arrival in self.network.arrivals():
+                        self._sent(arrival)
+                    continue
+                _, kind, index, device, name = heapq.heappop(self.events)
+                if kind == _OP_ENDS:
+                    self.is_busy[self.device[index]] = False
+                    self._finish(index, now)
+                else:
+                    self._arrive(name, device, now)
+            self._start_idle(now)
+        return Schedule(
+            step_seconds=self.end,
+            busy_seconds=dict(zip(self.names, self.busy_seconds, strict=True)),
+            peak={},
+            runs=tuple(self.runs),
+            sends=tuple(self.sends),
+        )
+
+    def _next_seconds(self) -> float:
+        return min(self.events[0][0] if self.events else math.inf, self.network.next_seconds)
+
+    def _becomes_ready(self, index: int, now: float) -> None:
+        stack = [index]
+        while stack:
+            one = stack.pop()
+            if self.costed.seconds[one][self.device[one]] > 0:
+                heapq.heappush(self.ready[self.device[one]], (now, one))
+            else:
+                stack += self._complete(one, now)
+
+    def _start_idle(self, now: float) -> None:
+        for device, queue in enumerate(self.ready):
+            if queue and not self.is_busy[device]:
+                _, index = heapq.heappop(queue)
+                seconds = self.costed.seconds[index][device]
+                self.is_busy[device] = True
+                self.busy_seconds[device] += seconds
+                self.runs.append(
+                    OpRun(
+                        op=self.graph.ops[index].name,
+                        device=self.names[device],
+                        start_seconds=now,
+                        end_seconds=now + seconds,
+                    )
+                )
+                heapq.heappush(self.events, (now + seconds, _OP_ENDS, index, device, ""))
+
+    def _finish(self, index: int, now: float) -> None:
+        for one in self._complete(index, now):
+            self._becomes_ready(one, now)
+
+    def _complete(self, index: int, now: float) -> list[int]:
+        """Hand on the results of an op, and return the ops that can run now."""
+        op, device = self.graph.ops[index], self.device[index]
+        self.began[device].append((now - self.costed.seconds[index][device], op))
+        self.end = max(self.end, now)
+        released: list[int] = []
+        for name in (*op.outputs, f"^{op.name}"):
+            released += self._satisfied(self.local.get(name, ()))
+            for target in self.remote.get(name, ()):
+                self._send(name, device, target, now)
+        return released
+
+    def _satisfied(self, indices: list[int] | tuple[()]) -> list[int]:
+        released = []
+        for index in indices:
+            self.waiting[index] -= 1
+            if self.waiting[index] == 0:
+                released.append(index)
+        return released
+
+    def _send(self, name: str, source: int, target: int, now: float) -> None:
+        size = 0 if name.startswith("^") else self.graph.tensor[name].size_bytes
+        if not name.startswith("^"):
+            self.began[target].append((now, Transfer(name, target, is_received=True)))
+        arrival = self.network.send(name, source, target, size, now)
+        if arrival is not None:
+            self._sent(arrival)
+
+    def _sent(self, arrival: Arrival[str]) -> None:
+        name, source, target = arrival.key, arrival.source, arrival.target
+        self.sends.append(
+            Send(
+                tensor=name,
+                source=self.names[source],
+                target=self.names[target],
+                size_bytes=0 if name.startswith("^") else self.graph.tensor[name].size_bytes,
+                start_seconds=arrival.start_seconds,
+                end_seconds=arrival.end_seconds,
+            )
+        )
+        heapq.heappush(self.events, (arrival.end_seconds, _ARRIVES, self.position.get(name, source), target, name))
+
+    def _arrive(self, name: str, device: int, now: float) -> None:
+        self.end = max(self.end, now)
+        if not name.startswith("^"):
+            source = self.device[self.position[self.graph.tensor[name].producer]]
+            self.began[source].append((now, Transfer(name, device, is_received=False)))
+        for index in self._satisfied(self.remote[name][device]):
+            self._becomes_ready(index, now)

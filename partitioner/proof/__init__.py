@@ -1,1 +1,0 @@
-"""Proof that a plan for a cost graph is what it says, by code that shares nothing with the solver."""

@@ -1,0 +1,376 @@
+"""The automatic choice on made-up machines where each family wins, and never one that is worse than another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from graphs import Builder, device, link, microbatching, pipeline, random_steps, topology, with_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cost_models.topology import Topology, TopologyDevice, Uplink
+from partitioner.constraints.match import requirements_of
+from partitioner.errors import InfeasibleError, UsageError
+from partitioner.ir.costed import CostedGraph
+from partitioner.ir.devices import DeviceName
+from partitioner.ir.execution import Execution
+from partitioner.ir.plan import Objective, Strategy
+from partitioner.ir.schedule import MemoryUse
+from partitioner.ir.stage_programs import StagePrograms
+from partitioner.planner.layouts.candidates import candidates, sharing_candidates
+from partitioner.planner.layouts.groups import widths
+from partitioner.planner.layouts.layout_planner import Shape, ShapePlanner
+from partitioner.planner.layouts.strategies import best_strategy
+from partitioner.planner.pipeline.search_space import PREFERENCE
+from partitioner.planner.simulate.exchange_seconds import sum_times
+from partitioner.stages.schedules import ScheduleKind
+
+ROWS = 64
+FREE = link(0.0, 2.0**60)
+# What dispatching the stage programs of these steps takes.
+DISPATCH = 0.05
+AS_FAST = 1.01
+
+
+def planner(made: Builder, machines: Topology, *counts: int, rows: int = ROWS, **options: Any) -> ShapePlanner:
+    base = made.costed(machines.subset([0]))
+    base = replace(base, graph=replace(base.graph, batch_size=rows))
+
+    def costed(rows: int, devices: Sequence[int]) -> CostedGraph:
+        sized = base if rows == base.graph.batch_size else with_rows(base, rows)
+        return replace(sized, topology=machines.subset(devices))
+
+    given: dict[str, Any] = {
+        "machines": machines,
+        "batch_size": rows,
+        "costed": costed,
+        "programs": microbatching(base, *counts).programs,
+        "counts": counts,
+        "schedules": PREFERENCE,
+        "recompute": "auto",
+        "objective": Objective.THROUGHPUT,
+        "requirements": (),
+        "time_limit_seconds": 2.0,
+        "seed": 0,
+    }
+    return ShapePlanner(**given | options)
+
+
+def choose(plan: ShapePlanner, **options: Any) -> Shape:
+    return best_strategy(plan, **{"microbatches": "auto", "coupling": (), "is_cuttable": True} | options)
+
+
+def families(shape: Shape) -> dict[str, bool]:
+    """Whether each family that is told of fits, by its first word."""
+    return {baseline.name.split()[0]: baseline.fits for baseline in shape.found.baselines}
+
+
+def used(shape: Shape) -> int:
+    return len(set(shape.found.placement.values()))
+
+
+def two_hosts(between: Any, within: Any = FREE) -> Topology:
+    placed = [
+        TopologyDevice(
+            name=DeviceName(job="worker", task=index // 2, type="GPU", index=index % 2).canonical,
+            device=device(),
+            memory_bytes=2**40,
+        )
+        for index in range(4)
+    ]
+    return Topology.of_hosts(placed, [0, 0, 1, 1], within=within, between=between)
+
+
+def test_one_device_wins_where_links_are_slow() -> None:
+    found = choose(planner(pipeline(4, forward=8.0, backward=16.0), topology(2, wire=link(100.0)), 1, 2, 4))
+    assert (found.groups, used(found)) == (((0, 1),), 1)
+    assert found.step_seconds == 96.0
+    assert families(found) == {
+        "single-device": True,
+        "equal-layers": True,
+        "greedy-by-bytes": True,
+        "layer-split": True,
+        "mirrored": True,
+    }
+
+
+def test_mirrored_wins_where_gradients_are_small() -> None:
+    # A microbatch of what layers pass on takes longer than half of the step.
+    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=2**16, gradient_bytes=256, parameter_bytes=256)
+    found = choose(planner(made, topology(2, wire=link(0.25, 256.0)), 1, 2, 4))
+    assert found.groups == ((0,), (1,))
+    # Half of the rows; then each device sends half of each gradient, and half of each sum.
+    assert found.step_seconds == pytest.approx(48.0 + 2 * (0.25 + 4 * 256 / 2 / 256), abs=DISPATCH)
+    assert any("2 x 1 devices" in note and "1.8 times as fast" in note for note in found.found.notes)
+
+
+def test_mirrored_replicas_are_looked_at_though_splits_would_take_all_the_time() -> None:
+    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=2**16, gradient_bytes=256, parameter_bytes=256)
+    machines = topology(2, wire=link(0.25, 256.0))
+    programs = microbatching(made.costed(machines), 1, 2, 4).programs
+
+    def slow(execution: Execution) -> StagePrograms:
+        if len(execution.stage_devices) > 1:
+            time.sleep(1.0)
+        return programs(execution)
+
+    found = choose(planner(made, machines, 1, 2, 4, programs=slow, time_limit_seconds=1.0))
+    assert found.groups == ((0,), (1,))
+    assert not any("no time" in note and "mirrored" in note for note in found.found.notes)
+
+
+def test_a_split_wins_where_gradients_are_large() -> None:
+    made = pipeline(4, forward=8.0, backward=16.0, gradient_bytes=2**16, parameter_bytes=2**16)
+    found = choose(planner(made, topology(2, wire=link(0.0, 2.0**12)), 1, 2, 4, 8))
+    assert (found.groups, used(found), found.found.num_microbatches) == (((0, 1),), 2, 8)
+    assert found.step_seconds < 60.0
+    told = {baseline.name: baseline.step_seconds for baseline in found.found.baselines}
+    assert told["mirrored on 2 devices"] == pytest.approx(48.0 + 4 * 2**16 / 2**12, abs=DISPATCH)
+
+
+def test_mixed_wins_where_gradients_are_larger_than_what_stages_pass_on() -> None:
+    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=64, gradient_bytes=9 * 2**16, parameter_bytes=9 * 2**16)
+    schedules = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.SEQUENTIAL)
+    wires = link(0.25, 2.0**18), link(0.0, 2.0**18)
+    found = choose(planner(made, two_hosts(*wires), 1, 2, 4, 8, schedules=schedules))
+    assert found.groups == ((0, 1), (2, 3))
+    assert (used(found), found.found.num_microbatches) == (2, 8)
+    # 9 slots of a microbatch for 8; then the first stage's gradients: halves of half of all, there and back.
+    between = 2 * (0.25 + 9 / 4)
+    assert found.step_seconds == pytest.approx(96 / 4 * 9 / 8 + between, abs=DISPATCH)
+    told = {baseline.name: baseline.step_seconds for baseline in found.found.baselines}
+    # Halves of all gradients within a host, then halves of these with the twin on the other host.
+    assert told["mirrored on 4 devices"] == pytest.approx(24 + 4 * 9 / 4 + between, abs=DISPATCH)
+    assert set(families(found)) >= {"single-device", "layer-split", "mirrored", "mixed"}
+
+
+def test_sharing_wins_where_few_layers_have_most_of_the_parameters() -> None:
+    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=64, gradient_bytes=[64, 64, 64, 2**20])
+    schedules = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.SEQUENTIAL)
+    machines, limit = topology(3, wire=link(0.0, 2.0**10)), {"time_limit_seconds": 30.0}
+    found = choose(planner(made, machines, 1, 2, 4, 8, schedules=schedules, **limit))
+    assert found.groups == ((0, 2), (1, 2))
+    assert [found.found.placement[f"f{layer}"] for layer in range(4)] == [0, 0, 0, 1]
+    # A replica's own device takes 3 layers for 32 rows. What it sends takes 0.25 s, and the shared device 3 s for a
+    # microbatch, twice as long as for one replica: it waits for the first one and, after its last forward, for the last
+    # one while it has one backward to do. Then three small sums, halves there and back.
+    step = 3 * 24 / 2 + (0.25 + 3 + 0.25 - 1.5) + (0.25 + 3 + 0.25 - 3) + 3 * 64 / 2**10
+    assert found.step_seconds == pytest.approx(step, abs=DISPATCH)
+    told = {baseline.name: baseline.step_seconds for baseline in found.found.baselines}
+    assert told["mixed 2,1 in 8 microbatches"] == found.step_seconds < told["layer-split in 8 microbatches"]
+    assert any("2 replicas on 3 devices, of which they share some," in note for note in found.found.notes)
+
+
+def test_a_shared_device_holds_what_all_its_replicas_have_under_way() -> None:
+    made = pipeline(2, saved_bytes=2**16, gradient_bytes=2**12, parameter_bytes=2**14)
+
+    def peak(groups: tuple[tuple[int, ...], ...], count: int) -> MemoryUse:
+        plan = planner(made, topology(3, wire=FREE), count, schedules=(ScheduleKind.GPIPE,))
+        found = plan(Strategy.MIXED, groups).found
+        assert found.placement["f1"] == 1
+        return found.schedule.peak[plan.machines.devices[groups[0][1]].name]
+
+    alone, both = (
+        peak(((0, 1),), 4),
+        peak(((0, 2), (1, 2)), 2),
+    )  # 4 microbatches of 16 rows, and 2 of each of 2 replicas
+    assert both.parameter_bytes == alone.parameter_bytes
+    assert both.gradient_bytes == 2 * alone.gradient_bytes
+    assert both.activation_bytes == pytest.approx(alone.activation_bytes, abs=256)  # two backwards at a time, not one
+
+
+def test_memory_rules_mirrored_out() -> None:
+    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=256, gradient_bytes=2**20, parameter_bytes=2**20)
+    # A replica holds the variables, its gradients and their sums; one device updates each variable when it can.
+    assert choose(planner(made, topology(2, wire=FREE, memory_bytes=13 * 2**20), 1, 2, 4)).groups == ((0,), (1,))
+    found = choose(planner(made, topology(2, wire=FREE, memory_bytes=11 * 2**20), 1, 2, 4))
+    assert (found.groups, used(found)) == (((0, 1),), 2)
+    told = {baseline.name: baseline for baseline in found.found.baselines}
+    assert told["single-device GPU:0"].fits
+    assert not told["mirrored on 2 devices"].fits
+    assert told["mirrored on 2 devices"].step_seconds == pytest.approx(48.0, abs=DISPATCH)
+    with pytest.raises(InfeasibleError):
+        choose(planner(made, topology(2, wire=FREE, memory_bytes=2**20), 1, 2, 4))
+
+
+@given(random_steps(max_layers=4), st.sampled_from([2, 3, 4]), st.sampled_from([0.0, 0.25, 4.0]))
+@settings(max_examples=5)
+def test_the_choice_is_no_worse_than_any_family(made: Builder, count: int, latency: float) -> None:
+    plan = planner(made, topology(count, wire=link(latency, 1024.0)), 1, 2)
+    found = choose(plan)
+    everything = (tuple(range(count)),)
+    others = [(Strategy.SINGLE, everything), (Strategy.LAYER_SPLIT, everything)]
+    others += [(Strategy.MIXED, groups) for groups in candidates(plan.machines, most_replicas=ROWS)]
+    shared = [(Strategy.MIXED, groups) for groups in sharing_candidates(plan.machines, most_replicas=ROWS)]
+    for strategy, groups in others:
+        try:
+            other = plan(strategy, groups)
+        except UsageError:  # fewer parts than devices
+            continue
+        assert found.step_seconds <= other.step_seconds * (AS_FAST if len(groups) == 1 else 1)
+    for strategy, groups in shared:
+        try:
+            # They are looked at where they promise to gain as much.
+            assert 0.9 * found.step_seconds <= plan(strategy, groups).step_seconds
+        except UsageError:
+            continue
+
+
+def test_the_same_is_chosen_again() -> None:
+    made, machines = pipeline(3, forward=8.0, backward=16.0), topology(4, wire=link(0.25, 1024.0))
+    found, again = (choose(planner(made, machines, 1, 2)) for _ in range(2))
+    assert (again.groups, again.found.placement) == (found.groups, found.found.placement)
+    assert again.found.baselines == found.found.baselines
+    assert again.found.notes == found.found.notes
+
+
+def test_layers_coupled_through_the_batch_are_not_replicated() -> None:
+    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=2**16, gradient_bytes=256, parameter_bytes=256)
+    found = choose(planner(made, topology(2, wire=link(0.25, 256.0)), 1), coupling=["norm would differ"])
+    assert len(found.groups) == 1
+    (note,) = [note for note in found.found.notes if "--strategy mirrored" in note]
+    assert "would be 1.83 times as fast" in note
+    assert note.endswith("norm would differ")
+    alone = choose(planner(made, topology(2, wire=FREE), 1), is_cuttable=False)
+    assert (len(alone.groups), "mirrored" in families(alone)) == (1, False)
+
+
+def test_twins_must_be_alike() -> None:
+    made = pipeline(2, forward=8.0, backward=16.0)
+    found = choose(planner(made, topology(2, wire=FREE, speeds=[1.0, 2.0]), 1))
+    assert len(found.groups) == 1
+    assert any("GPU:0 and GPU:1 are not alike" in note for note in found.found.notes)
+    alternating = topology(4, wire=FREE, speeds=[1.0, 2.0, 1.0, 2.0])
+    assert "mixed" in families(choose(planner(made, alternating, 1, 2)))
+
+
+def test_requirements_that_name_devices_keep_one_replica() -> None:
+    found = choose(
+        planner(pipeline(2, forward=8.0), topology(2, wire=FREE), 1, requirements=requirements_of({"layer0": "GPU:1"}))
+    )
+    assert len(found.groups) == 1
+    assert found.found.placement["f0"] == 1
+    assert any("requirements" in note for note in found.found.notes)
+
+
+def test_colocation_does_not() -> None:
+    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=2**16, gradient_bytes=256, parameter_bytes=256)
+    asked = requirements_of(colocate=["layer0|layer3"])
+    found = choose(planner(made, topology(2, wire=link(0.25, 256.0)), 1, 2, 4, requirements=asked))
+    assert found.groups == ((0,), (1,))
+
+
+def test_what_may_not_be_on_a_device_cannot_be_mirrored_there() -> None:
+    plan = planner(pipeline(2), topology(2, wire=FREE), 1, requirements=requirements_of(forbid={"layer0": "GPU:1"}))
+    with pytest.raises(InfeasibleError) as raised:
+        plan(Strategy.MIRRORED, ((0,), (1,)))
+    assert raised.value.notes[0] == "--forbid layer0=GPU:1: layer0 may be on no device only"
+
+
+def test_candidates() -> None:
+    def shapes(count: int, rows: int = ROWS) -> list[tuple[int, int]]:
+        return [(len(groups), len(groups[0])) for groups in candidates(topology(count), most_replicas=rows)]
+
+    assert shapes(1) == []
+    assert shapes(2) == [(2, 1)]
+    assert shapes(4) == [(4, 1), (2, 1), (2, 2)]
+    assert shapes(6) == [(6, 1), (4, 1), (3, 1), (2, 1), (3, 2), (2, 2), (2, 3)]
+    assert shapes(4, rows=3) == [(2, 1), (2, 2)]
+
+
+def test_candidates_that_share_devices() -> None:
+    def shapes(count: int, rows: int = ROWS) -> list[tuple[int, ...]]:
+        return [widths(groups) for groups in sharing_candidates(topology(count), most_replicas=rows)]
+
+    assert shapes(2) == []
+    assert shapes(3) == [(2, 1)]
+    assert shapes(4) == [(3, 1), (2, 1, 1)]
+    assert shapes(5) == [(4, 1), (2, 2, 1), (3, 1, 1)]
+    assert shapes(4, rows=2) == [(2, 1, 1)]
+    assert shapes(32) == []
+
+
+def test_replicas_stay_within_hosts() -> None:
+    placed = [replace(one, name=one.name.replace("task:0", f"task:{n}")) for n, one in enumerate(topology(6).devices)]
+    machines = Topology.of_hosts(placed, [0, 0, 0, 1, 1, 1], within=FREE, between=link())
+    assert [groups for groups in candidates(machines, most_replicas=ROWS) if len(groups[0]) == 2] == [((0, 1), (3, 4))]
+
+
+def sum_seconds(sum_bytes: float, machines: Topology, twins: tuple[int, ...], *, row_bytes: float = 0.0) -> float:
+    return sum_times(sum_bytes, row_bytes, num_tensors=2, topology=machines, twins=twins).seconds
+
+
+def test_seconds_of_sums_on_one_host() -> None:
+    wire = link(0.25, 256.0)
+    # 3 of 4 quarters leave each device, twice; over links of a kind one after the other.
+    assert sum_seconds(1024, topology(4, wire=wire), (0, 1, 2, 3)) == 2 * 3 * (0.25 + 256 / 256)
+    assert sum_seconds(1024, topology(4, wire=wire), (0, 3)) == 2 * (0.25 + 512 / 256)
+    # Rows go whole to each other, once.
+    assert sum_seconds(0, topology(4, wire=wire), (0, 1, 2, 3), row_bytes=512) == 3 * (0.25 + 512 / 256)
+    assert sum_seconds(1024, topology(4, wire=wire), (0, 3), row_bytes=256) == 2 * (0.25 + 512 / 256) + 0.25 + 1
+
+
+def test_seconds_of_sums_of_replicas_that_share_devices() -> None:
+    machines, bandwidth = topology(3, wire=link(0.25, 256.0)), device().memory_bandwidth_bytes_per_second
+    options = {"num_tensors": 2, "topology": machines}
+    # Three values are read and one is written; no other device is needed.
+    assert sum_times(2**60, 0, twins=(2,), sharing=3, **options).seconds == 4 * 2**60 / bandwidth
+    between = sum_times(1024, 0, twins=(0, 1), **options).seconds
+    assert sum_times(1024, 0, twins=(0, 1), sharing=2, **options).seconds == pytest.approx(between, rel=1e-9)
+    # Rows are those of all replicas.
+    assert sum_times(0, 256, twins=(0, 1), sharing=2, **options).seconds == 0.25 + 512 / 256
+
+
+def test_seconds_of_sums_over_hosts() -> None:
+    wire = link(0.25, 256.0)
+    hosts = two_hosts(wire, within=link(0.0, 512.0))
+    # Halves within a host, then each device halves of its half with its peer.
+    within, between = 2 * 512 / 512, 2 * (0.25 + 256 / 256)
+    assert sum_seconds(1024, hosts, (0, 1, 2, 3)) == within + between
+    uplinks = tuple(Uplink(name=f"host {n}", devices=frozenset({2 * n, 2 * n + 1}), link=wire) for n in range(2))
+    shared = replace(hosts, uplinks=uplinks)
+    # Both devices of a host send a quarter through one uplink.
+    found = sum_times(1024, 0, num_tensors=1, topology=shared, twins=(0, 1, 2, 3))
+    assert found.seconds == within + 2 * (0.25 + 2 * 256 / 256)
+    assert found.uplink_seconds == (2 * (0.25 + 2 * 256 / 256),) * 2
+    # Not as many on each host: the one that is alone sends a third to each of the others, one after the other.
+    assert sum_seconds(768, shared, (0, 1, 2)) == 2 * 2 * (0.25 + 256 / 256)
+
+
+def test_stages_of_a_host_have_its_uplink_one_after_the_other() -> None:
+    made = pipeline(2, forward=8.0, backward=16.0, gradient_bytes=2**12, parameter_bytes=2**12)
+    wire = link(0.0, 2.0**9)
+    uplinks = tuple(Uplink(name=f"host {n}", devices=frozenset({2 * n, 2 * n + 1}), link=wire) for n in range(2))
+    machines = replace(two_hosts(FREE), uplinks=uplinks)
+    found = planner(made, machines, 1, schedules=(ScheduleKind.GPIPE,))(Strategy.MIXED, ((0, 1), (2, 3)))
+    times = sorted((one.start_seconds, one.end_seconds) for one in found.found.exchanges)
+    # Half of the rows: 4 + 4 s forward, 8 s backward of the last stage, 8 of the first; each sum takes 8 s.
+    assert times == [pytest.approx((16.0, 24.0), abs=DISPATCH), pytest.approx((24.0, 32.0), abs=DISPATCH)]
+    slower = tuple(replace(uplink, link=link(0.0, 2.0**8)) for uplink in uplinks)
+    found = planner(made, replace(machines, uplinks=slower), 1, schedules=(ScheduleKind.GPIPE,))(
+        Strategy.MIXED, ((0, 1), (2, 3))
+    )
+    assert max(one.end_seconds for one in found.found.exchanges) == pytest.approx(16.0 + 2 * 16.0, abs=DISPATCH)
+
+
+def test_seconds_of_sums_in_shared_memory() -> None:
+    processor = replace(device(), memory_bandwidth_bytes_per_second=1024.0, launch_overhead_seconds=0.5)
+    placed = [replace(one, device=processor) for one in topology(2, kind="CPU").devices]
+    # Two gradients are read and one sum is written, of 2 tensors; each device has one of these.
+    assert sum_seconds(2048, Topology.uniform(placed, FREE), (0, 1)) == (3 * 2048 / 1024 + 2 * 0.5) / 2
+
+
+def test_rows_cross_to_processes_whose_devices_share_memory() -> None:
+    """Bug: where each process sums in its own memory, what its rows take on the network was left out."""
+    wire = link(0.25, 256.0)
+    hosts = two_hosts(wire)
+    processors = tuple(replace(one, name=one.name.replace("GPU", "CPU")) for one in hosts.devices)
+    without, with_rows = (
+        sum_seconds(1024, replace(hosts, devices=processors), (0, 1, 2, 3), row_bytes=size) for size in (0, 256)
+    )
+    # Each sends its rows to both devices of the other process.
+    assert with_rows - without == pytest.approx(2 * (0.25 + 256 / 256))

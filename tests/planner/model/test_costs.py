@@ -1,0 +1,78 @@
+"""What is handed to the cost formulas, and what comes back per device."""
+
+from __future__ import annotations
+
+import re
+
+from graphs import topology
+
+from cost_models.specs import TensorSpec
+from partitioner.ir.op_graph import Op, OpGraph, Tensor, Variable, VariableKind
+from partitioner.planner.model.costs import cost_graph
+
+MATRIX = TensorSpec(shape=(8, 16), dtype="float32")
+
+
+def matmul_graph(op_type: str = "MatMul") -> OpGraph:
+    """x (8 x 16) times w (16 x 32), which is read from a variable."""
+    return OpGraph(
+        name="matmul",
+        batch_size=8,
+        training=False,
+        ops=(
+            Op(name="x", type="Placeholder", outputs=("x:0",)),
+            Op(name="read", type="ReadVariableOp", outputs=("w:0",), variables=("w",)),
+            Op(name="y", type=op_type, inputs=("x:0", "w:0"), outputs=("y:0",)),
+        ),
+        tensors=(
+            Tensor(name="x:0", producer="x", spec=MATRIX),
+            Tensor(name="w:0", producer="read", spec=TensorSpec(shape=(16, 32), dtype="float32")),
+            Tensor(name="y:0", producer="y", spec=TensorSpec(shape=(8, 32), dtype="float32")),
+        ),
+        variables=(Variable(name="w", spec=TensorSpec(shape=(16, 32), dtype="float32"), kind=VariableKind.PARAMETER),),
+    )
+
+
+def test_a_matmul_costs_two_flops_per_product() -> None:
+    costed = cost_graph(matmul_graph(), topology(2, speeds=[1.0, 2.0]))
+    assert [cost.flops for cost in costed.costs] == [0, 0, 2 * 8 * 16 * 32]
+    assert costed.costs[2].moved_bytes == 4 * (8 * 16 + 16 * 32 + 8 * 32)
+    assert costed.seconds == ((0.0, 0.0), (0.0, 0.0), (8192 / 1024, 8192 / 2048))
+
+
+def test_the_handle_of_a_variable_comes_first_as_in_tensorflow() -> None:
+    graph = matmul_graph()
+    spec = graph.specs[[op.name for op in graph.ops].index("read")]
+    assert [tensor.dtype for tensor in spec.inputs] == ["resource"]
+    assert spec.outputs == (TensorSpec(shape=(16, 32), dtype="float32"),)
+
+
+def test_an_unknown_op_is_reported_and_not_free() -> None:
+    costed = cost_graph(matmul_graph("FrobnicateV9"), topology(1))
+    assert costed.uncosted_ops == {"FrobnicateV9": 1}
+    assert costed.uncosted_shares == {"FrobnicateV9": 1.0}  # nothing else moves bytes
+    assert costed.costs[2].moved_bytes == 4 * (8 * 16 + 16 * 32 + 8 * 32)
+
+
+def test_an_op_on_a_tensor_of_unknown_rank_is_costed_by_bytes_and_reported() -> None:
+    """Fixed bug: planning ended with a bare ValueError where a Python function fed a MatMul."""
+    import keras
+    from keras import layers
+
+    import partitioner
+
+    class Product(layers.Layer):
+        def build(self, shape):
+            self.matrix = self.add_weight(shape=(8, 4))
+
+        def call(self, x):
+            import tensorflow as tf
+
+            doubled = tf.py_function(lambda value: 2.0 * value, [x], tf.float32)
+            return tf.ensure_shape(tf.matmul(doubled, self.matrix), [None, 4])
+
+    inputs = keras.Input((8,))
+    plan = partitioner.plan(
+        keras.Model(inputs, Product()(inputs)), devices=["CPU:1"], training=False, strategy="single"
+    )
+    assert any(re.fullmatch(r"BatchMatMulV2 x1 \(\d+\.\d % of bytes\)", line) for line in plan.uncosted_ops)

@@ -1,0 +1,74 @@
+"""Items in forward order, and the running sums that stages are cut by, by hand."""
+
+from __future__ import annotations
+
+from graphs import Builder, pipeline, random_steps, topology
+from hypothesis import given
+
+from partitioner.ir.op_graph import Phase
+from partitioner.planner.model.coarsen import coarsen
+from partitioner.planner.pipeline.item_order import forward_order, ordered_items
+from partitioner.planner.simulate.program_costs import OP_SECONDS
+
+
+def names_in_order(made: Builder) -> list[str]:
+    costed = made.costed()
+    found = coarsen(costed)
+    return [found.names[item] for item in forward_order(costed, found)]
+
+
+def test_layers_follow_the_forward_pass_though_a_later_op_was_made_first() -> None:
+    made = Builder()
+    made.add("x", 1.0, layer="in")
+    made.add("shape", 1.0, layer="last")  # a constant-like op of the last layer, made early
+    made.add("a", 1.0, "x", layer="middle")
+    made.add("b", 1.0, "a", "shape", layer="last")
+    assert names_in_order(made) == ["in", "middle", "last"]
+
+
+def test_items_that_wait_for_each_other_stand_together() -> None:
+    made = Builder()
+    made.add("x", 1.0, layer="first")
+    made.add("a", 1.0, "x", layer="A")
+    made.add("b", 1.0, "a", layer="B")
+    made.add("a2", 1.0, "b", layer="A")
+    made.add("y", 1.0, "a2", layer="last")
+    assert names_in_order(made) == ["first", "A", "B", "last"]
+
+
+def test_items_of_backward_ops_alone_stand_behind_what_they_exchange_most_with() -> None:
+    made = Builder()
+    made.add("a", 1.0, layer="A", size_bytes=1024)
+    made.add("b", 1.0, "a", layer="B", size_bytes=4)
+    made.add("g", 1.0, "a", "b", phase=Phase.BACKWARD)
+    made.add("h", 1.0, "g", phase=Phase.BACKWARD)
+    # h exchanges with g alone, which has no place of its own in the forward pass.
+    assert names_in_order(made) == ["A", "g", "B", "h"]
+
+
+def test_running_sums_of_two_layers() -> None:
+    costed = pipeline(2, forward=1.0, backward=2.0).costed(topology(1))
+    found = coarsen(costed)
+    items = ordered_items(costed, found, forward_order(costed, found))
+    # x, r, f, d and r, f, d, b; the updates run once a step.
+    first = second = 1.0 + 2.0 + 4 * OP_SECONDS
+    assert [round(value, 9) for value in items.pass_seconds[0]] == [0.0, round(first, 9), round(first + second, 9)]
+    # w twice for the sums of its gradients; x and f are saved.
+    assert items.fixed_bytes == (0, 4096 + 2 * 2048, 2 * (4096 + 2 * 2048))
+    assert items.saved_bytes == (0, 256 + 1024, 256 + 2 * 1024)
+    assert items.forward_bytes == (0, 1024, 0)
+    assert items.backward_bytes == (0, 256, 0)
+
+
+@given(random_steps())
+def test_forward_edges_never_lead_back(made: Builder) -> None:
+    costed = made.costed()
+    found = coarsen(costed)
+    order = forward_order(costed, found)
+    assert sorted(order) == list(range(len(found.items)))
+    place = {item: index for index, item in enumerate(order)}
+    for op in made.ops:
+        for name in op.inputs:
+            source = costed.graph.op[costed.graph.tensor[name].producer]
+            if op.phase is source.phase is Phase.FORWARD:
+                assert place[found.item_of[source.name]] <= place[found.item_of[op.name]]

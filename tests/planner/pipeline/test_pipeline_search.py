@@ -1,0 +1,280 @@
+"""The choice of stages, microbatches, schedule and recompute: known optima, brute force, limits, what is said no to."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise, product
+
+import pytest
+from graphs import Builder, link, microbatching, pinned, pipeline, random_steps, topology, with_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partitioner.errors import InfeasibleError, UsageError
+from partitioner.ir.costed import CostedGraph
+from partitioner.ir.plan import Objective, Strategy
+from partitioner.planner.layouts.result import Found
+from partitioner.planner.layouts.search import search
+from partitioner.planner.model.coarsen import coarsen
+from partitioner.planner.pipeline.evaluator import StageJudge
+from partitioner.planner.pipeline.item_order import forward_order, ordered_items
+from partitioner.planner.pipeline.search_space import Microbatching
+from partitioner.planner.pipeline.split import StageSplit
+from partitioner.stages.schedules import ScheduleKind
+
+FREE = link(0.0, 2.0**60)
+GPIPE, ONE_F_ONE_B, SEQUENTIAL = (ScheduleKind(name) for name in ("gpipe", "1f1b", "sequential"))
+DISPATCH = 0.02
+
+
+def find(costed: CostedGraph, choices: Microbatching | None, strategy: str = "auto", **options) -> Found:
+    return search(costed, strategy=Strategy(strategy), time_limit_seconds=2.0, microbatching=choices, **options)
+
+
+def layer_devices(found: Found, count: int) -> list[int]:
+    return [found.placement[f"f{i}"] for i in range(count)]
+
+
+def largest_peak(found: Found) -> int:
+    return max(use.total_bytes for use in found.schedule.peak.values())
+
+
+def test_a_chain_becomes_a_pipeline_of_known_length() -> None:
+    costed = pipeline(4, forward=8.0, backward=16.0).costed(topology(2, wire=FREE))
+    found = find(costed, microbatching(costed, 1, 2, 4, 8, schedules=(ONE_F_ONE_B, SEQUENTIAL)))
+    assert (found.num_microbatches, found.schedule_kind) == (8, "1f1b")
+    assert layer_devices(found, 4) == [0, 0, 1, 1]
+    # (M + S - 1) microbatches of two layers each: 9 * 2 * 24 / 8.
+    assert found.schedule.step_seconds == pytest.approx(54.0, abs=DISPATCH)
+    assert found.solver.objective == found.schedule.step_seconds
+
+
+def test_two_stages_per_device_shorten_the_bubble() -> None:
+    costed = pipeline(4, forward=16.0, backward=16.0).costed(topology(2, wire=FREE))
+    found = find(costed, microbatching(costed, 4))
+    assert found.schedule_kind == "interleaved"
+    # Per microbatch a stage takes 8 s in all; M V + D - 1 of them.
+    assert found.schedule.step_seconds == pytest.approx(9 * 8.0, abs=DISPATCH)
+
+
+def test_microbatches_that_do_not_pay_are_left() -> None:
+    costed = pipeline(4, forward=8.0, backward=16.0).costed(topology(2, wire=link(latency_seconds=100.0)))
+    found = find(costed, microbatching(costed, 1, 2, 4, 8))
+    assert (found.num_microbatches, found.schedule_kind, found.staged, found.programs) == (1, "sequential", None, None)
+    assert len(set(found.placement.values())) == 1
+
+
+def test_what_is_as_fast_within_a_percent_takes_fewer_microbatches() -> None:
+    costed = pipeline(2, forward=8.0, backward=16.0).costed(topology(1))
+    found = find(costed, microbatching(costed, 2, 4, 8))
+    assert {one.num_microbatches for one in found.considered} == {2, 4, 8}
+    assert found.num_microbatches == 2
+
+
+def test_without_choices_or_with_one_microbatch_the_plan_is_the_same() -> None:
+    costed = pipeline(3).costed(topology(2))
+    plain, one = find(costed, None), find(costed, microbatching(costed, 1, schedules=(SEQUENTIAL,), recompute="none"))
+    assert plain.placement == one.placement
+    assert plain.schedule == one.schedule
+    assert (one.num_microbatches, one.staged) == (1, None)
+    assert plain.considered == ()
+
+
+def test_every_way_that_was_simulated_is_listed_once_and_the_chosen_one_with_its_figures() -> None:
+    costed = pipeline(4, forward=8.0, backward=16.0).costed(topology(2, wire=FREE))
+    found = find(costed, microbatching(costed, 1, 2, 4))
+    keys = [(c.num_stages, c.num_microbatches, c.schedule, c.num_recomputed) for c in found.considered]
+    assert len(keys) == len(set(keys))
+    assert {(1, 1, "sequential", 0), (2, 2, "1f1b", 0), (2, 4, "gpipe", 0), (4, 4, "interleaved", 0)} <= set(keys)
+    assert found.programs is not None
+    chosen = found.considered[
+        keys.index((len(found.programs.stages), found.num_microbatches, found.schedule_kind, len(found.recompute)))
+    ]
+    assert chosen.step_seconds == found.schedule.step_seconds
+    assert chosen.largest_peak_bytes == largest_peak(found)
+
+
+def test_a_slower_device_gets_fewer_layers() -> None:
+    costed = pipeline(6, forward=8.0, backward=16.0).costed(topology(2, speeds=[1.0, 2.0], wire=FREE))
+    found = find(costed, microbatching(costed, 8, schedules=(ONE_F_ONE_B,)))
+    assert sorted(layer_devices(found, 6)) == [0, 0, 1, 1, 1, 1]
+
+
+def test_layer_split_uses_every_device_and_single_one() -> None:
+    costed = pipeline(4).costed(topology(3, wire=link(latency_seconds=100.0)))
+    choices = microbatching(costed, 2)
+    assert set(find(costed, choices, "layer-split").placement.values()) == {0, 1, 2}
+    assert len(set(find(costed, choices, "single").placement.values())) == 1
+    assert len(set(find(costed, choices).placement.values())) == 1
+
+
+def test_pins_are_kept() -> None:
+    costed = pipeline(4, forward=8.0, backward=16.0).costed(topology(2, wire=FREE))
+    found = find(costed, microbatching(costed, 4), rules=pinned(f0=1, f3=0))
+    assert (found.placement["f0"], found.placement["f3"]) == (1, 0)
+    assert found.schedule.step_seconds < 4 * 24.0 * 0.8
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def heavy(num_stages: int = 4) -> Builder:
+    """Activations of 1 MiB a layer and batch, and next to no parameters."""
+    return pipeline(num_stages, forward=8.0, backward=16.0, saved_bytes=2**20)
+
+
+def test_nothing_recomputes_where_all_fits() -> None:
+    costed = heavy().costed(topology(2, wire=FREE))
+    assert find(costed, microbatching(costed, 1, 2, 4)).recompute == frozenset()
+
+
+def test_the_earliest_stages_of_full_devices_recompute_where_that_is_what_it_takes() -> None:
+    made = heavy(8)
+    roomy = made.costed(topology(2, wire=FREE))
+    choices = {"schedules": (ONE_F_ONE_B,)}
+    free = find(roomy, microbatching(roomy, 4, **choices))
+    peaks = sorted(use.total_bytes for use in free.schedule.peak.values())
+    # The first stage holds two microbatches, the second one: between the two, only the first recomputes.
+    limit = peaks[1] - 2**18
+    assert peaks[0] < limit
+    tight = made.costed(topology(2, wire=FREE, memory_bytes=limit))
+    again = find(tight, microbatching(tight, 4, **choices), rules=pinned(**{f"f{i}": i // 4 for i in range(8)}))
+    assert again.recompute == {0}
+    assert largest_peak(again) <= limit
+
+
+def test_all_stages_recompute_where_asked() -> None:
+    costed = heavy().costed(topology(2, wire=FREE))
+    found = find(costed, microbatching(costed, 4, recompute="all"))
+    assert found.programs is not None
+    assert found.recompute == set(range(len(found.programs.stages)))
+    assert all(one.num_recomputed == one.num_stages for one in found.considered)
+
+
+def test_a_batch_too_large_for_one_device_passes_it_in_parts() -> None:
+    costed = heavy().costed(topology(1, memory_bytes=3 * 2**20))
+    found = find(costed, microbatching(costed, 1, 2, 4, recompute="none"))
+    assert (found.num_microbatches, found.schedule_kind) == (2, "sequential")
+    assert largest_peak(found) <= 3 * 2**20
+    # As little as the batch in one piece would take on a device that has room for it.
+    assert found.schedule.step_seconds == pytest.approx(4 * 24.0, abs=DISPATCH)
+
+
+def test_memory_as_objective_takes_the_smallest_largest_peak_of_all_considered() -> None:
+    costed = heavy().costed(topology(2, wire=FREE))
+    found = find(costed, microbatching(costed, 1, 2, 4), objective=Objective.MEMORY)
+    assert largest_peak(found) == min(one.largest_peak_bytes for one in found.considered)
+    assert found.num_microbatches == 4
+
+
+def test_what_does_not_fit_is_told_of_microbatches_that_do() -> None:
+    costed = heavy().costed(topology(1, memory_bytes=3 * 2**20))
+    with pytest.raises(InfeasibleError) as raised:
+        find(costed, microbatching(costed, 1, recompute="none"))
+    assert "--microbatches 2" in (raised.value.help or "")
+
+
+def test_what_does_not_fit_is_told_of_recompute_where_that_helps() -> None:
+    """One row: there is nothing to cut."""
+    whole = pipeline(8, forward=8.0, backward=0.0, saved_bytes=2**20)
+    costed = whole.costed(topology(2, wire=FREE))
+    costed = with_rows(costed, 1)
+    kept = find(costed, microbatching(costed, 1, schedules=(GPIPE,), recompute="none"))
+    again = find(costed, microbatching(costed, 1, schedules=(GPIPE,), recompute="all"))
+    assert largest_peak(kept) > largest_peak(again)
+    limit = (largest_peak(kept) + largest_peak(again)) // 2
+    tight = with_rows(whole.costed(topology(2, wire=FREE, memory_bytes=limit)), 1)
+    with pytest.raises(InfeasibleError) as raised:
+        find(tight, microbatching(tight, 1, schedules=(GPIPE,), recompute="none"))
+    assert "--recompute all" in (raised.value.help or "")
+
+
+def test_microbatches_that_no_schedule_takes_are_refused() -> None:
+    costed = pipeline(4).costed(topology(2))
+    with pytest.raises(UsageError, match="cannot pass in 3 microbatches with the schedule interleaved"):
+        find(costed, microbatching(costed, 3, schedules=(ScheduleKind.INTERLEAVED,)), "layer-split")
+    with pytest.raises(UsageError, match="a batch of 8 rows cannot pass in 16 microbatches"):
+        find(costed, microbatching(costed, 16))
+
+
+# -- properties -------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=20)
+@given(random_steps(), st.sampled_from([[1.0, 1.0], [1.0, 2.0, 0.5]]), st.sampled_from([(1, 2, 4), (2,), (4, 8)]))
+def test_no_way_is_faster_than_the_bound_and_none_considered_is_better(made, speeds, counts) -> None:
+    costed = made.costed(topology(len(speeds), speeds=speeds, wire=FREE))
+    try:
+        found = find(costed, microbatching(costed, *counts))
+    except UsageError:
+        return
+    assert all(one.step_seconds >= found.solver.lower_bound * (1 - 1e-9) for one in found.considered)
+    assert found.schedule.step_seconds <= min(one.step_seconds for one in found.considered if one.fits) * 1.01 + 1e-12
+    assert 0 <= found.solver.gap <= 1
+    fewest = min(counts)
+    assert found.num_microbatches >= fewest
+
+
+@settings(max_examples=15)
+@given(random_steps(), st.integers(1, 4), st.sampled_from([2, 4]))
+def test_the_bound_holds_for_every_placement(made: Builder, count: int, num_microbatches: int) -> None:
+    costed = made.costed(topology(2, speeds=[1.0, 2.0], wire=FREE))
+    items = coarsen(costed)
+    judge = StageJudge(costed, items, microbatching(costed, num_microbatches))
+    ways = [
+        judge(assignment, num_microbatches, kind)
+        for assignment in list(product(range(2), repeat=len(items.items)))[:64]
+        for kind in (GPIPE, SEQUENTIAL)
+    ]
+    bound = judge.bound_seconds(num_microbatches)
+    assert all(way.staged.step_seconds >= bound * (1 - 1e-9) for way in ways if way)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.sampled_from([0.0, 1.0, 2.0, 5.0]), min_size=3, max_size=7), st.integers(1, 3))
+def test_boundaries_are_the_best_there_are(seconds: list[float], num_stages: int) -> None:
+    made = Builder()
+    for index, taken in enumerate(seconds):
+        made.add(f"o{index}", taken, *([f"o{index - 1}"] if index else []), size_bytes=256, layer=f"layer{index}")
+    costed = made.costed(topology(3, wire=FREE, speeds=[1.0, 2.0, 0.5]))
+    items = coarsen(costed)
+    order = forward_order(costed, items)
+    speeds = [1.0, 2.0, 0.5]
+    if len(order) < num_stages:
+        return
+    split = StageSplit(
+        items=ordered_items(costed, items, order),
+        costed=costed,
+        devices=range(num_stages),
+        num_microbatches=1,
+        num_live=[0] * num_stages,
+        allowed=items.allowed,
+    ).best()
+    assert split is not None
+    item_seconds = [sum(seconds[int(op[1:])] for op in items.items[item]) for item in order]
+
+    def slowest(ends: tuple[int, ...]) -> float:
+        cuts = (0, *ends, len(order))
+        return max(sum(item_seconds[a:b]) / speeds[stage] for stage, (a, b) in enumerate(pairwise(cuts)))
+
+    devices = [split[item] for item in order]
+    assert devices == sorted(devices)
+    assert set(devices) == set(range(num_stages))
+    found = slowest(tuple(devices.index(stage) for stage in range(1, num_stages)))
+    best = min(slowest(ends) for ends in combinations(range(1, len(order)), num_stages - 1))
+    assert found == pytest.approx(best, abs=1e-4)
+
+
+@settings(max_examples=10)
+@given(random_steps(max_layers=5), st.sampled_from([2, 4]))
+def test_the_search_comes_close_to_the_best_placement_of_all(made: Builder, count: int) -> None:
+    costed = made.costed(topology(2, wire=FREE))
+    choices = microbatching(costed, count, schedules=(ONE_F_ONE_B,), recompute="none")
+    try:
+        found = find(costed, choices)
+    except UsageError:
+        return
+    items = coarsen(costed)
+    judge = StageJudge(costed, items, choices)
+    ways = [judge(one, count, ONE_F_ONE_B) for one in product(range(2), repeat=len(items.items))]
+    best = min(way.staged.step_seconds for way in ways if way)
+    assert found.schedule.step_seconds <= best * 1.2

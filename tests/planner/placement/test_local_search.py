@@ -1,0 +1,50 @@
+"""Climbing: to the best neighbour, by moves and by exchanges, and no further than allowed."""
+
+from __future__ import annotations
+
+from partitioner.planner.placement.local_search import polish
+
+Assignment = tuple[int, ...]
+
+
+def load(assignment: Assignment) -> tuple[float, ...]:
+    """Load of the fuller of two devices."""
+    weights = (5, 4, 3, 3, 3)
+    return (max(sum(w for w, d in zip(weights, assignment, strict=True) if d == i) for i in range(2)),)
+
+
+def climb(start: Assignment, worth=load) -> Assignment:
+    return polish(start, adjacent=[set()] * len(start), num_devices=2, worth=worth)
+
+
+def test_moves_and_exchanges_reach_the_even_split() -> None:
+    assert load(climb((0, 0, 0, 0, 0))) == (9,)
+
+
+def test_an_exchange_is_found_where_no_move_helps() -> None:
+    # 5 + 3 against 4 + 3 + 3: any move makes it worse; 5 and 4 + 4 and 5 changing places evens it out.
+    assert load((0, 1, 0, 1, 1)) == (10,)
+    assert load(climb((0, 1, 0, 1, 1))) == (9,)
+
+
+def test_it_stops_when_told_to() -> None:
+    seen: list[Assignment] = []
+
+    def limited(assignment: Assignment) -> tuple[float, ...] | None:
+        seen.append(assignment)
+        return load(assignment) if len(seen) <= 3 else None
+
+    found = climb((0, 0, 0, 0, 0), limited)
+    assert load(found) <= load((0, 0, 0, 0, 0))
+    assert len(seen) == 4
+
+
+def test_moves_to_a_neighbours_device_are_tried_first() -> None:
+    seen: list[Assignment] = []
+
+    def worth(assignment: Assignment) -> tuple[float, ...]:
+        seen.append(assignment)
+        return (0.0,)
+
+    polish((0, 0, 1), adjacent=[{1}, {0, 2}, {1}], num_devices=3, worth=worth)
+    assert seen[1:3] == [(0, 1, 1), (0, 0, 0)]
