@@ -1,0 +1,89 @@
+"""Plans kept from before the house was rebuilt: which command lines, and what of a plan is kept.
+
+    python -m tests.golden_plans DIR        plan all of them and write one file each
+
+A plan whose search ended before its time limit is the same on every machine: hardware is named, so nothing of this
+machine is in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+GPUS = ("--hardware", "v100-16gb", "--link", "pcie3", "--batch-size", "64", "--time-limit", "120")
+
+_SPLIT = ("--devices", "GPU:0-1", "--strategy", "layer-split", *GPUS)
+_AUTO = ("--devices", "GPU:0-1", *GPUS)
+_MIXED = ("--devices", "GPU:0-3", "--strategy", "mixed", "--replicas", "2", "--microbatches", "4", *GPUS)
+_INFER = ("--devices", "GPU:0-2", "--strategy", "layer-split", "--inference", *GPUS)
+
+CASES: dict[str, tuple[str, ...]] = {
+    **{f"{name}-split": (f"models.py:{name}", *_SPLIT) for name in (
+        "mlp", "cnn", "resnet", "transformer", "two_towers", "tied", "lstm", "bidirectional_gru", "branching",
+        "nested", "siamese", "subclassed", "regularized", "frozen", "float16")},
+    **{f"{name}-auto": (f"models.py:{name}", *_AUTO) for name in ("mlp", "cnn", "transformer", "lstm", "two_towers")},
+    **{f"{name}-mixed": (f"models.py:{name}", *_MIXED) for name in ("mlp", "transformer", "tied")},
+    **{f"{name}-inference": (f"models.py:{name}", *_INFER) for name in ("mlp", "resnet", "transformer", "lstm")},
+    "mlp-interleaved": ("models.py:mlp", *_SPLIT, "--schedule", "interleaved", "--microbatches", "4"),
+    "transformer-1f1b": ("models.py:transformer", *_SPLIT, "--schedule", "1f1b", "--microbatches", "8"),
+    "transformer-recompute": ("models.py:transformer", *_SPLIT, "--microbatches", "4", "--recompute", "all"),
+    "mlp-mirrored": ("models.py:mlp", "--devices", "GPU:0-3", "--strategy", "mirrored", *GPUS),
+    "mlp-async": ("models.py:mlp", "--devices", "GPU:0-1", "--strategy", "mirrored", "--updates", "async", *GPUS),
+    "mlp-shared": ("models.py:mlp", "--devices", "GPU:0-3", "--strategy", "mixed", "--replicas", "3,1", *GPUS),
+    "mlp-memory": ("models.py:mlp", *_SPLIT, "--objective", "memory"),
+    "mlp-pinned": ("models.py:mlp", *_SPLIT, "--pin", "hidden_1=GPU:1", "--what-if"),
+    "small-dgx": ("cli_models/small.py", "--topology", "dgx-h100", "--batch-size", "64", "--time-limit", "120"),
+    "encoder-auto": ("cli_models/encoder.py", *_AUTO),
+    "cnn_28x28-auto": ("../examples/cnn_28x28.py", *_AUTO),
+}
+
+
+def kept(plan: dict[str, Any]) -> dict[str, Any]:
+    """What of a plan must stay: all that is decided and predicted; a placement by its digest."""
+    solver = {key: plan["solver"][key] for key in ("status", "objective", "lower_bound", "gap")}
+    digest = hashlib.sha256(json.dumps([plan["placement"], plan["timeline"], plan["memory"]], sort_keys=True).encode())
+    same = ("strategy", "num_replicas", "num_stages", "num_microbatches", "schedule", "updates", "max_staleness",
+            "predicted", "stages", "baselines", "considered", "links")  # fmt: skip
+    what_if = [{"after": one["after"], "before": one["before"]} for one in plan["what_if"]]
+    return {**{key: plan[key] for key in same}, "solver": solver, "what_if": what_if, "digest": digest.hexdigest()}
+
+
+def planned(arguments: tuple[str, ...]) -> dict[str, Any]:
+    """What is kept of the plan of a command line."""
+    import keras
+
+    from partitioner.cli import main
+
+    keras.backend.clear_session()
+    out = io.StringIO()
+    model, *options = arguments
+    with redirect_stdout(out):
+        code = main([str(HERE / model), *options, "--dry-run", "--json", "-q"])
+    assert code == 0, (arguments, code)
+    return kept(json.loads(out.getvalue()))
+
+
+def _write(directory: Path) -> None:
+    import time
+
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, arguments in CASES.items():
+        began = time.monotonic()
+        try:
+            plan = planned(arguments)
+        except BaseException as error:
+            print(name, "FAILED", error, flush=True)
+            continue
+        print(f"{name:24} {time.monotonic() - began:6.1f} s {plan['solver']['status']:10} {plan['solver']['gap']:.3f} {plan['strategy']} {plan['num_microbatches']}", flush=True)
+        (directory / f"{name}.json").write_text(json.dumps(plan, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    _write(Path(sys.argv[1]))
