@@ -69,10 +69,10 @@ from partitioner.planner.document.assemble import plan_fields
 from partitioner.planner.document.async_updates import staleness_bound, with_async_updates
 from partitioner.planner.document.links import link_infos
 from partitioner.planner.layouts.candidates import candidates, sharing_candidates
-from partitioner.planner.layouts.layout_planner import Shape, ShapePlanner
+from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
 from partitioner.planner.layouts.replicas import replica_groups, replicated, sends_of_all
 from partitioner.planner.layouts.strategies import best_strategy
-from partitioner.planner.model.costs import cost_graph
+from partitioner.planner.model.costs import cost_ops
 from partitioner.planner.pipeline.options import (
     allowed_counts,
     allowed_recompute,
@@ -255,7 +255,7 @@ def plan(
     measured = measured_devices(known, machines, titles)
     machines = with_measured_links(machines, known)
     kernels = runtime.cpu_kernels()
-    whole = cost_graph(step.graph, machines, measured, kernels)
+    whole = cost_ops(step.graph, machines, measured, kernels)
     source_of_costs = str(costs) if isinstance(costs, (str, Path)) else MEASURED
     refuse_other_ops(source_of_costs, whole, measured)
     refuse_uncuttable(step, len(groups))
@@ -263,9 +263,9 @@ def plan(
 
     def costed_on(rows: int, devices: Sequence[int]) -> CostedGraph:
         known = {place: measured[index] for place, index in enumerate(devices) if index in measured}
-        return cost_graph(graph(rows), machines.subset(devices), known, kernels)
+        return cost_ops(graph(rows), machines.subset(devices), known, kernels)
 
-    plan_shape = ShapePlanner(
+    plan_shape = LayoutPlanner(
         machines=machines,
         batch_size=batch_size,
         costed=costed_on,
@@ -279,7 +279,7 @@ def plan(
         seed=seed,
     )
 
-    def decide(planner: ShapePlanner, seconds: float | None = None) -> Shape:
+    def decide(planner: LayoutPlanner, seconds: float | None = None) -> ParallelLayout:
         """What was asked for, with this planner's devices and requirements, and its time limit or so many seconds."""
         planner = planner.started(seconds)
         if is_open:

@@ -25,9 +25,26 @@ _MIXED = ("--devices", "GPU:0-3", "--strategy", "mixed", "--replicas", "2", "--m
 _INFER = ("--devices", "GPU:0-2", "--strategy", "layer-split", "--inference", *GPUS)
 
 CASES: dict[str, tuple[str, ...]] = {
-    **{f"{name}-split": (f"models.py:{name}", *_SPLIT) for name in (
-        "mlp", "cnn", "resnet", "transformer", "two_towers", "tied", "lstm", "bidirectional_gru", "branching",
-        "nested", "siamese", "subclassed", "regularized", "frozen", "float16")},
+    **{
+        f"{name}-split": (f"models.py:{name}", *_SPLIT)
+        for name in (
+            "mlp",
+            "cnn",
+            "resnet",
+            "transformer",
+            "two_towers",
+            "tied",
+            "lstm",
+            "bidirectional_gru",
+            "branching",
+            "nested",
+            "siamese",
+            "subclassed",
+            "regularized",
+            "frozen",
+            "float16",
+        )
+    },
     **{f"{name}-auto": (f"models.py:{name}", *_AUTO) for name in ("mlp", "cnn", "transformer", "lstm", "two_towers")},
     **{f"{name}-mixed": (f"models.py:{name}", *_MIXED) for name in ("mlp", "transformer", "tied")},
     **{f"{name}-inference": (f"models.py:{name}", *_INFER) for name in ("mlp", "resnet", "transformer", "lstm")},
@@ -81,7 +98,10 @@ def _write(directory: Path) -> None:
         except BaseException as error:
             print(name, "FAILED", error, flush=True)
             continue
-        print(f"{name:24} {time.monotonic() - began:6.1f} s {plan['solver']['status']:10} {plan['solver']['gap']:.3f} {plan['strategy']} {plan['num_microbatches']}", flush=True)
+        print(
+            f"{name:24} {time.monotonic() - began:6.1f} s {plan['solver']['status']:10} {plan['solver']['gap']:.3f} {plan['strategy']} {plan['num_microbatches']}",
+            flush=True,
+        )
         (directory / f"{name}.json").write_text(json.dumps(plan, indent=1, sort_keys=True) + "\n")
 
 

@@ -15,9 +15,9 @@ from cost_models.topology import Topology, TopologyDevice
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.execution import Execution
 from partitioner.ir.op_graph import Layer, Op, OpGraph, Phase, Tensor, Variable, VariableKind
-from partitioner.ir.requirements import Rule
+from partitioner.ir.requirements import ResolvedConstraint
 from partitioner.ir.stage_programs import StagePrograms
-from partitioner.planner.pipeline.search_space import PREFERENCE, Microbatching
+from partitioner.planner.pipeline.search_space import PREFERENCE, PipelineSearchSpace
 from partitioner.stages.cut import cut
 from partitioner.stages.roles import Roles, find_roles
 
@@ -230,10 +230,11 @@ def on(costed: CostedGraph, **places: int) -> Mapping[str, int]:
     return {op.name: places.get(op.name, 0) for op in costed.graph.ops}
 
 
-def pinned(**places: int) -> tuple[Rule, ...]:
-    """A rule for each op named: the device that it must be on."""
+def pinned(**places: int) -> tuple[ResolvedConstraint, ...]:
+    """A constraint for each op named: the device that it must be on."""
     return tuple(
-        Rule(text=f"--pin {op}=GPU:{device}", ops=(op,), devices=frozenset([device])) for op, device in places.items()
+        ResolvedConstraint(text=f"--pin {op}=GPU:{device}", ops=(op,), devices=frozenset([device]))
+        for op, device in places.items()
     )
 
 
@@ -292,7 +293,7 @@ def with_rows(costed: CostedGraph, rows: int) -> CostedGraph:
     return replace(costed, graph=replace(graph, tensors=tuple(tensors), batch_size=rows), costs=tuple(costs))
 
 
-def microbatching(costed: CostedGraph, *counts: int, **choices: Any) -> Microbatching:
+def microbatching(costed: CostedGraph, *counts: int, **choices: Any) -> PipelineSearchSpace:
     """Choices for a `pipeline` or `random_steps`; every schedule unless told otherwise."""
     graph = costed.graph
 
@@ -302,7 +303,7 @@ def microbatching(costed: CostedGraph, *counts: int, **choices: Any) -> Microbat
         )
 
     fields = {"schedules": PREFERENCE, "costed_for": lambda rows: with_rows(costed, rows), "programs": programs}
-    return Microbatching(counts=counts, **{**fields, **choices})
+    return PipelineSearchSpace(counts=counts, **{**fields, **choices})
 
 
 def cut_up(costed: CostedGraph, placement: Mapping[str, int], recompute: Collection[int] | None = ()) -> StagePrograms:

@@ -20,7 +20,7 @@ from partitioner.capture.trace.trace import build, output_specs
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import Phase
 from partitioner.ir.step import StepKind
-from partitioner.planner.model.costs import cost_graph
+from partitioner.planner.model.costs import cost_ops
 
 BATCH, LENGTH, WIDTH = 4, 6, 8
 TOPOLOGY = Topology.uniform(
@@ -49,7 +49,7 @@ def costed(model: keras.Model, batch_size: int = BATCH) -> CostedGraph:
     objective = training_objective(model)
     y = target_specs(output_specs(model, x), objective.loss)
     step = capture_step(model, StepKind.TRAIN, (x, y, None), batch_size=batch_size, objective=objective)
-    return cost_graph(step.graph, TOPOLOGY)
+    return cost_ops(step.graph, TOPOLOGY)
 
 
 def compiled(model: keras.Model, optimizer: Any = "adam") -> keras.Model:

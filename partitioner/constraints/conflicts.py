@@ -9,7 +9,7 @@ from networkx.utils import UnionFind
 
 from partitioner.errors import InfeasibleError
 from partitioner.ir.devices import short_name
-from partitioner.ir.requirements import Rule
+from partitioner.ir.requirements import ResolvedConstraint
 
 T = TypeVar("T")
 Root = TypeVar("Root", bound=Hashable)
@@ -36,62 +36,67 @@ def smallest_conflict(facts: Sequence[T], can_hold: Callable[[Sequence[T]], bool
 
 
 def allowed_devices(
-    set_of: Mapping[str, Root], rules: Sequence[Rule], num_devices: int
+    set_of: Mapping[str, Root], constraints: Sequence[ResolvedConstraint], num_devices: int
 ) -> tuple[UnionFind, dict[Root, frozenset[int]]]:
-    """What rules make of sets of ops that share a device: sets joined, and the devices left for those with fewer.
+    """What constraints make of sets of ops that share a device: sets joined, and the devices left for those with fewer.
 
     Args:
         set_of: By op, a name of its set.
-        rules: The rules.
+        constraints: The constraints.
         num_devices: Number of devices.
     """
     joined: UnionFind = UnionFind()
-    for rule in rules:
-        if rule.together:
-            joined.union(*dict.fromkeys(set_of[op] for op in rule.ops))
+    for constraint in constraints:
+        if constraint.together:
+            joined.union(*dict.fromkeys(set_of[op] for op in constraint.ops))
     left: dict[Root, frozenset[int]] = {}
     everywhere = frozenset(range(num_devices))
-    for rule in rules:
-        if rule.devices is not None:
-            for root in dict.fromkeys(joined[set_of[op]] for op in rule.ops):
-                left[root] = left.get(root, everywhere) & rule.devices
+    for constraint in constraints:
+        if constraint.devices is not None:
+            for root in dict.fromkeys(joined[set_of[op]] for op in constraint.ops):
+                left[root] = left.get(root, everywhere) & constraint.devices
     return joined, left
 
 
 def refuse_contradictions(
     set_of: Mapping[str, Root],
-    rules: Sequence[Rule],
+    constraints: Sequence[ResolvedConstraint],
     devices: Sequence[str],
     *,
     title: Callable[[str], str] = str,
     what: str = "the model",
 ) -> None:
-    """Refuse rules under which something may be nowhere.
+    """Refuse constraints under which something may be nowhere.
 
     Args:
         set_of: By op, a name of the set of ops that it shares a device with.
-        rules: The rules.
+        constraints: The constraints.
         devices: Canonical names.
         title: What people call an op.
         what: What they are about, for people.
 
     Raises:
-        InfeasibleError: Naming the fewest rules that contradict each other, and what they are about.
+        InfeasibleError: Naming the fewest constraints that contradict each other, and what they are about.
     """
 
-    def torn(some: Sequence[Rule]) -> Hashable | None:
+    def torn(some: Sequence[ResolvedConstraint]) -> Hashable | None:
         _, left = allowed_devices(set_of, some, len(devices))
         return next((root for root, places in left.items() if not places), None)
 
-    if torn(rules) is None:
+    if torn(constraints) is None:
         return
-    conflict = smallest_conflict(rules, lambda some: torn(some) is None)
+    conflict = smallest_conflict(constraints, lambda some: torn(some) is None)
     joined, _ = allowed_devices(set_of, conflict, len(devices))
     root = joined[torn(conflict)]
     members = [op for op, own in set_of.items() if joined[own] == root]
-    named = {rule.text: {title(op): None for op in rule.ops if joined[set_of[op]] == root} for rule in conflict}
+    named = {
+        constraint.text: {title(op): None for op in constraint.ops if joined[set_of[op]] == root}
+        for constraint in conflict
+    }
     about = list(dict.fromkeys(name for names in named.values() for name in names))
-    notes = [f"{rule.text}: {_told(rule, list(named[rule.text]), devices)}" for rule in conflict]
+    notes = [
+        f"{constraint.text}: {_told(constraint, list(named[constraint.text]), devices)}" for constraint in conflict
+    ]
     if len(about) > 1:
         notes.append(f"{shown(about)} share a device, with {len(members)} ops in all")
     raise InfeasibleError(
@@ -129,8 +134,8 @@ def shown(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_NAMED]) + more
 
 
-def _told(rule: Rule, names: Sequence[str], devices: Sequence[str]) -> str:
-    if rule.devices is None:
+def _told(constraint: ResolvedConstraint, names: Sequence[str], devices: Sequence[str]) -> str:
+    if constraint.devices is None:
         return f"{shown(names)} share a device"
-    places = ", ".join(short_name(devices[device]) for device in sorted(rule.devices)) or "no device"
+    places = ", ".join(short_name(devices[device]) for device in sorted(constraint.devices)) or "no device"
     return f"{shown(names)} may be on {places} only"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName, parse_devices
 from partitioner.ir.op_graph import OpGraph
-from partitioner.ir.requirements import Requirement, RequirementKind, Rule
+from partitioner.ir.requirements import Requirement, RequirementKind, ResolvedConstraint
 
 Twins = Sequence[Sequence[DeviceName]]
 """For each device, itself and then the devices that do the same in other replicas."""
@@ -43,8 +43,10 @@ def requirements_of(
     return (*found, *(Requirement(kind=RequirementKind.COLOCATE, pattern=pattern) for pattern in colocate))
 
 
-def rules_of_graph(graph: OpGraph, requirements: Sequence[Requirement], devices: Twins) -> tuple[Rule, ...]:
-    """The rules for the ops of a graph.
+def resolve_constraints(
+    graph: OpGraph, requirements: Sequence[Requirement], devices: Twins
+) -> tuple[ResolvedConstraint, ...]:
+    """The constraints for the ops of a graph.
 
     A pattern must match all of a layer path (`encoder/dense`), of a layer around it (`encoder`), or of an op name. A
     pin names a device of the first replica; what may not be on a device of one may not be on its twins, which do the
@@ -65,17 +67,17 @@ def resolved(
     known: Sequence[str],
     devices: Twins,
     nothing: str,
-) -> tuple[Rule, ...]:
-    """The rules, given the names that each op goes by, and the names to find near misses among."""
-    rules, problems = [], []
+) -> tuple[ResolvedConstraint, ...]:
+    """The constraints, given the names that each op goes by, and the names to find near misses among."""
+    constraints, problems = [], []
     for requirement in requirements:
         try:
             ops = _matched(requirement.pattern, names)
             if not ops:
                 close = difflib.get_close_matches(requirement.pattern, known, n=4, cutoff=0.3) or known[:4]
                 raise ValueError(f"matches {nothing}; near: {', '.join(close)}")
-            rules.append(
-                Rule(
+            constraints.append(
+                ResolvedConstraint(
                     text=requirement.text,
                     ops=ops,
                     devices=_devices(requirement, devices),
@@ -90,7 +92,7 @@ def resolved(
             notes=problems,
             help="patterns match whole names (re.fullmatch), e.g. --pin 'conv.*=GPU:0'",
         )
-    return tuple(rules)
+    return tuple(constraints)
 
 
 def _matched(pattern: str, names: Mapping[str, Sequence[str]]) -> tuple[str, ...]:

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from partitioner.constraints.match import resolved
 from partitioner.cost_graphs.graph import CostGraph
 from partitioner.ir.devices import DeviceName
-from partitioner.ir.requirements import Requirement, Rule
+from partitioner.ir.requirements import Requirement, ResolvedConstraint
 
 
-def rules_of_cost_graph(
+def resolve_node_constraints(
     graph: CostGraph, requirements: Sequence[Requirement], devices: Sequence[DeviceName]
-) -> tuple[Rule, ...]:
+) -> tuple[ResolvedConstraint, ...]:
     """The rules for the nodes of a cost graph: a pattern must match all of a node's id or of its description.
 
     Raises:
-        UsageError: As for `rules_of_graph`.
+        UsageError: As for `resolve_constraints`.
     """
     names = {node.id: tuple(filter(None, (node.id, node.description))) for node in graph.nodes}
     known = dict.fromkeys(name for of_node in names.values() for name in reversed(of_node))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from partitioner.constraints.conflicts import overfull, shown, smallest_conflict
-from partitioner.cost_graphs.request import Asked
+from partitioner.cost_graphs.request import CostGraphRequest
 from partitioner.cost_graphs.solver.client import solve
 from partitioner.cost_graphs.solver.problem import LoadDevice
 from partitioner.cost_graphs.solver.start import first_fit
@@ -26,7 +26,7 @@ _CONTIGUOUS = "--contiguous"
 _Fact = Requirement | LoadDevice | str
 
 
-def refuse_overfull(asked: Asked) -> None:
+def refuse_overfull(asked: CostGraphRequest) -> None:
     """Refuse what needs no search to be seen.
 
     Raises:
@@ -62,7 +62,7 @@ def refuse_overfull(asked: Asked) -> None:
         )
 
 
-def explained(asked: Asked) -> InfeasibleError:
+def explained(asked: CostGraphRequest) -> InfeasibleError:
     """The error for what is known to be infeasible: the fewest facts that conflict, and changes that resolve it."""
     deadline = time.monotonic() + min(_ALL_SECONDS, asked.time_limit)
     contiguous = [_CONTIGUOUS] if asked.contiguous else []
@@ -81,13 +81,13 @@ def explained(asked: Asked) -> InfeasibleError:
     )
 
 
-def _told(asked: Asked, fact: _Fact) -> str:
+def _told(asked: CostGraphRequest, fact: _Fact) -> str:
     if isinstance(fact, LoadDevice):
         return f"{short_name(fact.name)} holds at most {fact.capacity_bytes:,} bytes"
     return fact.text if isinstance(fact, Requirement) else fact
 
 
-def _ways_out(asked: Asked, droppable: Sequence[_Fact], deadline: float) -> str | None:
+def _ways_out(asked: CostGraphRequest, droppable: Sequence[_Fact], deadline: float) -> str | None:
     """Changes under which something was placed; none if none were found."""
     helps = []
     for text, other in _changes(asked, droppable):
@@ -106,7 +106,7 @@ def _ways_out(asked: Asked, droppable: Sequence[_Fact], deadline: float) -> str 
     return ", or ".join(helps) or None
 
 
-def _changes(asked: Asked, droppable: Sequence[_Fact]) -> Iterator[tuple[str, Asked]]:
+def _changes(asked: CostGraphRequest, droppable: Sequence[_Fact]) -> Iterator[tuple[str, CostGraphRequest]]:
     for fact in droppable:
         if isinstance(fact, Requirement):
             left = tuple(one for one in asked.requirements if one != fact)
@@ -115,10 +115,10 @@ def _changes(asked: Asked, droppable: Sequence[_Fact]) -> Iterator[tuple[str, As
             yield f"leave out {fact}", replace(asked, contiguous=False)
 
 
-def _missing_bytes(asked: Asked, deadline: float) -> int:
+def _missing_bytes(asked: CostGraphRequest, deadline: float) -> int:
     """The least that each limited device must hold more, to a few digits; 0 if more memory does not help."""
 
-    def with_more(extra: int) -> Asked:
+    def with_more(extra: int) -> CostGraphRequest:
         sizes = [None if place.capacity_bytes is None else place.capacity_bytes + extra for place in asked.places]
         places = zip(asked.places, sizes, strict=True)
         return replace(asked, places=tuple(replace(place, capacity_bytes=size) for place, size in places))
@@ -137,7 +137,7 @@ def _missing_bytes(asked: Asked, deadline: float) -> int:
     return high
 
 
-def _can_hold(asked: Asked, facts: Sequence[_Fact]) -> bool:
+def _can_hold(asked: CostGraphRequest, facts: Sequence[_Fact]) -> bool:
     """Whether something is allowed under some of the facts; also if that was not found out."""
     kept = [one.name for one in facts if isinstance(one, LoadDevice)]
     places = [place if place.name in kept else replace(place, capacity_bytes=None) for place in asked.places]
@@ -146,11 +146,11 @@ def _can_hold(asked: Asked, facts: Sequence[_Fact]) -> bool:
     return _status(some) != "infeasible"
 
 
-def _is_placed(asked: Asked) -> bool:
+def _is_placed(asked: CostGraphRequest) -> bool:
     return _status(asked) in ("optimal", "feasible")
 
 
-def _status(asked: Asked) -> str:
+def _status(asked: CostGraphRequest) -> str:
     """How the search ends for a placement of any load: nothing costs anything."""
     graph = asked.graph
     free = replace(

@@ -1,4 +1,4 @@
-"""From a cost graph, devices and rules to the max-load problem in integers: colocated nodes become one item."""
+"""From a cost graph, devices and constraints to the max-load problem in integers: colocated nodes become one item."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from partitioner.constraints.conflicts import allowed_devices, refuse_contradictions
 from partitioner.cost_graphs.graph import CostGraph
 from partitioner.cost_graphs.solver.problem import LoadDevice, LoadItem, MaxLoadProblem, SharedValue
-from partitioner.ir.requirements import Rule
+from partitioner.ir.requirements import ResolvedConstraint
 
 _LARGEST_TOTAL = 1e11
 """All costs together, in integers: ten digits are kept, and sums of sums stay far below 64 bits."""
@@ -32,7 +32,7 @@ def build_problem(
     graph: CostGraph,
     devices: Sequence[LoadDevice],
     *,
-    rules: Sequence[Rule] = (),
+    constraints: Sequence[ResolvedConstraint] = (),
     contiguous: bool = False,
     time_limit_seconds: float = 60.0,
     work_limit: float | None = None,
@@ -43,7 +43,7 @@ def build_problem(
     Raises:
         InfeasibleError: Rules contradict each other, or what a node needs.
     """
-    every_rule = [*_rules_of_nodes(graph, devices), *rules]
+    every_rule = [*_rules_of_nodes(graph, devices), *constraints]
     set_of = {node.id: ("node", node.id) if node.group is None else ("group", node.group) for node in graph.nodes}
     refuse_contradictions(set_of, every_rule, [device.name for device in devices], what="the cost graph")
     joined, allowed = allowed_devices(set_of, every_rule, len(devices))
@@ -85,10 +85,12 @@ def build_problem(
     return BuiltProblem(problem=problem, item_of=item_of, unit=unit)
 
 
-def _rules_of_nodes(graph: CostGraph, devices: Sequence[LoadDevice]) -> list[Rule]:
+def _rules_of_nodes(graph: CostGraph, devices: Sequence[LoadDevice]) -> list[ResolvedConstraint]:
     needs_cpu = tuple(node.id for node in graph.nodes if node.needs_cpu)
     cpus = frozenset(index for index, device in enumerate(devices) if device.is_cpu)
-    return [Rule(text="nodes that no accelerator can run", ops=needs_cpu, devices=cpus)] if needs_cpu else []
+    return (
+        [ResolvedConstraint(text="nodes that no accelerator can run", ops=needs_cpu, devices=cpus)] if needs_cpu else []
+    )
 
 
 def _item_numbers(graph: CostGraph, set_of: Mapping[str, Hashable]) -> dict[str, int]:

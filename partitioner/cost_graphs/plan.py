@@ -10,7 +10,7 @@ from typing import Any
 from partitioner.cost_graphs.explain import explained, refuse_overfull
 from partitioner.cost_graphs.formulate import BuiltProblem
 from partitioner.cost_graphs.graph import CostGraph, CostNode
-from partitioner.cost_graphs.request import Asked, load_devices
+from partitioner.cost_graphs.request import CostGraphRequest, load_devices
 from partitioner.cost_graphs.solver.client import MaxLoadResult
 from partitioner.cost_graphs.solver.loads import device_order, loads, violations
 from partitioner.cost_graphs.what_if import what_if as gains_of
@@ -72,7 +72,7 @@ def plan_cost_graph(
         InfeasibleError: It is proved that no placement is allowed.
         TimeLimitError: None was found in time.
     """
-    asked = Asked(
+    asked = CostGraphRequest(
         graph=graph,
         places=load_devices(graph, devices, memory_limit),
         requirements=tuple(requirements),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from partitioner.cost_graphs.constraints import rules_of_cost_graph
+from partitioner.cost_graphs.constraints import resolve_node_constraints
 from partitioner.cost_graphs.formulate import BuiltProblem, build_problem
 from partitioner.cost_graphs.graph import CostGraph
 from partitioner.cost_graphs.solver.client import MaxLoadResult, solve
@@ -18,7 +18,7 @@ from partitioner.ir.requirements import Requirement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CostGraphRequest:
     """A cost graph, the devices for it, and what is asked of its placement; see `plan_cost_graph`."""
 
     graph: CostGraph
@@ -40,7 +40,7 @@ class Asked:
         return build_problem(
             self.graph,
             self.places,
-            rules=rules_of_cost_graph(self.graph, self.requirements, names),
+            constraints=resolve_node_constraints(self.graph, self.requirements, names),
             contiguous=self.contiguous,
             time_limit_seconds=self.time_limit,
             work_limit=self.work_limit,
@@ -59,7 +59,7 @@ class Asked:
 
         return built, solve(built.problem, progress)
 
-    def with_another_accelerator(self) -> Asked:
+    def with_another_accelerator(self) -> CostGraphRequest:
         """With one more, like the last one."""
         last = [place for place in self.places if not place.is_cpu][-1]
         name = DeviceName.parse(last.name)

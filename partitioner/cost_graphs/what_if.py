@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from partitioner.cost_graphs.request import Asked
+from partitioner.cost_graphs.request import CostGraphRequest
 from partitioner.errors import PartitionError
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import WhatIf
@@ -13,7 +13,7 @@ from partitioner.ir.plan import WhatIf
 GIB = 2**30
 
 
-def what_if(asked: Asked, objective: float, held_bytes: Mapping[str, int]) -> tuple[WhatIf, ...]:
+def what_if(asked: CostGraphRequest, objective: float, held_bytes: Mapping[str, int]) -> tuple[WhatIf, ...]:
     """The gains of three changes.
 
     Args:
@@ -35,7 +35,7 @@ def what_if(asked: Asked, objective: float, held_bytes: Mapping[str, int]) -> tu
     return tuple(found)
 
 
-def _changes(asked: Asked, held_bytes: Mapping[str, int]) -> Iterator[tuple[str, Asked]]:
+def _changes(asked: CostGraphRequest, held_bytes: Mapping[str, int]) -> Iterator[tuple[str, CostGraphRequest]]:
     accelerators = [place for place in asked.places if not place.is_cpu]
     if accelerators:
         yield f"one more device like {short_name(accelerators[-1].name)}", asked.with_another_accelerator()

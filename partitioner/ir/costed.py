@@ -72,7 +72,7 @@ class CostedGraph:
         return self.sharing[device] if self.sharing else 1
 
     @cached_property
-    def when_busy(self) -> CostedGraph:
+    def contended(self) -> CostedGraph:
         """The same with what ops take while all devices of the topology are busy, where that is known."""
         return replace(self, measured={**self.measured, **self.crowded}, crowded={}) if self.crowded else self
 

@@ -38,7 +38,7 @@ class Requirement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ResolvedConstraint:
     """A requirement as it bears on the ops of one graph, or on the nodes of a cost graph.
 
     Attributes:

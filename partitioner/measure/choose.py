@@ -23,7 +23,6 @@ from partitioner.measure.imported_costs import costs_notes, refuse_other_devices
 from partitioner.measure.link_times import time_link
 from partitioner.measure.measure import Measurable, measure_device
 from partitioner.measure.store import cache_costs, cached_costs, processor_title, read_costs, settings
-from partitioner.planner.model.costs import cost_graph
 from partitioner.planner.simulate.unpipelined import simulate
 from partitioner.verification.data import random_batches
 from partitioner.verification.reference import restored
@@ -149,7 +148,7 @@ def _measured_device(
     placed = topology.devices[index]
     before = known or MeasuredDevice(type=kind[0], title=kind[1], hardware=placed.device.name, overhead_seconds=0.0)
     graph = BatchSizes(step)
-    graphs = {count: cost_graph(graph(count), topology) for count in dict.fromkeys(sizes)}
+    graphs = {count: cost_ops(graph(count), topology) for count in dict.fromkeys(sizes)}
     is_known = all(before.has(spec) for costed in graphs.values() for spec in costed.graph.specs)
     twins = _sharing_memory(index, topology)
     if is_known and before.crowd == 1 + len(twins):

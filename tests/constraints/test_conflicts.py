@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partitioner.constraints.conflicts import allowed_devices, refuse_contradictions, smallest_conflict
-from partitioner.constraints.match import requirements_of, rules_of_graph
+from partitioner.constraints.match import requirements_of, resolve_constraints
 from partitioner.errors import InfeasibleError
 from partitioner.ir.devices import parse_devices
-from partitioner.ir.requirements import Rule
+from partitioner.ir.requirements import ResolvedConstraint
 from partitioner.planner.model.coarsen import coarsen
 
 DEVICES = [device.canonical for device in parse_devices("GPU:0,GPU:1")]
@@ -26,9 +26,11 @@ def refused(**asked) -> InfeasibleError:
     made.add("b", 1.0, "a", layer="two")
     made.add("c", 1.0, "b", layer="three", group="tied")
     costed = made.costed()
-    rules = rules_of_graph(costed.graph, requirements_of(**asked), [[d] for d in parse_devices("GPU:0,GPU:1")])
+    constraints = resolve_constraints(
+        costed.graph, requirements_of(**asked), [[d] for d in parse_devices("GPU:0,GPU:1")]
+    )
     with pytest.raises(InfeasibleError) as raised:
-        coarsen(costed, rules=rules)
+        coarsen(costed, constraints=constraints)
     return raised.value
 
 
@@ -62,9 +64,9 @@ def test_what_belongs_to_no_layer_goes_by_its_variable() -> None:
     made.add("optimizer/Cast/ReadVariableOp", 1.0, variables=["optimizer/learning_rate"])
     graph = made.costed().graph
     asked = requirements_of(pins={"optimizer/.*": "GPU:0"}, forbid={"optimizer/.*": "GPU:0"})
-    rules = rules_of_graph(graph, asked, [[device] for device in parse_devices("GPU:0,GPU:1")])
+    constraints = resolve_constraints(graph, asked, [[device] for device in parse_devices("GPU:0,GPU:1")])
     with pytest.raises(InfeasibleError) as raised:
-        coarsen(made.costed(), rules=rules)
+        coarsen(made.costed(), constraints=constraints)
     assert raised.value.notes[0] == "--pin optimizer/.*=GPU:0: optimizer/learning_rate may be on GPU:0 only"
 
 
@@ -76,42 +78,46 @@ def test_forbidden_everywhere() -> None:
 
 
 @st.composite
-def some_rules(draw: st.DrawFn) -> tuple[Rule, ...]:
+def some_rules(draw: st.DrawFn) -> tuple[ResolvedConstraint, ...]:
     places = st.frozensets(st.integers(0, 1), max_size=2)
     ops = st.lists(st.sampled_from("abcd"), min_size=1, unique=True).map(tuple)
     made = [
-        Rule(text=f"rule {n}", ops=draw(ops), together=True)
+        ResolvedConstraint(text=f"constraint {n}", ops=draw(ops), together=True)
         if draw(st.booleans())
-        else Rule(text=f"rule {n}", ops=draw(ops), devices=draw(places))
+        else ResolvedConstraint(text=f"constraint {n}", ops=draw(ops), devices=draw(places))
         for n in range(draw(st.integers(1, 6)))
     ]
     return tuple(made)
 
 
-def has_placement(rules: tuple[Rule, ...]) -> bool:
+def has_placement(constraints: tuple[ResolvedConstraint, ...]) -> bool:
     """By trying all placements of four ops on two devices."""
     for bits in range(2**4):
         device = {op: bits >> n & 1 for n, op in enumerate("abcd")}
         if all(
-            (rule.devices is None or all(device[op] in rule.devices for op in rule.ops))
-            and not (rule.together and len({device[op] for op in rule.ops}) > 1)
-            for rule in rules
+            (constraint.devices is None or all(device[op] in constraint.devices for op in constraint.ops))
+            and not (constraint.together and len({device[op] for op in constraint.ops}) > 1)
+            for constraint in constraints
         ):
             return True
     return False
 
 
 @given(some_rules())
-def test_the_named_rules_conflict_and_no_fewer_do(rules: tuple[Rule, ...]) -> None:
+def test_the_named_rules_conflict_and_no_fewer_do(constraints: tuple[ResolvedConstraint, ...]) -> None:
     set_of = {op: op for op in "abcd"}
-    if has_placement(rules):
-        refuse_contradictions(set_of, rules, DEVICES)
-        joined, left = allowed_devices(set_of, rules, 2)
+    if has_placement(constraints):
+        refuse_contradictions(set_of, constraints, DEVICES)
+        joined, left = allowed_devices(set_of, constraints, 2)
         assert all(left.get(joined[op], {0, 1}) for op in "abcd")
         return
     with pytest.raises(InfeasibleError) as raised:
-        refuse_contradictions(set_of, rules, DEVICES)
-    named = [rule for rule in rules if any(note.startswith(f"{rule.text}:") for note in raised.value.notes)]
+        refuse_contradictions(set_of, constraints, DEVICES)
+    named = [
+        constraint
+        for constraint in constraints
+        if any(note.startswith(f"{constraint.text}:") for note in raised.value.notes)
+    ]
     assert not has_placement(tuple(named))
     assert all(has_placement(some) for some in combinations(named, len(named) - 1))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from graphs import Builder
 
-from partitioner.constraints.match import requirements_of, rules_of_graph
-from partitioner.cost_graphs.constraints import rules_of_cost_graph
+from partitioner.constraints.match import requirements_of, resolve_constraints
+from partitioner.cost_graphs.constraints import resolve_node_constraints
 from partitioner.cost_graphs.graph import CostGraph, CostNode
 from partitioner.errors import UsageError
 from partitioner.ir.devices import parse_devices
@@ -37,11 +37,11 @@ def graph() -> OpGraph:
 )
 def test_what_a_pattern_matches(pattern: str, matched: set[str]) -> None:
     asked = requirements_of({pattern: "GPU:1"}, {pattern: ["GPU:0", "GPU:2"]}, [pattern])
-    pin, forbid, colocate = rules_of_graph(graph(), asked, DEVICES)
-    assert [set(rule.ops) for rule in (pin, forbid, colocate)] == [matched] * 3
+    pin, forbid, colocate = resolve_constraints(graph(), asked, DEVICES)
+    assert [set(constraint.ops) for constraint in (pin, forbid, colocate)] == [matched] * 3
     assert (pin.devices, forbid.devices, colocate.devices) == ({1}, {1}, None)
     assert (pin.together, forbid.together, colocate.together) == (False, False, True)
-    assert [rule.text for rule in (pin, forbid, colocate)] == [
+    assert [constraint.text for constraint in (pin, forbid, colocate)] == [
         f"--pin {pattern}=GPU:1",
         f"--forbid {pattern}=GPU:0,GPU:2",
         f"--colocate {pattern}",
@@ -49,16 +49,16 @@ def test_what_a_pattern_matches(pattern: str, matched: set[str]) -> None:
 
 
 def test_forbidden_devices_may_be_a_range() -> None:
-    (rule,) = rules_of_graph(graph(), requirements_of(forbid={"head": "GPU:0-1"}), DEVICES)
-    assert rule.devices == {2}
+    (constraint,) = resolve_constraints(graph(), requirements_of(forbid={"head": "GPU:0-1"}), DEVICES)
+    assert constraint.devices == {2}
 
 
 def test_what_is_forbidden_in_one_replica_is_so_in_all() -> None:
     twins = [parse_devices("GPU:0,GPU:2"), parse_devices("GPU:1,GPU:3")]
-    (rule,) = rules_of_graph(graph(), requirements_of(forbid={"head": "GPU:3"}), twins)
-    assert rule.devices == {0}
+    (constraint,) = resolve_constraints(graph(), requirements_of(forbid={"head": "GPU:3"}), twins)
+    assert constraint.devices == {0}
     with pytest.raises(UsageError, match="cannot be read") as raised:
-        rules_of_graph(graph(), requirements_of({"head": "GPU:3"}), twins)
+        resolve_constraints(graph(), requirements_of({"head": "GPU:3"}), twins)
     assert raised.value.notes == ("--pin head=GPU:3: GPU:3 is not among the devices (GPU:0, GPU:1)",)
 
 
@@ -66,7 +66,7 @@ def test_everything_wrong_is_reported_at_once() -> None:
     pins = {"encoder": "GPU:0", "dense": "GPU:0", "(": "GPU:0"}
     asked = requirements_of(pins, {"head": ["GPU:1", "GPU:7"]}, ["lost/Mean"])
     with pytest.raises(UsageError) as raised:
-        rules_of_graph(graph(), asked, DEVICES)
+        resolve_constraints(graph(), asked, DEVICES)
     assert raised.value.message == "4 of 5 requirements cannot be read"
     missed, broken, absent, lost = raised.value.notes
     assert missed.startswith("--pin dense=GPU:0: matches no layer and no op; near: ")
@@ -90,12 +90,12 @@ def test_nodes_go_by_id_and_description() -> None:
     nodes = [CostNode(id=f"{n}", description=text, accelerator_cost=1.0, cpu_cost=1.0) for n, text in enumerate("aab")]
     made = CostGraph(nodes=tuple(nodes), values=())
     devices = parse_devices("GPU:0,GPU:1")
-    rules = rules_of_cost_graph(made, requirements_of({"a": "GPU:0", "2": "GPU:1"}), devices)
-    assert [rule.ops for rule in rules] == [("0", "1"), ("2",)]
+    constraints = resolve_node_constraints(made, requirements_of({"a": "GPU:0", "2": "GPU:1"}), devices)
+    assert [constraint.ops for constraint in constraints] == [("0", "1"), ("2",)]
     with pytest.raises(UsageError) as raised:
-        rules_of_cost_graph(made, requirements_of(colocate=["aa"]), devices)
+        resolve_node_constraints(made, requirements_of(colocate=["aa"]), devices)
     assert raised.value.notes == ("--colocate aa: matches no node; near: a",)
 
 
 def test_none() -> None:
-    assert rules_of_graph(graph(), requirements_of(), DEVICES) == ()
+    assert resolve_constraints(graph(), requirements_of(), DEVICES) == ()

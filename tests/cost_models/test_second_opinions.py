@@ -23,7 +23,7 @@ from cost_models.specs import OpSpec, TensorSpec
 from cost_models.topology import Topology, TopologyDevice
 from partitioner.capture.lower.attributes import readable_attributes
 from partitioner.ir.op_graph import Op, OpGraph, Tensor
-from partitioner.planner.model.costs import cost_graph
+from partitioner.planner.model.costs import cost_ops
 from partitioner.planner.simulate.unpipelined import simulate
 
 v1 = tf.compat.v1
@@ -314,7 +314,7 @@ def test_the_virtual_cluster_needs_as_much_memory() -> None:
         tf.identity(value, name="all")
     ((theirs, live),) = cluster().DeterminePeakMemoryUsage(item(graph, "all")).values()
     placed = TopologyDevice(name=NAME, device=device_named("a100-80gb"), memory_bytes=A100.memory_bytes)
-    costed = cost_graph(op_graph(graph), Topology.uniform([placed], link_named("nvlink3")))
+    costed = cost_ops(op_graph(graph), Topology.uniform([placed], link_named("nvlink3")))
     ours = simulate(costed, dict.fromkeys(costed.graph.op, 0)).peak[NAME].total_bytes
     assert ours == 6 * 4 * 1024 * 1024
     newest = max(start for _, _, _, start, _ in live)

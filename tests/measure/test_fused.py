@@ -16,7 +16,7 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import parse_devices
 from partitioner.ir.step import StepKind
 from partitioner.measure.fused import shared_seconds
-from partitioner.planner.model.costs import cost_graph
+from partitioner.planner.model.costs import cost_ops
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def costed() -> CostedGraph:
     specs: tuple[Any, Any, None] = (tf.TensorSpec([None, 8, 8, 3]), tf.TensorSpec([None, 144]), None)
     step = capture_step(model, StepKind.TRAIN, specs, batch_size=2, objective=training_objective(model))
     topology, _ = build_topology(parse_devices("CPU:0"))
-    return cost_graph(step.graph, topology)
+    return cost_ops(step.graph, topology)
 
 
 def named(costed: CostedGraph, op_type: str) -> str:

@@ -15,8 +15,8 @@ from partitioner.ir.problem import Item, PlacementProblem, ProblemDevice, Proble
 from partitioner.ir.requirements import Requirement
 from partitioner.ir.units import format_bytes
 from partitioner.planner.diagnose.shortfall import OutOfMemoryError
-from partitioner.planner.layouts.groups import Groups
-from partitioner.planner.layouts.layout_planner import Shape, ShapePlanner
+from partitioner.planner.layouts.groups import ReplicaGroups
+from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
 from partitioner.planner.model.coarsen import Coarsening, coarsen
 from partitioner.planner.model.item_bytes import lasting_item_bytes
 from partitioner.planner.placement.solve.client import solve
@@ -31,7 +31,10 @@ _NO_LIMIT = 2**60
 
 
 def explained(
-    error: OutOfMemoryError, planner: ShapePlanner, replan: Callable[[ShapePlanner], Shape], groups: Groups
+    error: OutOfMemoryError,
+    planner: LayoutPlanner,
+    replan: Callable[[LayoutPlanner], ParallelLayout],
+    groups: ReplicaGroups,
 ) -> InfeasibleError:
     """The error with the fewest requirements and limits that conflict, and changes that were planned and fit.
 
@@ -57,8 +60,8 @@ def explained(
 
 
 def _changes(
-    planner: ShapePlanner, replan: Callable[[ShapePlanner], Shape], requirements: Sequence[Requirement]
-) -> Iterator[tuple[str, ShapePlanner]]:
+    planner: LayoutPlanner, replan: Callable[[LayoutPlanner], ParallelLayout], requirements: Sequence[Requirement]
+) -> Iterator[tuple[str, LayoutPlanner]]:
     for one in requirements:
         others = [other for other in planner.requirements if other is not one]
         yield f"leave out {one.text}", planner.asking(others)
@@ -67,7 +70,7 @@ def _changes(
         yield f"{format_bytes(extra)} more on each device", planner.with_memory(sizes)
 
 
-def _missing_bytes(planner: ShapePlanner, replan: Callable[[ShapePlanner], Shape]) -> int:
+def _missing_bytes(planner: LayoutPlanner, replan: Callable[[LayoutPlanner], ParallelLayout]) -> int:
     """By how much the plan with the smallest largest peak passes the limits; 0 if there is none."""
     try:
         shape = replan(planner.unlimited().minimising(Objective.MEMORY))
@@ -80,7 +83,7 @@ def _missing_bytes(planner: ShapePlanner, replan: Callable[[ShapePlanner], Shape
 
 
 def _more_devices(
-    planner: ShapePlanner, replan: Callable[[ShapePlanner], Shape], deadline: float, fewest: float
+    planner: LayoutPlanner, replan: Callable[[LayoutPlanner], ParallelLayout], deadline: float, fewest: float
 ) -> list[str]:
     last = len(planner.machines.devices) - 1
     larger = planner
@@ -94,7 +97,7 @@ def _more_devices(
     return []
 
 
-def _is_planned(planner: ShapePlanner, replan: Callable[[ShapePlanner], Shape]) -> bool:
+def _is_planned(planner: LayoutPlanner, replan: Callable[[LayoutPlanner], ParallelLayout]) -> bool:
     try:
         replan(planner)
     except PartitionError:
@@ -111,7 +114,7 @@ class _Conflict:
 class _Packing:
     """What each item needs at the least against what devices have: a plan that fits packs them."""
 
-    def __init__(self, planner: ShapePlanner, groups: Groups) -> None:
+    def __init__(self, planner: LayoutPlanner, groups: ReplicaGroups) -> None:
         self._planner, self._groups = planner, groups
         self._costed = planner.costed(groups)
         self._devices = self._costed.topology.devices
@@ -147,7 +150,7 @@ class _Packing:
         return max(0, math.ceil((sum(sizes) - sum(room)) / room[-1]))
 
     def _coarsened(self, requirements: Sequence[Requirement]) -> Coarsening:
-        return coarsen(self._costed, rules=self._planner.rules(self._groups, requirements))
+        return coarsen(self._costed, constraints=self._planner.constraints(self._groups, requirements))
 
     def _can_hold(self, facts: Sequence[Requirement | int]) -> bool:
         """Whether items can be packed under some of the requirements and limits; also if that was not found out."""

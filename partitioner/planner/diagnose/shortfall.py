@@ -22,7 +22,7 @@ class OutOfMemoryError(InfeasibleError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Need:
+class MemoryShortfall:
     """A graph that does not fit, and the placements (device by op) that came closest."""
 
     costed: CostedGraph

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from partitioner.errors import PartitionError
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import Objective, WhatIf
-from partitioner.planner.layouts.layout_planner import Shape, ShapePlanner
+from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
 
 GIB = 2**30
 
 
-def what_if(planner: ShapePlanner, replan: Callable[[ShapePlanner], Shape], shape: Shape) -> tuple[WhatIf, ...]:
+def what_if(
+    planner: LayoutPlanner, replan: Callable[[LayoutPlanner], ParallelLayout], shape: ParallelLayout
+) -> tuple[WhatIf, ...]:
     """The gains of three changes, each planned as the shape was.
 
     Args:
@@ -36,7 +38,7 @@ def what_if(planner: ShapePlanner, replan: Callable[[ShapePlanner], Shape], shap
     return tuple(found)
 
 
-def _changes(planner: ShapePlanner, shape: Shape) -> Iterator[tuple[str, ShapePlanner]]:
+def _changes(planner: LayoutPlanner, shape: ParallelLayout) -> Iterator[tuple[str, LayoutPlanner]]:
     machines = planner.machines
     devices = machines.devices
     last = len(devices) - 1

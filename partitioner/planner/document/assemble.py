@@ -20,7 +20,7 @@ from partitioner.ir.plan import (
 )
 from partitioner.planner.document.memory import planned_memory
 from partitioner.planner.document.stages import staged_stages, variable_users
-from partitioner.planner.layouts.result import Found
+from partitioner.planner.layouts.result import SearchResult
 from partitioner.planner.model.op_devices import op_devices
 
 _LOSS = "loss"
@@ -30,7 +30,7 @@ _MAX_TIMELINE = 2000
 
 def plan_fields(
     costed: CostedGraph,
-    found: Found,
+    found: SearchResult,
     infos: Sequence[DeviceInfo],
     *,
     requested: Strategy,
@@ -86,7 +86,7 @@ def _with_hosts(infos: Sequence[DeviceInfo], placement: Mapping[str, str]) -> tu
     )
 
 
-def _stages(costed: CostedGraph, found: Found, placement: Mapping[str, str]) -> list[Stage]:
+def _stages(costed: CostedGraph, found: SearchResult, placement: Mapping[str, str]) -> list[Stage]:
     """One stage per used device, in the order the forward pass reaches them."""
     graph, topology = costed.graph, costed.topology
     forward = [op for op in graph.ops if op.phase is Phase.FORWARD and op.layer]

@@ -8,7 +8,7 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import OpGraph, Phase, VariableKind
 from partitioner.ir.plan import Stage
 from partitioner.ir.stage_programs import ProgramKind, StagePrograms
-from partitioner.planner.layouts.result import Found
+from partitioner.planner.layouts.result import SearchResult
 
 
 def variable_users(graph: OpGraph) -> dict[str, str]:
@@ -16,7 +16,7 @@ def variable_users(graph: OpGraph) -> dict[str, str]:
     return {variable: op.name for op in reversed(graph.ops) for variable in op.variables}
 
 
-def staged_stages(costed: CostedGraph, found: Found) -> list[Stage]:
+def staged_stages(costed: CostedGraph, found: SearchResult) -> list[Stage]:
     """One plan stage per stage program, with what the forward and backward of a whole step take and send.
 
     A parameter belongs to the first stage on its device that reads it, an op to the first whose programs have it, and
@@ -49,7 +49,7 @@ def staged_stages(costed: CostedGraph, found: Found) -> list[Stage]:
     return stages
 
 
-def _op_counts(found: Found, programs: StagePrograms, names: list[str]) -> list[int]:
+def _op_counts(found: SearchResult, programs: StagePrograms, names: list[str]) -> list[int]:
     stage_of: dict[str, int] = {}
     for program in (*programs.forward, *programs.backward):
         for name in program.ops:
@@ -61,7 +61,7 @@ def _op_counts(found: Found, programs: StagePrograms, names: list[str]) -> list[
     return counts
 
 
-def _stage_of_parameters(costed: CostedGraph, found: Found, programs: StagePrograms) -> Mapping[str, int]:
+def _stage_of_parameters(costed: CostedGraph, found: SearchResult, programs: StagePrograms) -> Mapping[str, int]:
     """For each parameter, the first stage on its device whose forward reads what comes of it, else the first there."""
     graph = costed.graph
     names = [placed.name for placed in costed.topology.devices]
@@ -89,7 +89,7 @@ def _stage_of_parameters(costed: CostedGraph, found: Found, programs: StageProgr
     return found_homes
 
 
-def _sent_bytes(found: Found, programs: StagePrograms) -> list[int]:
+def _sent_bytes(found: SearchResult, programs: StagePrograms) -> list[int]:
     """Bytes of a step that leave each stage; what runs once or updates counts for the first stage of its device."""
     assert found.staged is not None
     stage_of = {

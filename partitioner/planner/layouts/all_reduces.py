@@ -12,7 +12,7 @@ from partitioner.ir.op_graph import OpGraph
 from partitioner.ir.plan import PlannedAction
 from partitioner.ir.schedule import MemoryUse
 from partitioner.ir.stage_programs import Gather
-from partitioner.planner.layouts.result import Exchange, Found
+from partitioner.planner.layouts.result import Exchange, SearchResult
 from partitioner.planner.simulate.exchange_seconds import SumTimes, exchange_rounds, sum_times
 
 _UPDATE = "U"
@@ -72,7 +72,9 @@ class AllReduce:
                 )
 
 
-def with_all_reduce(found: Found, graph: OpGraph, machines: Topology, groups: Sequence[Sequence[int]]) -> Found:
+def with_all_reduce(
+    found: SearchResult, graph: OpGraph, machines: Topology, groups: Sequence[Sequence[int]]
+) -> SearchResult:
     """What was found for one replica, with what summing gradients over all takes.
 
     The sums of a device are made while earlier stages still run backwards; what is left when all have ended delays the
@@ -116,7 +118,9 @@ def with_all_reduce(found: Found, graph: OpGraph, machines: Topology, groups: Se
     )
 
 
-def _all_reduces(found: Found, graph: OpGraph, machines: Topology, groups: Sequence[Sequence[int]]) -> list[AllReduce]:
+def _all_reduces(
+    found: SearchResult, graph: OpGraph, machines: Topology, groups: Sequence[Sequence[int]]
+) -> list[AllReduce]:
     programs, staged = found.programs, found.staged
     assert programs is not None and staged is not None
     tensor = graph.tensor

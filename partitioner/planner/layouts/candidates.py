@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cost_models.topology import Topology
 from partitioner.ir.devices import short_name
-from partitioner.planner.layouts.groups import Groups, of_widths
+from partitioner.planner.layouts.groups import ReplicaGroups, of_widths
 
 # Replicas of more devices are not looked at.
 MOST_PER_REPLICA = 8
@@ -15,8 +15,8 @@ MANY = 16
 _MOST_SHARED = 2
 
 
-def candidates(topology: Topology, *, most_replicas: int) -> Iterator[Groups]:
-    """Groups of devices for replicas, several of them: the smallest groups first, of these the most.
+def candidates(topology: Topology, *, most_replicas: int) -> Iterator[ReplicaGroups]:
+    """ReplicaGroups of devices for replicas, several of them: the smallest groups first, of these the most.
 
     A group is of consecutive devices, within one host where it has as many. The numbers of replicas and of devices in
     each divide that of all devices or are powers of two; of more than a few devices, powers of two and as many as
@@ -32,8 +32,8 @@ def candidates(topology: Topology, *, most_replicas: int) -> Iterator[Groups]:
                 yield runs[:number]
 
 
-def sharing_candidates(topology: Topology, *, most_replicas: int) -> Iterator[Groups]:
-    """Groups that use all devices, of which one or two are in all replicas; the others are in one each.
+def sharing_candidates(topology: Topology, *, most_replicas: int) -> Iterator[ReplicaGroups]:
+    """ReplicaGroups that use all devices, of which one or two are in all replicas; the others are in one each.
 
     Parameters on a shared device need no sum over devices: it pays where few layers have most of them.
     """
@@ -46,7 +46,7 @@ def sharing_candidates(topology: Topology, *, most_replicas: int) -> Iterator[Gr
                 yield of_widths([count] * num_own + [1] * num_shared)
 
 
-def runs_of(topology: Topology, size: int) -> Groups:
+def runs_of(topology: Topology, size: int) -> ReplicaGroups:
     """As many groups of consecutive devices as there are, within hosts where these have so many."""
     by_host: dict[int, list[int]] = {}
     for device in range(len(topology.devices)):
@@ -57,7 +57,7 @@ def runs_of(topology: Topology, size: int) -> Groups:
     return tuple(tuple(part[at : at + size]) for part in parts for at in range(0, len(part) - size + 1, size))
 
 
-def unlike(topology: Topology, groups: Groups) -> str:
+def unlike(topology: Topology, groups: ReplicaGroups) -> str:
     """Two devices that would do the same though they are not alike; empty if there are none."""
     for first, *twins in zip(*groups, strict=True):
         for twin in twins:

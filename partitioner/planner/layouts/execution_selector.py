@@ -13,14 +13,14 @@ from partitioner.ir.plan import Considered, Objective, Strategy
 from partitioner.planner.bounds.step_time import lower_bound_seconds
 from partitioner.planner.model.assignment import Assignment
 from partitioner.planner.model.coarsen import Coarsening
-from partitioner.planner.pipeline.evaluator import StageJudge
-from partitioner.planner.pipeline.search import StageSearch
-from partitioner.planner.pipeline.search_space import AS_FAST, PREFERENCE, Microbatching, Way
-from partitioner.planner.placement.evaluator import Judged
+from partitioner.planner.pipeline.evaluator import PipelineEvaluator
+from partitioner.planner.pipeline.search import PipelineSearch
+from partitioner.planner.pipeline.search_space import AS_FAST, PREFERENCE, PipelineCandidate, PipelineSearchSpace
+from partitioner.planner.placement.evaluator import Evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ways:
+class ExecutionSelector:
     """All ways to pass a batch that may be chosen.
 
     Attributes:
@@ -30,88 +30,94 @@ class Ways:
         strategy: How devices may be used.
         objective: What is minimised.
         deadline: When the search ends with the best found.
-        judge: What simulates stages; None where only one graph may be chosen.
+        evaluator: What simulates stages; None where only one graph may be chosen.
     """
 
     costed: CostedGraph
     coarsening: Coarsening
-    microbatching: Microbatching | None
+    microbatching: PipelineSearchSpace | None
     strategy: Strategy
     objective: Objective
     deadline: Deadline
-    judge: StageJudge | None = None
+    evaluator: PipelineEvaluator | None = None
 
     @property
-    def allows_plain(self) -> bool:
+    def allows_unpipelined(self) -> bool:
         """Whether the step may run as one graph."""
-        return self.microbatching is None or self.microbatching.allows_plain
+        return self.microbatching is None or self.microbatching.allows_unpipelined
 
     @property
     def are_replicated(self) -> bool:
         """Whether it is the step of one replica of several."""
         return self.microbatching is not None and self.microbatching.is_of_replica
 
-    def are_needed(self, plain: Sequence[Judged]) -> bool:
+    def are_needed(self, unpipelined: Sequence[Evaluation]) -> bool:
         """Whether stages can be worth it: on one device only where its memory is what matters."""
-        if self.judge is None:
+        if self.evaluator is None:
             return False
         single = self.strategy is Strategy.SINGLE or len(self.costed.topology.devices) == 1
-        return not (single and plain and self.objective is not Objective.MEMORY)
+        return not (single and unpipelined and self.objective is not Objective.MEMORY)
 
-    def search(self, plain: Sequence[Judged], given: Sequence[Assignment] = (), *, thorough: bool = True) -> None:
-        """Simulate ways in stages; `plain` are those as one graph that may be chosen, `given` placements to try."""
-        if self.judge is not None:
-            self._stage_search(plain).run(given, thorough=thorough)
+    def search(
+        self, unpipelined: Sequence[Evaluation], given: Sequence[Assignment] = (), *, thorough: bool = True
+    ) -> None:
+        """Simulate ways in stages; `unpipelined` are those as one graph that may be chosen, `given` placements to try."""
+        if self.evaluator is not None:
+            self._stage_search(unpipelined).run(given, thorough=thorough)
 
-    def bound_seconds(self, plain: Sequence[Judged]) -> float:
-        """No way that may be chosen is simulated faster; `plain` as for `search`."""
-        return min(self._bounds(plain))
+    def bound_seconds(self, unpipelined: Sequence[Evaluation]) -> float:
+        """No way that may be chosen is simulated faster; `unpipelined` as for `search`."""
+        return min(self._bounds(unpipelined))
 
-    def are_proved(self, plain: Sequence[Judged]) -> bool:
-        """Whether no way that may be chosen is simulated faster than the best as one graph; `plain` as for `search`."""
-        best = min((judged.step_seconds for judged in plain), default=float("inf"))
-        return best < float("inf") and all(best <= bound * (1 + 1e-9) for bound in self._bounds(plain))
+    def are_proved(self, unpipelined: Sequence[Evaluation]) -> bool:
+        """Whether no way that may be chosen is simulated faster than the best as one graph; `unpipelined` as for `search`."""
+        best = min((evaluation.step_seconds for evaluation in unpipelined), default=float("inf"))
+        return best < float("inf") and all(best <= bound * (1 + 1e-9) for bound in self._bounds(unpipelined))
 
-    def _bounds(self, plain: Sequence[Judged]) -> Iterator[float]:
+    def _bounds(self, unpipelined: Sequence[Evaluation]) -> Iterator[float]:
         """For the step as one graph and for each number of microbatches; one by one, as each takes its time."""
-        counts = self._stage_search(plain).counts() if self.are_needed(plain) else []
-        if self.allows_plain or not counts:
+        counts = self._stage_search(unpipelined).counts() if self.are_needed(unpipelined) else []
+        if self.allows_unpipelined or not counts:
             yield self._bound_in_one
-        if self.judge is not None:
-            yield from map(self.judge.bound_seconds, counts)
+        if self.evaluator is not None:
+            yield from map(self.evaluator.bound_seconds, counts)
 
     @cached_property
     def _bound_in_one(self) -> float:
         return lower_bound_seconds(self.costed)
 
-    def fitting(self) -> list[Way]:
-        """Ways in stages that were simulated and may be chosen."""
-        return [] if self.judge is None else self._stage_search(()).eligible()
+    def fitting(self) -> list[PipelineCandidate]:
+        """ExecutionSelector in stages that were simulated and may be chosen."""
+        return [] if self.evaluator is None else self._stage_search(()).eligible()
 
-    def best(self, plain: Judged | None) -> Way | None:
-        """The best way in stages; None where the step as one graph, `plain`, is to be preferred."""
+    def best(self, unpipelined: Evaluation | None) -> PipelineCandidate | None:
+        """The best way in stages; None where the step as one graph, `unpipelined`, is to be preferred."""
         ways = self.fitting()
         if not ways:
             return None
         if self.objective is Objective.MEMORY:
             way = min(ways, key=lambda way: (way.staged.largest_peak_bytes, way.staged.step_seconds))
             figures = (way.staged.largest_peak_bytes, way.staged.step_seconds)
-            return None if plain and (plain.largest_peak_bytes, plain.step_seconds) <= figures else way
-        fastest = min([way.staged.step_seconds for way in ways] + ([plain.step_seconds] if plain else []))
-        if plain and plain.step_seconds <= fastest * AS_FAST:
+            return (
+                None if unpipelined and (unpipelined.largest_peak_bytes, unpipelined.step_seconds) <= figures else way
+            )
+        fastest = min([way.staged.step_seconds for way in ways] + ([unpipelined.step_seconds] if unpipelined else []))
+        if unpipelined and unpipelined.step_seconds <= fastest * AS_FAST:
             return None
         return min((way for way in ways if way.staged.step_seconds <= fastest * AS_FAST), key=_simplest)
 
-    def considered(self, plain: Sequence[Judged], chosen: Judged | Way | None) -> tuple[Considered, ...]:
+    def considered(
+        self, unpipelined: Sequence[Evaluation], chosen: Evaluation | PipelineCandidate | None
+    ) -> tuple[Considered, ...]:
         """The best of each number of stages and microbatches, schedule and number of stages that recompute.
 
         Of its kind the chosen one stands for all, though another may be faster by less than estimates tell apart.
         """
-        if self.judge is None:
+        if self.evaluator is None:
             return ()
         allowed = self._stage_search(()).is_allowed
-        found = [judged.considered for judged in plain]
-        found += [way.considered for way in self.judge.ways() if allowed(way.assignment)]
+        found = [evaluation.considered for evaluation in unpipelined]
+        found += [way.considered for way in self.evaluator.ways() if allowed(way.assignment)]
         found.sort(key=lambda one: (not one.fits, one.step_seconds, one.largest_peak_bytes))
         best: dict[tuple[int, int, str, int], Considered] = {}
         for one in [*([chosen.considered] if chosen else []), *found]:
@@ -120,10 +126,10 @@ class Ways:
 
     def refusal(self) -> UsageError | None:
         """Why the step cannot run in stages, or not in one on each device, where it must."""
-        if self.microbatching is None or self.judge is None or self.allows_plain:
+        if self.microbatching is None or self.evaluator is None or self.allows_unpipelined:
             return None
         num_devices = len(self.costed.topology.devices)
-        if ways := self.judge.ways():
+        if ways := self.evaluator.ways():
             most = max(len(set(way.assignment)) for way in ways)
             if self.strategy is not Strategy.LAYER_SPLIT or most == num_devices or self.deadline.is_over:
                 return None
@@ -132,8 +138,8 @@ class Ways:
                 notes=[f"{len(self.coarsening.items)} parts; what runs backwards goes with what it is the gradient of"],
                 help=f"give at most {most} devices (to each replica), or --strategy auto",
             )
-        if self.judge.refusal is not None or self.deadline.is_over:
-            return self.judge.refusal
+        if self.evaluator.refusal is not None or self.deadline.is_over:
+            return self.evaluator.refusal
         counts = ", ".join(map(str, self.microbatching.counts))
         schedules = ", ".join(self.microbatching.schedules)
         return UsageError(
@@ -146,7 +152,7 @@ class Ways:
     def way_out(self) -> str:
         """Options under which something would fit; empty if none were found."""
         microbatching = self.microbatching
-        if microbatching is None or self.judge is None:
+        if microbatching is None or self.evaluator is None:
             return ""
         size = self.costed.graph.batch_size
         more = tuple(2**power for power in range(1, size.bit_length()) if 2**power not in microbatching.counts)
@@ -158,7 +164,7 @@ class Ways:
         ]
         for counts, how in tries:
             other = replace(microbatching, counts=counts, recompute=how)
-            ways = replace(self, microbatching=other, judge=self.judge.choosing(other))
+            ways = replace(self, microbatching=other, evaluator=self.evaluator.choosing(other))
             if counts:
                 ways.search((), thorough=False)
             if fitting := ways.fitting():
@@ -167,24 +173,24 @@ class Ways:
                 return " ".join([*options, *(["--recompute all"] if how == "all" else [])])
         return ""
 
-    def _stage_search(self, plain: Sequence[Judged]) -> StageSearch:
-        assert self.judge is not None
-        return StageSearch(
-            judge=self.judge,
+    def _stage_search(self, unpipelined: Sequence[Evaluation]) -> PipelineSearch:
+        assert self.evaluator is not None
+        return PipelineSearch(
+            evaluator=self.evaluator,
             strategy=self.strategy,
             objective=self.objective,
-            plain_seconds=min((judged.step_seconds for judged in plain), default=float("inf")),
-            one_device=self._one_device_matters(plain),
+            unpipelined_seconds=min((evaluation.step_seconds for evaluation in unpipelined), default=float("inf")),
+            one_device=self._one_device_matters(unpipelined),
             deadline=self.deadline,
         )
 
-    def _one_device_matters(self, plain: Sequence[Judged]) -> bool:
+    def _one_device_matters(self, unpipelined: Sequence[Evaluation]) -> bool:
         """Cutting the batch on one device costs time and saves memory only."""
-        alone = any(len(set(judged.assignment)) == 1 for judged in plain)
+        alone = any(len(set(evaluation.assignment)) == 1 for evaluation in unpipelined)
         return self.objective is Objective.MEMORY or not alone
 
 
-def _simplest(way: Way) -> tuple[float, ...]:
+def _simplest(way: PipelineCandidate) -> tuple[float, ...]:
     return (
         way.num_microbatches,
         way.staged.largest_peak_bytes,

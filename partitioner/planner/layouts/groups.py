@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-Groups = tuple[tuple[int, ...], ...]
+ReplicaGroups = tuple[tuple[int, ...], ...]
 """For each replica, the indices of its devices; the n-th ones of all replicas do the same, and may be the same."""
 
 
-def widths(groups: Groups) -> tuple[int, ...]:
+def data_parallel_degrees(groups: ReplicaGroups) -> tuple[int, ...]:
     """For each device of a replica, how many devices do the same."""
     return tuple(len(set(twins)) for twins in zip(*groups, strict=True))
 
 
-def has_shared(groups: Groups) -> bool:
+def has_shared(groups: ReplicaGroups) -> bool:
     """Whether replicas share devices."""
-    return any(width < len(groups) for width in widths(groups))
+    return any(degree < len(groups) for degree in data_parallel_degrees(groups))
 
 
-def of_widths(sizes: Sequence[int]) -> Groups:
+def of_widths(sizes: Sequence[int]) -> ReplicaGroups:
     """As many replicas as the largest size: of n devices that do the same, replica r has that of index r mod n.
 
     Stages on unlike numbers of devices are those of PipeDream (Narayanan et al. 2019, "PipeDream: generalized pipeline

@@ -9,26 +9,26 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cost_models.topology import Topology
-from partitioner.constraints.match import rules_of_graph
+from partitioner.constraints.match import resolve_constraints
 from partitioner.deadline import Deadline
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName, share_memory
 from partitioner.ir.execution import Execution
 from partitioner.ir.plan import Baseline, Objective, Strategy
-from partitioner.ir.requirements import Requirement, RequirementKind, Rule
+from partitioner.ir.requirements import Requirement, RequirementKind, ResolvedConstraint
 from partitioner.ir.stage_programs import StagePrograms
 from partitioner.planner.bounds.step_time import lower_bound_seconds
 from partitioner.planner.layouts.all_reduces import with_all_reduce
-from partitioner.planner.layouts.groups import Groups, has_shared, widths
+from partitioner.planner.layouts.groups import ReplicaGroups, data_parallel_degrees, has_shared
 from partitioner.planner.layouts.replicas import single_device_baselines, within_replica
-from partitioner.planner.layouts.result import Found
+from partitioner.planner.layouts.result import SearchResult
 from partitioner.planner.layouts.search import search
-from partitioner.planner.pipeline.search_space import Microbatching
+from partitioner.planner.pipeline.search_space import PipelineSearchSpace
 from partitioner.stages.schedules import ScheduleKind
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class ParallelLayout:
     """Replicas on groups of devices, and what was found for them.
 
     Attributes:
@@ -37,9 +37,9 @@ class Shape:
         found: The plan of one replica; what replicas exchange is in its figures.
     """
 
-    groups: Groups
+    groups: ReplicaGroups
     costed: CostedGraph
-    found: Found
+    found: SearchResult
 
     @property
     def step_seconds(self) -> float:
@@ -58,7 +58,7 @@ class Shape:
         return len({group[place] for group in self.groups for place in used})
 
 
-class ShapePlanner:
+class LayoutPlanner:
     """Plans shapes of one step; what several need is computed once.
 
     Args:
@@ -68,7 +68,7 @@ class ShapePlanner:
         programs: The stage programs of an execution.
         counts: Numbers of microbatches of a replica to choose from.
         schedules: Schedules to choose from.
-        recompute: As in `Microbatching`.
+        recompute: As in `PipelineSearchSpace`.
         objective: What is minimised.
         requirements: What ops may be on and with; pins name devices of the first replica.
         time_limit_seconds: For all that is planned with it, from `started` on.
@@ -98,10 +98,10 @@ class ShapePlanner:
         self.deadline = Deadline.after(time_limit_seconds)
         self._like = tuple(range(len(machines.devices)))
         self._costed: dict[tuple[int, tuple[int, ...]], CostedGraph] = {}
-        self._of_replica: dict[tuple[int, Groups], CostedGraph] = {}
+        self._of_replica: dict[tuple[int, ReplicaGroups], CostedGraph] = {}
         self._baselines: dict[tuple[int, ...], tuple[Baseline, ...]] = {}
 
-    def __call__(self, strategy: Strategy, groups: Groups, *, advises: bool = True) -> Shape:
+    def __call__(self, strategy: Strategy, groups: ReplicaGroups, *, advises: bool = True) -> ParallelLayout:
         """The best found for these replicas; `advises` as for `search`.
 
         Raises:
@@ -112,20 +112,20 @@ class ShapePlanner:
         first, count = groups[0], len(groups)
         costed = self.costed(groups)
         counts = tuple(one for one in self.counts if one * count <= self.batch_size) or self.counts[:1]
-        choices = Microbatching(
+        choices = PipelineSearchSpace(
             counts=counts,
             schedules=self._schedules,
             recompute=self._recompute,
             costed_for=lambda rows: self._sized(rows, groups),
             programs=self._programs,
-            plain=count == 1,
+            unpipelined=count == 1,
         )
-        rules = self.rules(groups, self.requirements)
+        constraints = self.constraints(groups, self.requirements)
         found = search(
             costed,
             strategy=within_replica(strategy, groups),
             objective=self.objective,
-            rules=rules,
+            constraints=constraints,
             time_limit_seconds=self.time_limit_seconds,
             deadline=self.deadline,
             seed=self._seed,
@@ -136,25 +136,25 @@ class ShapePlanner:
             graph = self._costed_for(math.ceil(costed.graph.batch_size / found.num_microbatches), first).graph
             found = replace(found, baselines=self._single_device_baselines(first))
             found = with_all_reduce(found, graph, self.machines, groups)
-        return Shape(groups=groups, costed=costed, found=found)
+        return ParallelLayout(groups=groups, costed=costed, found=found)
 
     @property
     def tells_devices_apart(self) -> bool:
         """Whether requirements name devices."""
         return any(one.kind is not RequirementKind.COLOCATE for one in self.requirements)
 
-    def with_memory(self, sizes_bytes: Sequence[int]) -> ShapePlanner:
+    def with_memory(self, sizes_bytes: Sequence[int]) -> LayoutPlanner:
         """One for the same devices with so much memory to use."""
         devices = zip(self.machines.devices, sizes_bytes, strict=True)
         return self._on(
             replace(self.machines, devices=tuple(replace(placed, memory_bytes=size) for placed, size in devices))
         )
 
-    def unlimited(self) -> ShapePlanner:
+    def unlimited(self) -> LayoutPlanner:
         """One for devices of the same kinds with room for everything."""
         return self.with_memory([2**62] * len(self.machines.devices))
 
-    def with_another_device(self, like: int) -> ShapePlanner:
+    def with_another_device(self, like: int) -> LayoutPlanner:
         """One for one more device, like one that there is."""
         names = [DeviceName.parse(placed.name) for placed in self.machines.devices]
         kin = [name.index for name in names if replace(name, index=0) == replace(names[like], index=0)]
@@ -163,50 +163,50 @@ class ShapePlanner:
         other._like = (*self._like, self._like[like])
         return other
 
-    def with_faster_links(self, factor: float) -> ShapePlanner:
+    def with_faster_links(self, factor: float) -> LayoutPlanner:
         """One for links of so many times the bandwidth."""
         return self._on(self.machines.faster(factor))
 
-    def asking(self, requirements: Sequence[Requirement]) -> ShapePlanner:
+    def asking(self, requirements: Sequence[Requirement]) -> LayoutPlanner:
         """One for other requirements."""
         other = copy(self)
         other.requirements = requirements
         return other
 
-    def minimising(self, objective: Objective) -> ShapePlanner:
+    def minimising(self, objective: Objective) -> LayoutPlanner:
         """One for another objective."""
         other = copy(self)
         other.objective = objective
         return other
 
-    def within(self, seconds: float) -> ShapePlanner:
+    def within(self, seconds: float) -> LayoutPlanner:
         """One that has at most so many seconds, once it is started."""
         other = copy(self)
         other.time_limit_seconds = min(seconds, self.time_limit_seconds)
         return other
 
-    def started(self, seconds: float | None = None) -> ShapePlanner:
+    def started(self, seconds: float | None = None) -> LayoutPlanner:
         """One whose time begins now, and ends with its limit or in so many seconds."""
         other = copy(self)
         other.deadline = Deadline.after(self.time_limit_seconds if seconds is None else seconds)
         return other
 
-    def with_share(self, share: float) -> ShapePlanner:
+    def with_share(self, share: float) -> LayoutPlanner:
         """One that has this share of the time that is left."""
         other = copy(self)
         other.deadline = self.deadline.at_share(share)
         return other
 
-    def _on(self, machines: Topology) -> ShapePlanner:
+    def _on(self, machines: Topology) -> LayoutPlanner:
         other = copy(self)
         other.machines, other._costed, other._of_replica, other._baselines = machines, {}, {}, {}
         return other
 
-    def bound_seconds(self, groups: Groups) -> float:
+    def bound_seconds(self, groups: ReplicaGroups) -> float:
         """No plan of this shape is simulated faster, sums aside."""
         return lower_bound_seconds(self.costed(groups))
 
-    def costed(self, groups: Groups) -> CostedGraph:
+    def costed(self, groups: ReplicaGroups) -> CostedGraph:
         """The step of one replica on the first devices."""
         return self._sized(math.ceil(self.batch_size / len(groups)), groups)
 
@@ -221,18 +221,20 @@ class ShapePlanner:
             self._baselines[distinct] = single_device_baselines(self._costed_for(self.batch_size, distinct))
         return self._baselines[distinct]
 
-    def _sized(self, rows: int, groups: Groups) -> CostedGraph:
+    def _sized(self, rows: int, groups: ReplicaGroups) -> CostedGraph:
         """The step for a number of rows on the first devices, whose twins, if any, do the same at the same time."""
         if (rows, groups) not in self._of_replica:
             costed = self._costed_for(rows, groups[0])
             are_crowded = share_memory([self.machines.devices[index].name for group in groups for index in group])
-            costed = costed.when_busy if len(groups) > 1 and are_crowded else costed
+            costed = costed.contended if len(groups) > 1 and are_crowded else costed
             if has_shared(groups):
-                costed = replace(costed, sharing=tuple(len(groups) // width for width in widths(groups)))
+                costed = replace(
+                    costed, sharing=tuple(len(groups) // degree for degree in data_parallel_degrees(groups))
+                )
             self._of_replica[rows, groups] = costed
         return self._of_replica[rows, groups]
 
-    def rules(self, groups: Groups, requirements: Sequence[Requirement]) -> tuple[Rule, ...]:
+    def constraints(self, groups: ReplicaGroups, requirements: Sequence[Requirement]) -> tuple[ResolvedConstraint, ...]:
         """What requirements mean for the step of one replica.
 
         Raises:
@@ -240,7 +242,7 @@ class ShapePlanner:
         """
         names = [DeviceName.parse(placed.name) for placed in self.machines.devices]
         twins = [[names[index] for index in of_place] for of_place in zip(*groups, strict=True)]
-        return rules_of_graph(self.costed(groups).graph, requirements, twins)
+        return resolve_constraints(self.costed(groups).graph, requirements, twins)
 
     def _costed_for(self, rows: int, first: Sequence[int]) -> CostedGraph:
         key = rows, tuple(first)

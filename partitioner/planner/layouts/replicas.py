@@ -13,11 +13,11 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import Baseline, DeviceInfo, Stage, Strategy
 from partitioner.ir.schedule import Send
-from partitioner.planner.layouts.groups import Groups, of_widths, widths
-from partitioner.planner.layouts.result import Found
+from partitioner.planner.layouts.groups import ReplicaGroups, data_parallel_degrees, of_widths
+from partitioner.planner.layouts.result import SearchResult
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.placement.baselines import single_device
-from partitioner.planner.placement.evaluator import Judge
+from partitioner.planner.placement.evaluator import PlacementEvaluator
 
 
 def replica_groups(
@@ -27,7 +27,7 @@ def replica_groups(
     *,
     batch_size: int,
     microbatches: int | str,
-) -> Groups:
+) -> ReplicaGroups:
     """The devices of each replica: consecutive ones, so that stages exchange tensors over the shortest ways.
 
     Args:
@@ -104,7 +104,7 @@ def _count(strategy: Strategy, replicas: Any, num_devices: int) -> int:
     return replicas
 
 
-def _refuse_unequal(topology: Topology, groups: Groups) -> None:
+def _refuse_unequal(topology: Topology, groups: ReplicaGroups) -> None:
     for twins in zip(*groups, strict=True):
         placed = [topology.devices[index] for index in twins]
         names = [short_name(one.name) for one in placed]
@@ -122,7 +122,7 @@ def _refuse_unequal(topology: Topology, groups: Groups) -> None:
             )
 
 
-def within_replica(strategy: Strategy, groups: Groups) -> Strategy:
+def within_replica(strategy: Strategy, groups: ReplicaGroups) -> Strategy:
     """The strategy by which one replica is planned on its devices."""
     if strategy in (Strategy.MIRRORED, Strategy.MIXED) or len(groups) > 1:
         return Strategy.SINGLE if len(groups[0]) == 1 else Strategy.LAYER_SPLIT
@@ -132,15 +132,19 @@ def within_replica(strategy: Strategy, groups: Groups) -> Strategy:
 def single_device_baselines(costed: CostedGraph) -> tuple[Baseline, ...]:
     """The whole batch on each of the devices alone."""
     coarsening = coarsen(costed)
-    judge = Judge(costed, coarsening)
-    alone = [judge(single_device(coarsening, index)) for index in range(len(costed.topology.devices))]
+    evaluator = PlacementEvaluator(costed, coarsening)
+    alone = [evaluator(single_device(coarsening, index)) for index in range(len(costed.topology.devices))]
     return tuple(
-        Baseline(name=f"single-device {short_name(placed.name)}", step_seconds=judged.step_seconds, fits=judged.fits)
-        for placed, judged in zip(costed.topology.devices, alone, strict=True)
+        Baseline(
+            name=f"single-device {short_name(placed.name)}", step_seconds=evaluation.step_seconds, fits=evaluation.fits
+        )
+        for placed, evaluation in zip(costed.topology.devices, alone, strict=True)
     )
 
 
-def replicated(fields: dict[str, Any], found: Found, infos: Sequence[DeviceInfo], groups: Groups) -> dict[str, Any]:
+def replicated(
+    fields: dict[str, Any], found: SearchResult, infos: Sequence[DeviceInfo], groups: ReplicaGroups
+) -> dict[str, Any]:
     """The fields of a plan of the first replica, or of some of the devices, for all of them.
 
     Args:
@@ -153,7 +157,7 @@ def replicated(fields: dict[str, Any], found: Found, infos: Sequence[DeviceInfo]
     twin = [dict(zip(names[0], group, strict=True)) for group in names]
     hosts = [info for info in fields["devices"] if info.name not in names[0]]
     predicted = fields["predicted"]
-    sizes = dict(zip(names[0], widths(groups), strict=True))
+    sizes = dict(zip(names[0], data_parallel_degrees(groups), strict=True))
     return fields | {
         "devices": (*infos, *(host for host in hosts if host.name not in {info.name for info in infos})),
         "strategy": _strategy(groups) if len(groups) > 1 else fields["strategy"],
@@ -188,11 +192,11 @@ def _on_shared(stages: Sequence[Stage], sizes: Mapping[str, int], count: int) ->
             )
 
 
-def _strategy(groups: Groups) -> Strategy:
+def _strategy(groups: ReplicaGroups) -> Strategy:
     return Strategy.MIRRORED if len(groups[0]) == 1 else Strategy.MIXED
 
 
-def _with_all_sends(stages: Sequence[Stage], found: Found, sizes: Mapping[str, int], count: int) -> list[Stage]:
+def _with_all_sends(stages: Sequence[Stage], found: SearchResult, sizes: Mapping[str, int], count: int) -> list[Stage]:
     """The stages of the first replica, with what they send for others that share their devices.
 
     What a device sends to its twins counts for its first stage.
@@ -207,7 +211,7 @@ def _with_all_sends(stages: Sequence[Stage], found: Found, sizes: Mapping[str, i
     ]
 
 
-def sends_of_all(found: Found, infos: Sequence[DeviceInfo], groups: Groups) -> tuple[Send, ...]:
+def sends_of_all(found: SearchResult, infos: Sequence[DeviceInfo], groups: ReplicaGroups) -> tuple[Send, ...]:
     """Every tensor that crosses from one device to another in any replica, or between them."""
     names = [[infos[index].name for index in group] for group in groups]
     twin = [dict(zip(names[0], group, strict=True)) for group in names]

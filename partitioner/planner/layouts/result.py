@@ -10,7 +10,7 @@ from partitioner.ir.plan import Baseline, Considered, SolverInfo
 from partitioner.ir.schedule import Schedule, Send
 from partitioner.ir.stage_programs import StagePrograms
 from partitioner.planner.model.coarsen import Coarsening
-from partitioner.planner.simulate.pipelined_schedule import StagedSchedule
+from partitioner.planner.simulate.pipelined_schedule import PipelineSchedule
 from partitioner.stages.schedules import ScheduleKind
 
 
@@ -37,7 +37,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class SearchResult:
     """The chosen placement, how the batch passes through it, what it was compared with, and what is proved of it.
 
     `staged` and `programs` are None where the step runs as one graph; the schedule is then `sequential`. `exchanges` is
@@ -53,7 +53,7 @@ class Found:
     num_microbatches: int = 1
     schedule_kind: str = ScheduleKind.SEQUENTIAL.value
     recompute: frozenset[int] = field(default_factory=frozenset)
-    staged: StagedSchedule | None = None
+    staged: PipelineSchedule | None = None
     programs: StagePrograms | None = None
     considered: tuple[Considered, ...] = ()
     exchanges: tuple[Exchange, ...] = ()

@@ -17,18 +17,18 @@ from partitioner.ir.devices import short_name
 from partitioner.ir.op_graph import Phase
 from partitioner.ir.plan import Baseline, Objective, SolverInfo, Strategy
 from partitioner.ir.problem import PlacementProblem
-from partitioner.ir.requirements import Rule
-from partitioner.planner.diagnose.shortfall import Need, OutOfMemoryError
-from partitioner.planner.layouts.execution_selector import Ways
-from partitioner.planner.layouts.result import Found
+from partitioner.ir.requirements import ResolvedConstraint
+from partitioner.planner.diagnose.shortfall import MemoryShortfall, OutOfMemoryError
+from partitioner.planner.layouts.execution_selector import ExecutionSelector
+from partitioner.planner.layouts.result import SearchResult
 from partitioner.planner.model.assignment import Assignment, adjacent_items
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.model.item_bytes import item_bytes, variable_item_bytes
-from partitioner.planner.pipeline.evaluator import StageJudge
-from partitioner.planner.pipeline.search_space import Microbatching, Way
+from partitioner.planner.pipeline.evaluator import PipelineEvaluator
+from partitioner.planner.pipeline.search_space import PipelineCandidate, PipelineSearchSpace
 from partitioner.planner.placement import baselines
-from partitioner.planner.placement.evaluator import Judge, Judged
-from partitioner.planner.placement.local_search import polish
+from partitioner.planner.placement.evaluator import Evaluation, PlacementEvaluator
+from partitioner.planner.placement.local_search import local_search
 from partitioner.planner.placement.problem import placement_problem
 from partitioner.planner.placement.solve.client import SolveResult, solve
 
@@ -55,13 +55,13 @@ def search(
     *,
     strategy: Strategy,
     objective: Objective = Objective.THROUGHPUT,
-    rules: Sequence[Rule] = (),
+    constraints: Sequence[ResolvedConstraint] = (),
     time_limit_seconds: float = 60.0,
     deadline: Deadline | None = None,
     seed: int = 0,
-    microbatching: Microbatching | None = None,
+    microbatching: PipelineSearchSpace | None = None,
     advises: bool = True,
-) -> Found:
+) -> SearchResult:
     """Choose a device for every op, and how the batch passes through them.
 
     Args:
@@ -69,7 +69,7 @@ def search(
         strategy: `single`; `layer-split`, which uses every device; or `auto`, which uses as many as pay.
         objective: `throughput` and `latency` minimise the step (they differ only once microbatches overlap);
             `memory` minimises the largest peak.
-        rules: What ops may be on and with.
+        constraints: What ops may be on and with.
         time_limit_seconds: For the search. So long as the deadline does not cut in, what is looked at depends on this
             alone, not on the machine.
         deadline: When it ends with the best found; when the time limit is over, unless told.
@@ -78,13 +78,15 @@ def search(
         advises: Whether to look for what would help where nothing fits, which can take as long as the search.
 
     Raises:
-        InfeasibleError: No placement fits, with the bytes needed and available and what would help; or rules contradict
+        InfeasibleError: No placement fits, with the bytes needed and available and what would help; or constraints contradict
             each other or the strategy.
         TimeLimitError: The time ran out before a placement that fits was found.
         UsageError: A layer split has fewer parts than devices.
     """
     deadline = deadline or Deadline.after(time_limit_seconds)
-    return _Search(costed, strategy, objective, rules, time_limit_seconds, deadline, seed, microbatching, advises).run()
+    return _Search(
+        costed, strategy, objective, constraints, time_limit_seconds, deadline, seed, microbatching, advises
+    ).run()
 
 
 class _Search:
@@ -93,32 +95,32 @@ class _Search:
         costed: CostedGraph,
         strategy: Strategy,
         objective: Objective,
-        rules: Sequence[Rule],
+        constraints: Sequence[ResolvedConstraint],
         time_limit_seconds: float,
         deadline: Deadline,
         seed: int,
-        microbatching: Microbatching | None,
+        microbatching: PipelineSearchSpace | None,
         advises: bool,
     ) -> None:
         self.advises = advises
         self.costed, self.strategy, self.objective = costed, strategy, objective
         self.time_limit_seconds, self.deadline, self.seed = time_limit_seconds, deadline, seed
-        self.plain_deadline = deadline
+        self.unpipelined_deadline = deadline
         self.devices = costed.topology.devices
-        self.coarsening = coarsen(costed, rules=rules)
-        self._refuse_other_strategy(rules)
-        self.judge = Judge(costed, self.coarsening)
-        self.ways = Ways(
+        self.coarsening = coarsen(costed, constraints=constraints)
+        self._refuse_other_strategy(constraints)
+        self.evaluator = PlacementEvaluator(costed, self.coarsening)
+        self.ways = ExecutionSelector(
             costed=costed,
             coarsening=self.coarsening,
             microbatching=microbatching,
             strategy=strategy,
             objective=objective,
             deadline=deadline,
-            judge=StageJudge(costed, self.coarsening, microbatching) if microbatching else None,
+            evaluator=PipelineEvaluator(costed, self.coarsening, microbatching) if microbatching else None,
         )
 
-    def run(self) -> Found:
+    def run(self) -> SearchResult:
         num_items = len(self.coarsening.items)
         if self.strategy is Strategy.LAYER_SPLIT and num_items < len(self.devices):
             raise UsageError(
@@ -129,33 +131,33 @@ class _Search:
             raise self._out_of_memory()
         compared = self._compared()
         if self.ways.are_needed(self._eligible()):
-            self.plain_deadline = self.deadline.at_share(_SHARE_AS_ONE_GRAPH)
+            self.unpipelined_deadline = self.deadline.at_share(_SHARE_AS_ONE_GRAPH)
         seconds, status, note = 0.0, "optimal", ""
         starts = self._starts()
-        if self.ways.allows_plain and not self._is_settled():
+        if self.ways.allows_unpipelined and not self._is_settled():
             for result in self._answers(starts):
                 seconds += result.solution.seconds
                 status, note = result.solution.status, result.note
                 if result.solution.assignment is not None:
                     starts.append(result.solution.assignment)
                     self._make_fit(result.solution.assignment)
-            self._polish(starts)
+            self._improve_unpipelined(starts)
         if self.ways.are_needed(self._eligible()) and not self._is_proved():
-            known = [judged.assignment for judged in sorted(self._plain(), key=self._worth)]
+            known = [evaluation.assignment for evaluation in sorted(self._unpipelined(), key=self._objective_key)]
             self.ways.search(self._eligible(), list(dict.fromkeys([*known, *starts])))
-        plain = self._in_order(self._choose(list(compared.values()))) if self._eligible() else None
-        way = self.ways.best(plain)
-        if plain is None and way is None:
+        unpipelined = self._in_order(self._choose(list(compared.values()))) if self._eligible() else None
+        way = self.ways.best(unpipelined)
+        if unpipelined is None and way is None:
             raise self._nothing_fits(status)
-        step = way.staged.step_seconds if way else plain.step_seconds if plain else 0.0
+        step = way.staged.step_seconds if way else unpipelined.step_seconds if unpipelined else 0.0
         bound = min(self.ways.bound_seconds(self._eligible()), step)
         gap = (step - bound) / step if step > 0 else 0.0
-        return Found(
-            **(_in_stages(way) if way else self._as_one_graph(plain)),
+        return SearchResult(
+            **(_in_stages(way) if way else self._as_one_graph(unpipelined)),
             coarsening=self.coarsening,
             baselines=tuple(
-                Baseline(name=name, step_seconds=judged.step_seconds, fits=judged.fits)
-                for name, judged in compared.items()
+                Baseline(name=name, step_seconds=evaluation.step_seconds, fits=evaluation.fits)
+                for name, evaluation in compared.items()
             ),
             solver=SolverInfo(
                 status="optimal" if gap <= 1e-9 else "time-limit" if self._is_late(status) else "feasible",
@@ -166,18 +168,18 @@ class _Search:
                 seed=self.seed,
             ),
             notes=tuple(filter(None, (note, self._coarsening_note(), self._relocation_note(way)))),
-            considered=self.ways.considered(self._plain(), way or plain),
+            considered=self.ways.considered(self._unpipelined(), way or unpipelined),
         )
 
     def _is_late(self, status: str) -> bool:
         """Whether the solver or the search was cut off."""
         return status == "time-limit" or self.deadline.is_over
 
-    def _as_one_graph(self, plain: Judged | None) -> dict[str, Any]:
-        assert plain is not None
+    def _as_one_graph(self, unpipelined: Evaluation | None) -> dict[str, Any]:
+        assert unpipelined is not None
         return {
-            "placement": self.judge.placement(plain.assignment),
-            "schedule": self.judge.schedule(plain.assignment),
+            "placement": self.evaluator.placement(unpipelined.assignment),
+            "schedule": self.evaluator.schedule(unpipelined.assignment),
         }
 
     def _coarsening_note(self) -> str:
@@ -186,8 +188,8 @@ class _Search:
         count = len(self.coarsening.items)
         return f"light parts were joined to their neighbours, until {count} remained to be placed"
 
-    def _relocation_note(self, way: Way | None) -> str:
-        """What had to leave the devices that rules leave it, if anything."""
+    def _relocation_note(self, way: PipelineCandidate | None) -> str:
+        """What had to leave the devices that constraints leave it, if anything."""
         relocated = way.programs.relocated if way else {}
         allowed, item_of = self.coarsening.allowed, self.coarsening.item_of
         names = [placed.name for placed in self.devices]
@@ -196,28 +198,28 @@ class _Search:
             return ""
         return f"{shown(moved)} run elsewhere than required, lest stages wait for each other"
 
-    def _refuse_other_strategy(self, rules: Sequence[Rule]) -> None:
-        """Refuse rules under which the strategy cannot be: all on one device, or something on each.
+    def _refuse_other_strategy(self, constraints: Sequence[ResolvedConstraint]) -> None:
+        """Refuse constraints under which the strategy cannot be: all on one device, or something on each.
 
         Raises:
             InfeasibleError: Naming them.
         """
         names = [placed.name for placed in self.devices]
         if self.strategy is Strategy.SINGLE:
-            whole = Rule(text="--strategy single", ops=tuple(self.coarsening.item_of), together=True)
+            whole = ResolvedConstraint(text="--strategy single", ops=tuple(self.coarsening.item_of), together=True)
             graph = self.costed.graph
             refuse_contradictions(
-                self.coarsening.item_of, [whole, *rules], names, title=lambda name: graph.op[name].title
+                self.coarsening.item_of, [whole, *constraints], names, title=lambda name: graph.op[name].title
             )
         if self.strategy is Strategy.LAYER_SPLIT and (idle := self._must_be_idle()):
             raise InfeasibleError(
                 f"--strategy layer-split uses every device, but these parts cannot use {', '.join(idle)}",
-                notes=[rule.text for rule in rules],
+                notes=[constraint.text for constraint in constraints],
                 help="leave out one of them, name fewer devices, or --strategy auto",
             )
 
     def _must_be_idle(self) -> list[str]:
-        """Devices that get nothing when as many as can be get an item; none if items are too few for any rule."""
+        """Devices that get nothing when as many as can be get an item; none if items are too few for any constraint."""
         count = len(self.devices)
         if len(self.coarsening.items) < count:
             return []
@@ -226,7 +228,7 @@ class _Search:
         return [short_name(placed.name) for index, placed in enumerate(self.devices) if f"{index}" not in used]
 
     def _baselines(self) -> dict[str, Assignment]:
-        """What a plan is compared with, by name: made without regard to rules or memory."""
+        """What a plan is compared with, by name: made without regard to constraints or memory."""
         count = len(self.devices)
         found = {
             f"single-device {short_name(self.devices[d].name)}": baselines.single_device(self.coarsening, d)
@@ -237,14 +239,14 @@ class _Search:
             found["greedy-by-bytes"] = baselines.greedy_by_bytes(self.costed, self.coarsening, count)
         return found
 
-    def _compared(self) -> dict[str, Judged]:
+    def _compared(self) -> dict[str, Evaluation]:
         """Baselines as they would run; replicas are not compared with what one of them might do otherwise."""
         if self.ways.are_replicated:
             return {}
-        return {name: self.judge(assignment) for name, assignment in self._baselines().items()}
+        return {name: self.evaluator(assignment) for name, assignment in self._baselines().items()}
 
     def _distinct_devices(self) -> list[int]:
-        """One device of each kind: identical ones give identical baselines, unless rules tell them apart."""
+        """One device of each kind: identical ones give identical baselines, unless constraints tell them apart."""
         kinds: dict[object, int] = {}
         for index, placed in enumerate(self.devices):
             barred = frozenset(item for item, places in enumerate(self.coarsening.allowed) if index not in places)
@@ -252,7 +254,7 @@ class _Search:
         return list(kinds.values())
 
     def _starts(self) -> list[Assignment]:
-        """Placements that keep to the rules, from which the solver and the polishing set out."""
+        """Placements that keep to the constraints, from which the solver and the polishing set out."""
         consecutive = [
             baselines.balanced_compute(self.costed, self.coarsening, count) for count in range(2, len(self.devices) + 1)
         ]
@@ -272,14 +274,14 @@ class _Search:
         }[self.strategy]
         return allowed and all(map(contains, self.coarsening.allowed, assignment))
 
-    def _plain(self) -> list[Judged]:
+    def _unpipelined(self) -> list[Evaluation]:
         """Placements known so far that may run as one graph, if they fit."""
-        if not self.ways.allows_plain:
+        if not self.ways.allows_unpipelined:
             return []
-        return [judged for judged in self.judge.known.values() if self._is_allowed(judged.assignment)]
+        return [evaluation for evaluation in self.evaluator.known.values() if self._is_allowed(evaluation.assignment)]
 
-    def _eligible(self) -> list[Judged]:
-        return [judged for judged in self._plain() if judged.fits]
+    def _eligible(self) -> list[Evaluation]:
+        return [evaluation for evaluation in self._unpipelined() if evaluation.fits]
 
     def _is_settled(self) -> bool:
         """Whether a simple placement is already known to be best, so that nothing else need be looked at."""
@@ -290,76 +292,78 @@ class _Search:
     def _is_proved(self) -> bool:
         return self.objective is not Objective.MEMORY and self.ways.are_proved(self._eligible())
 
-    def _worth(self, judged: Judged) -> tuple[float, ...]:
+    def _objective_key(self, evaluation: Evaluation) -> tuple[float, ...]:
         if self.objective is Objective.MEMORY:
-            return (judged.over_bytes, judged.largest_peak_bytes, judged.step_seconds)
-        return (judged.over_bytes, judged.step_seconds, judged.largest_peak_bytes)
+            return (evaluation.over_bytes, evaluation.largest_peak_bytes, evaluation.step_seconds)
+        return (evaluation.over_bytes, evaluation.step_seconds, evaluation.largest_peak_bytes)
 
-    def _choose(self, compared: Sequence[Judged]) -> Judged:
+    def _choose(self, compared: Sequence[Evaluation]) -> Evaluation:
         """The best; of those about as fast, and no slower than anything it is compared with, the simplest."""
         eligible = self._eligible()
         if self.objective is Objective.MEMORY:
-            return min(eligible, key=self._worth)
-        limit = min(judged.step_seconds for judged in eligible) * (1 + _BALANCE_PERMILLE / 1000)
-        limit = min([limit, *(judged.step_seconds for judged in compared if judged in eligible)])
-        as_fast = [judged for judged in eligible if judged.step_seconds <= limit]
-        room_bytes = min(judged.largest_peak_bytes for judged in as_fast) * _PEAK_ROOM
+            return min(eligible, key=self._objective_key)
+        limit = min(evaluation.step_seconds for evaluation in eligible) * (1 + _BALANCE_PERMILLE / 1000)
+        limit = min([limit, *(evaluation.step_seconds for evaluation in compared if evaluation in eligible)])
+        as_fast = [evaluation for evaluation in eligible if evaluation.step_seconds <= limit]
+        room_bytes = min(evaluation.largest_peak_bytes for evaluation in as_fast) * _PEAK_ROOM
 
-        def sent(judged: Judged) -> tuple[float, ...]:
-            if not (judged.fits and judged.step_seconds <= limit and judged.largest_peak_bytes <= room_bytes):
+        def sent(evaluation: Evaluation) -> tuple[float, ...]:
+            if not (
+                evaluation.fits and evaluation.step_seconds <= limit and evaluation.largest_peak_bytes <= room_bytes
+            ):
                 return (float("inf"),)
-            return (judged.sent_bytes, judged.largest_peak_bytes, judged.step_seconds)
+            return (evaluation.sent_bytes, evaluation.largest_peak_bytes, evaluation.step_seconds)
 
-        return self.judge(self._climb(min(as_fast, key=sent).assignment, sent, share=0.5))
+        return self.evaluator(self._local_search(min(as_fast, key=sent).assignment, sent, share=0.5))
 
-    def _in_order(self, judged: Judged) -> Judged:
+    def _in_order(self, evaluation: Evaluation) -> Evaluation:
         """The same with devices named in the order the layers reach them, where that changes nothing."""
         item_of = self.coarsening.item_of
         forward = [op for op in self.costed.graph.ops if op.phase is Phase.FORWARD and op.layer]
-        layers = [judged.assignment[item_of[op.name]] for op in forward]
-        reached = dict.fromkeys([*layers, *judged.assignment, *range(len(self.devices))])
+        layers = [evaluation.assignment[item_of[op.name]] for op in forward]
+        reached = dict.fromkeys([*layers, *evaluation.assignment, *range(len(self.devices))])
         name = {device: index for index, device in enumerate(reached)}
-        renamed = self.judge([name[device] for device in judged.assignment])
-        same = self._is_allowed(renamed.assignment) and self._worth(renamed) == self._worth(judged)
-        return renamed if same else judged
+        renamed = self.evaluator([name[device] for device in evaluation.assignment])
+        same = self._is_allowed(renamed.assignment) and self._objective_key(renamed) == self._objective_key(evaluation)
+        return renamed if same else evaluation
 
-    def _polish(self, starts: Sequence[Assignment]) -> None:
+    def _improve_unpipelined(self, starts: Sequence[Assignment]) -> None:
         """Climb from every start, the best first, each with an equal share of the allowance.
 
         With no time left, starts are simulated until one fits.
         """
         allowed = []
         for start in filter(self._is_allowed, dict.fromkeys(starts)):
-            if not self.plain_deadline.is_over or not self._eligible():
-                allowed.append(self.judge(start))
-        for judged in sorted(allowed, key=self._worth):
-            self._climb(judged.assignment, self._worth, share=1 / len(allowed))
+            if not self.unpipelined_deadline.is_over or not self._eligible():
+                allowed.append(self.evaluator(start))
+        for evaluation in sorted(allowed, key=self._objective_key):
+            self._local_search(evaluation.assignment, self._objective_key, share=1 / len(allowed))
 
     def _make_fit(self, start: Assignment) -> None:
         """Climb from a placement until something fits, if nothing does yet."""
 
-        def over(judged: Judged) -> tuple[float, ...] | None:
-            return None if self._eligible() else (judged.over_bytes, judged.largest_peak_bytes)
+        def over(evaluation: Evaluation) -> tuple[float, ...] | None:
+            return None if self._eligible() else (evaluation.over_bytes, evaluation.largest_peak_bytes)
 
-        self._climb(start, over, share=1 / (1 + _MEMORY_ROUNDS))
+        self._local_search(start, over, share=1 / (1 + _MEMORY_ROUNDS))
 
-    def _climb(
-        self, start: Assignment, worth: Callable[[Judged], tuple[float, ...] | None], *, share: float
+    def _local_search(
+        self, start: Assignment, objective_key: Callable[[Evaluation], tuple[float, ...] | None], *, share: float
     ) -> Assignment:
-        """Improve a placement while this share of the allowance lasts; the judge remembers what was seen."""
+        """Improve a placement while this share of the allowance lasts; the evaluator remembers what was seen."""
         num_ops = min(_MAX_POLISHED_OPS, int(_POLISHED_OPS_PER_SECOND * self.time_limit_seconds)) * share
-        known = self.judge.known
+        known = self.evaluator.known
         most = len(known) + max(1, int(num_ops / len(self.costed.graph.ops)))
 
-        def worth_of(assignment: Assignment) -> tuple[float, ...] | None:
+        def key_of(assignment: Assignment) -> tuple[float, ...] | None:
             if not self._is_allowed(assignment):
                 return (float("inf"),)
-            if assignment not in known and (len(known) >= most or self.plain_deadline.is_over):
+            if assignment not in known and (len(known) >= most or self.unpipelined_deadline.is_over):
                 return None
-            return worth(self.judge(assignment))
+            return objective_key(self.evaluator(assignment))
 
         adjacent = adjacent_items(self.costed, self.coarsening)
-        return polish(start, adjacent=adjacent, num_devices=len(self.devices), worth=worth_of)
+        return local_search(start, adjacent=adjacent, num_devices=len(self.devices), objective_key=key_of)
 
     def _answers(self, hints: Sequence[Assignment]) -> Iterator[SolveResult]:
         """What the solver finds; as long as that is simulated to pass a limit, again with that much less room.
@@ -377,16 +381,16 @@ class _Search:
             time_limit_seconds=self.time_limit_seconds,
             seed=self.seed,
         )
-        seconds_left = min(self.time_limit_seconds * _FIRST_SHARE, self.plain_deadline.seconds_left)
+        seconds_left = min(self.time_limit_seconds * _FIRST_SHARE, self.unpipelined_deadline.seconds_left)
         spent, other = 0.0, problem
-        for _ in range(0 if self.plain_deadline.is_over else 1 + _MEMORY_ROUNDS):
+        for _ in range(0 if self.unpipelined_deadline.is_over else 1 + _MEMORY_ROUNDS):
             problem = replace(other, time_limit_seconds=max(seconds_left, _LEAST_SECONDS))
             result = solve(problem)
             yield result
             spent += result.solution.seconds
             again = problem if result.solution.status == "time-limit" else None
             other = self._relaxed(problem, result) or self._tighter(problem, result) or again
-            seconds_left = min(self.time_limit_seconds - spent, self.plain_deadline.seconds_left)
+            seconds_left = min(self.time_limit_seconds - spent, self.unpipelined_deadline.seconds_left)
             if other is None or seconds_left <= 0:
                 return
 
@@ -401,9 +405,9 @@ class _Search:
     def _tighter(self, problem: PlacementProblem, result: SolveResult) -> PlacementProblem | None:
         """The problem with less room where the simulated peak passed the limit; None when everything fits."""
         assignment = result.solution.assignment
-        if assignment is None or self.judge(assignment).fits:
+        if assignment is None or self.evaluator(assignment).fits:
             return None
-        over = self.judge.over_bytes(self.judge.schedule(assignment))
+        over = self.evaluator.over_bytes(self.evaluator.schedule(assignment))
         used = [0] * len(self.devices)
         for item, device in zip(problem.items, assignment, strict=True):
             used[device] += item.memory_bytes
@@ -434,21 +438,23 @@ class _Search:
         if not self.advises:
             return OutOfMemoryError("no placement fits")
         for assignment in self._baselines().values():  # of replicas, none is known yet
-            self.judge(assignment)
-        allowed = [judged for judged in self.judge.known.values() if self._is_allowed(judged.assignment)]
-        closest = sorted(allowed, key=lambda judged: judged.over_bytes)[:4]
-        need = Need(
+            self.evaluator(assignment)
+        allowed = [
+            evaluation for evaluation in self.evaluator.known.values() if self._is_allowed(evaluation.assignment)
+        ]
+        closest = sorted(allowed, key=lambda evaluation: evaluation.over_bytes)[:4]
+        need = MemoryShortfall(
             costed=self.costed,
             coarsening=self.coarsening,
-            attempts=[self.judge.placement(judged.assignment) for judged in closest],
+            attempts=[self.evaluator.placement(evaluation.assignment) for evaluation in closest],
         )
         found = [way_out() for way_out in ways_out]
-        if self.strategy is not Strategy.AUTO and any(judged.fits for judged in self.judge.known.values()):
+        if self.strategy is not Strategy.AUTO and any(evaluation.fits for evaluation in self.evaluator.known.values()):
             found.append("--strategy auto")
         return need.error(alternative=", or ".join(filter(None, found)))
 
 
-def _in_stages(way: Way) -> dict[str, Any]:
+def _in_stages(way: PipelineCandidate) -> dict[str, Any]:
     return {
         "placement": way.placement,
         "schedule": way.staged.schedule,

@@ -18,8 +18,8 @@ from partitioner.planner.layouts.candidates import (
     sharing_candidates,
     unlike,
 )
-from partitioner.planner.layouts.groups import Groups, has_shared, widths
-from partitioner.planner.layouts.layout_planner import Shape, ShapePlanner
+from partitioner.planner.layouts.groups import ReplicaGroups, data_parallel_degrees, has_shared
+from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
 
 _SAME = 1 + 1e-9
 # Replicas that share devices are looked at where these could make a step shorter by so much, sums taken to be free.
@@ -38,7 +38,7 @@ class _Family:
     """The best shape of a strategy; `fits` tells whether there is room for it."""
 
     strategy: Strategy
-    shape: Shape
+    shape: ParallelLayout
     fits: bool
 
     @property
@@ -47,7 +47,9 @@ class _Family:
         return Baseline(name=name, step_seconds=self.shape.step_seconds, fits=self.fits)
 
 
-def best_strategy(plan: ShapePlanner, *, microbatches: int | str, coupling: Sequence[str], is_cuttable: bool) -> Shape:
+def best_strategy(
+    plan: LayoutPlanner, *, microbatches: int | str, coupling: Sequence[str], is_cuttable: bool
+) -> ParallelLayout:
     """Plan every family that may be chosen, and choose.
 
     Args:
@@ -76,25 +78,25 @@ def best_strategy(plan: ShapePlanner, *, microbatches: int | str, coupling: Sequ
     found.append(_best(plan, Strategy.MIXED, mixed, notes))
     if has_others and not coupling:
         known = [family.shape for family in found if family and family.fits]
-        known += [alone] if isinstance(alone, Shape) else []
+        known += [alone] if isinstance(alone, ParallelLayout) else []
         found.append(_best(plan, Strategy.MIXED, _worth_sharing(plan, known, most_replicas), notes))
     families = _best_of_each(found, plan.objective)
     if plan.tells_devices_apart and len(plan.machines.devices) > 1:
         notes.append("requirements name devices, so that no replicas were considered")
 
-    eligible = [alone] if isinstance(alone, Shape) else []
+    eligible = [alone] if isinstance(alone, ParallelLayout) else []
     eligible += [family.shape for family in families if family.fits and not coupling]
     if not eligible:
         assert isinstance(alone, PartitionError)
         raise alone
-    chosen = min(eligible, key=lambda shape: _worth(shape, plan.objective))
+    chosen = min(eligible, key=lambda shape: _objective_key(shape, plan.objective))
     if coupling:
         notes += _left_out(chosen, families, coupling)
-    return _told(plan, chosen, alone if isinstance(alone, Shape) else None, families, eligible, notes)
+    return _told(plan, chosen, alone if isinstance(alone, ParallelLayout) else None, families, eligible, notes)
 
 
-def _even_shapes(plan: ShapePlanner, most_replicas: int, notes: list[str]) -> list[Groups]:
-    """Groups of devices that can do the same; why there are no others is added to `notes`."""
+def _even_shapes(plan: LayoutPlanner, most_replicas: int, notes: list[str]) -> list[ReplicaGroups]:
+    """ReplicaGroups of devices that can do the same; why there are no others is added to `notes`."""
     shapes = list(candidates(plan.machines, most_replicas=most_replicas))
     even = [groups for groups in shapes if not unlike(plan.machines, groups)]
     if len(even) < len(shapes):
@@ -103,8 +105,8 @@ def _even_shapes(plan: ShapePlanner, most_replicas: int, notes: list[str]) -> li
     return even
 
 
-def _worth_sharing(plan: ShapePlanner, known: Iterable[Shape], most_replicas: int) -> list[Groups]:
-    """Groups that share devices, and could be much faster than what is known if sums were free."""
+def _worth_sharing(plan: LayoutPlanner, known: Iterable[ParallelLayout], most_replicas: int) -> list[ReplicaGroups]:
+    """ReplicaGroups that share devices, and could be much faster than what is known if sums were free."""
     shapes = sharing_candidates(plan.machines, most_replicas=most_replicas)
     alike = [groups for groups in shapes if not unlike(plan.machines, groups)]
     if plan.objective is Objective.MEMORY:
@@ -118,12 +120,15 @@ def _best_of_each(families: Iterable[_Family | None], objective: Objective) -> l
     best: dict[Strategy, _Family] = {}
     for family in filter(None, families):
         known = best.setdefault(family.strategy, family)
-        if (not family.fits, _worth(family.shape, objective)) < (not known.fits, _worth(known.shape, objective)):
+        if (not family.fits, _objective_key(family.shape, objective)) < (
+            not known.fits,
+            _objective_key(known.shape, objective),
+        ):
             best[family.strategy] = family
     return list(best.values())
 
 
-def _one_replica(plan: ShapePlanner) -> Shape | PartitionError:
+def _one_replica(plan: LayoutPlanner) -> ParallelLayout | PartitionError:
     """One device or a split, of the first of many devices that are alike; of more where these have no room."""
     topology = plan.machines
     count = size = len(topology.devices)
@@ -143,13 +148,13 @@ def _one_replica(plan: ShapePlanner) -> Shape | PartitionError:
             size = min(2 * size, count)
 
 
-def _best(plan: ShapePlanner, strategy: Strategy, shapes: Sequence[Groups], notes: list[str]) -> _Family | None:
+def _best(plan: LayoutPlanner, strategy: Strategy, shapes: Sequence[ReplicaGroups], notes: list[str]) -> _Family | None:
     """The best shape of a family; where none has room, the first as it would be with room.
 
     What there was no time for is added to `notes`.
     """
-    best: Shape | None = None
-    short: Groups | None = None
+    best: ParallelLayout | None = None
+    short: ReplicaGroups | None = None
     known = [(plan.bound_seconds(groups), groups) for groups in shapes if not plan.deadline.is_over]
     known.sort(key=lambda one: one[0])
     num_late = len(shapes) - len(known)
@@ -170,7 +175,7 @@ def _best(plan: ShapePlanner, strategy: Strategy, shapes: Sequence[Groups], note
         except TimeLimitError:
             num_late += 1
             continue
-        if best is None or _worth(shape, plan.objective) < _worth(best, plan.objective):
+        if best is None or _objective_key(shape, plan.objective) < _objective_key(best, plan.objective):
             best = shape
     if num_late:
         notes.append(
@@ -189,7 +194,7 @@ def _best(plan: ShapePlanner, strategy: Strategy, shapes: Sequence[Groups], note
         return None
 
 
-def _worth(shape: Shape, objective: Objective) -> tuple[float, ...]:
+def _objective_key(shape: ParallelLayout, objective: Objective) -> tuple[float, ...]:
     """What is minimised, then the number of devices."""
     figures = (shape.step_seconds, float(shape.largest_peak_bytes))
     if objective is Objective.MEMORY:
@@ -198,13 +203,13 @@ def _worth(shape: Shape, objective: Objective) -> tuple[float, ...]:
 
 
 def _told(
-    plan: ShapePlanner,
-    chosen: Shape,
-    alone: Shape | None,
+    plan: LayoutPlanner,
+    chosen: ParallelLayout,
+    alone: ParallelLayout | None,
     families: Sequence[_Family],
-    eligible: Sequence[Shape],
+    eligible: Sequence[ParallelLayout],
     notes: Sequence[str],
-) -> Shape:
+) -> ParallelLayout:
     """The chosen shape with the best of every family beside it, what is proved of all, and notes."""
     found = chosen.found
     simple = (alone or chosen).found.baselines
@@ -229,7 +234,7 @@ def _told(
     )
 
 
-def _of_one_replica(alone: Shape, simple: Sequence[Baseline]) -> Iterator[Baseline]:
+def _of_one_replica(alone: ParallelLayout, simple: Sequence[Baseline]) -> Iterator[Baseline]:
     """One device in microbatches, where it has no room for the batch in one piece; the best split."""
     fitting = [way for way in alone.found.considered if way.fits]
     one = [way for way in fitting if way.num_stages == 1]
@@ -248,10 +253,10 @@ def _is_single(baseline: Baseline) -> bool:
     return baseline.name.startswith("single")
 
 
-def _title(shape: Shape) -> str:
+def _title(shape: ParallelLayout) -> str:
     count, size = len(shape.groups), len(shape.groups[0])
     if has_shared(shape.groups):
-        return f"mixed {','.join(map(str, widths(shape.groups)))}"
+        return f"mixed {','.join(map(str, data_parallel_degrees(shape.groups)))}"
     return f"mirrored on {count} devices" if size == 1 else f"mixed {count} x {size}"
 
 
@@ -259,7 +264,7 @@ def _passing(num_microbatches: int) -> str:
     return f" in {num_microbatches} microbatches" if num_microbatches > 1 else ""
 
 
-def _efficiency(shape: Shape, baselines: Sequence[Baseline]) -> str:
+def _efficiency(shape: ParallelLayout, baselines: Sequence[Baseline]) -> str:
     single = [baseline for baseline in baselines if _is_single(baseline)]
     if not single or not shape.step_seconds:
         return ""
@@ -280,7 +285,7 @@ def _efficiency(shape: Shape, baselines: Sequence[Baseline]) -> str:
     )
 
 
-def _left_out(chosen: Shape, families: Sequence[_Family], coupling: Sequence[str]) -> Iterator[str]:
+def _left_out(chosen: ParallelLayout, families: Sequence[_Family], coupling: Sequence[str]) -> Iterator[str]:
     """What replicas would have gained, had they not changed the numbers."""
     for family in families:
         ratio = chosen.step_seconds / family.shape.step_seconds

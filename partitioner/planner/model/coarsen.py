@@ -17,7 +17,7 @@ from networkx.utils import UnionFind
 from partitioner.constraints.conflicts import allowed_devices, refuse_contradictions
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import VariableKind
-from partitioner.ir.requirements import Rule
+from partitioner.ir.requirements import ResolvedConstraint
 
 DEFAULT_MAX_ITEMS = 64
 # A leaf layer with more parameters than this (LSTM has 3, batch normalization 2) is a model in disguise, and
@@ -44,19 +44,21 @@ class Coarsening:
     allowed: tuple[frozenset[int], ...]
 
 
-def coarsen(costed: CostedGraph, max_items: int = DEFAULT_MAX_ITEMS, rules: Sequence[Rule] = ()) -> Coarsening:
+def coarsen(
+    costed: CostedGraph, max_items: int = DEFAULT_MAX_ITEMS, constraints: Sequence[ResolvedConstraint] = ()
+) -> Coarsening:
     """Group ops into items.
 
     Args:
         costed: The graph with its costs.
         max_items: Merge on, lightest first, while there are more.
-        rules: What ops may be on and with; nothing merges for size with what may be elsewhere.
+        constraints: What ops may be on and with; nothing merges for size with what may be elsewhere.
 
     Raises:
         InfeasibleError: Rules contradict each other.
     """
     graph = costed.graph
-    sets = _Sets(costed, rules)
+    sets = _Sets(costed, constraints)
     _join_free_ops(costed, sets)
     is_lossless = _join_lightest(costed, sets, max_items)
     members: dict[str, list[str]] = {}
@@ -75,7 +77,7 @@ def coarsen(costed: CostedGraph, max_items: int = DEFAULT_MAX_ITEMS, rules: Sequ
 class _Sets:
     """Sets of ops that share a device, and the devices that each may take."""
 
-    def __init__(self, costed: CostedGraph, rules: Sequence[Rule]) -> None:
+    def __init__(self, costed: CostedGraph, constraints: Sequence[ResolvedConstraint]) -> None:
         graph, devices = costed.graph, [placed.name for placed in costed.topology.devices]
         self._sets: UnionFind = UnionFind(op.name for op in graph.ops)
         for op in graph.ops:
@@ -83,11 +85,11 @@ class _Sets:
                 self._sets.union(op.colocation_group, op.name)
         _join_leaf_layers(costed, self._sets)
         set_of = {op.name: self._sets[op.name] for op in graph.ops}
-        refuse_contradictions(set_of, rules, devices, title=lambda name: graph.op[name].title)
-        for rule in rules:
-            if rule.together:
-                self._sets.union(*dict.fromkeys(rule.ops))
-        _, left = allowed_devices(set_of, rules, len(devices))
+        refuse_contradictions(set_of, constraints, devices, title=lambda name: graph.op[name].title)
+        for constraint in constraints:
+            if constraint.together:
+                self._sets.union(*dict.fromkeys(constraint.ops))
+        _, left = allowed_devices(set_of, constraints, len(devices))
         self._everywhere = frozenset(range(len(devices)))
         self._allowed = {self._sets[root]: places for root, places in left.items()}
 

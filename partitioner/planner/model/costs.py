@@ -14,7 +14,7 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import OpGraph
 
 
-def cost_graph(
+def cost_ops(
     graph: OpGraph,
     topology: Topology,
     measured: Mapping[int, MeasuredDevice] | None = None,

@@ -1,4 +1,4 @@
-"""Judge placements of items run in stages: cut, cost and simulate each way to pass the batch once."""
+"""PlacementEvaluator placements of items run in stages: cut, cost and simulate each way to pass the batch once."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from partitioner.planner.model.assignment import Assignment, adjacent_items
 from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.model.op_devices import op_devices
 from partitioner.planner.pipeline.item_order import OrderedItems, forward_order, ordered_items
-from partitioner.planner.pipeline.search_space import Microbatching, Way
-from partitioner.planner.simulate.dataflow import StageWiring
+from partitioner.planner.pipeline.search_space import PipelineCandidate, PipelineSearchSpace
+from partitioner.planner.simulate.dataflow import Dataflow
 from partitioner.planner.simulate.pipelined import simulate_stages
 from partitioner.planner.simulate.program_costs import StageCosts
 from partitioner.stages.schedules import ScheduleKind
@@ -34,7 +34,7 @@ class Least:
     path_seconds: float
 
 
-class StageJudge:
+class PipelineEvaluator:
     """Simulates ways to pass the batch, and remembers them.
 
     Args:
@@ -43,24 +43,24 @@ class StageJudge:
         microbatching: How to ask for costs and programs.
     """
 
-    def __init__(self, costed: CostedGraph, coarsening: Coarsening, microbatching: Microbatching) -> None:
+    def __init__(self, costed: CostedGraph, coarsening: Coarsening, microbatching: PipelineSearchSpace) -> None:
         self.costed, self.coarsening, self.microbatching = costed, coarsening, microbatching
         self.names = [placed.name for placed in costed.topology.devices]
         self.order = forward_order(costed, coarsening)
         self.adjacent = adjacent_items(costed, coarsening)
-        self.known: dict[tuple[object, ...], Way | None] = {}
+        self.known: dict[tuple[object, ...], PipelineCandidate | None] = {}
         self.refusal: UsageError | None = None
         self.num_cut_ops = 0
         self._share_memory = len(self.names) > 1 and share_memory(self.names)
         self._costs: dict[tuple[int, bool], StageCosts] = {}
         self._items: dict[int, OrderedItems] = {}
         self._programs: dict[tuple[Assignment, frozenset[int]], StagePrograms | None] = {}
-        self._wiring: dict[tuple[Assignment, frozenset[int], int], StageWiring] = {}
+        self._wiring: dict[tuple[Assignment, frozenset[int], int], Dataflow] = {}
         self._least: dict[int, Least] = {}
 
-    def choosing(self, microbatching: Microbatching) -> StageJudge:
+    def choosing(self, microbatching: PipelineSearchSpace) -> PipelineEvaluator:
         """One for other choices, that knows the costs and programs of this one."""
-        other = StageJudge(self.costed, self.coarsening, microbatching)
+        other = PipelineEvaluator(self.costed, self.coarsening, microbatching)
         other._costs, other._items, other._programs = self._costs, self._items, self._programs
         other._wiring = self._wiring
         return other
@@ -75,7 +75,7 @@ class StageJudge:
         if key not in self._costs:
             rows, are_crowded = key
             costed = self._costed_for(rows)
-            self._costs[key] = StageCosts(costed.when_busy if are_crowded else costed)
+            self._costs[key] = StageCosts(costed.contended if are_crowded else costed)
         return self._costs[key]
 
     def _costed_for(self, rows: int) -> CostedGraph:
@@ -113,7 +113,7 @@ class StageJudge:
         num_microbatches: int,
         schedule: ScheduleKind,
         recompute: Iterable[int] = (),
-    ) -> Way | None:
+    ) -> PipelineCandidate | None:
         """The way to pass the batch, simulated; None where it cannot be passed so.
 
         An item on a device that gets no stage (there are only constants in it) goes to the last stage's.
@@ -124,13 +124,13 @@ class StageJudge:
             self.known[key] = self._simulated(tuple(assignment), num_microbatches, schedule, recomputed)
         return self.known[key]
 
-    def ways(self) -> list[Way]:
+    def ways(self) -> list[PipelineCandidate]:
         """All that were simulated."""
         return [way for way in self.known.values() if way is not None]
 
     def _simulated(
         self, assignment: Assignment, num_microbatches: int, schedule: ScheduleKind, recompute: frozenset[int]
-    ) -> Way | None:
+    ) -> PipelineCandidate | None:
         programs = self.programs(assignment, recompute)
         if programs is None:
             return None
@@ -142,7 +142,7 @@ class StageJudge:
         costs = self.costs(num_microbatches, alone=len(holding) == 1)
         wiring_key = (assignment, recompute, self.rows(num_microbatches))
         if wiring_key not in self._wiring:
-            self._wiring[wiring_key] = StageWiring(programs, costs)
+            self._wiring[wiring_key] = Dataflow(programs, costs)
         try:
             staged = simulate_stages(
                 programs,
@@ -155,7 +155,7 @@ class StageJudge:
             return None
         relocated = {name: self.names.index(device) for name, device in programs.relocated.items()}
         devices = self.costed.topology.devices
-        return Way(
+        return PipelineCandidate(
             assignment=assignment,
             placement=self._placement(assignment) | relocated,
             num_microbatches=num_microbatches,

@@ -15,8 +15,8 @@ from operator import contains
 from partitioner.deadline import Deadline
 from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.model.assignment import Assignment
-from partitioner.planner.pipeline.evaluator import StageJudge
-from partitioner.planner.pipeline.search_space import AS_FAST, PREFERENCE, Way
+from partitioner.planner.pipeline.evaluator import PipelineEvaluator
+from partitioner.planner.pipeline.search_space import AS_FAST, PREFERENCE, PipelineCandidate
 from partitioner.planner.pipeline.split import StageSplit
 from partitioner.stages.schedules import ScheduleKind, device_orders, max_live
 
@@ -28,22 +28,22 @@ _IMPROVED_OPS = 200_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageSearch:
+class PipelineSearch:
     """What to search.
 
     Attributes:
-        judge: Simulates, and remembers.
+        evaluator: Simulates, and remembers.
         strategy: `single`, `layer-split` (every device gets a stage) or `auto`.
         objective: What is minimised.
-        plain_seconds: Step of the best that may run as one graph and fits; infinite if there is none.
+        unpipelined_seconds: Step of the best that may run as one graph and fits; infinite if there is none.
         one_device: Whether microbatches on one device alone are worth a look.
         deadline: When to end with what was simulated.
     """
 
-    judge: StageJudge
+    evaluator: PipelineEvaluator
     strategy: Strategy
     objective: Objective
-    plain_seconds: float
+    unpipelined_seconds: float
     one_device: bool
     deadline: Deadline
 
@@ -58,29 +58,29 @@ class StageSearch:
         for assignment in [one for one in given if len(set(one)) > 1 and self.is_allowed(one)][:_MAX_GIVEN]:
             if self.deadline.is_over:
                 break
-            programs = self.judge.programs(assignment)
+            programs = self.evaluator.programs(assignment)
             if programs is not None and len(programs.stages) <= 2 * len(set(assignment)):
                 for count in self.counts():
                     for schedule in self._schedules(sorted(set(assignment)), count):
                         if not self._is_hopeless(len(set(assignment)), count, schedule):
                             self._try(assignment, count, schedule)
-        if self.judge.microbatching.recompute == "auto":
+        if self.evaluator.microbatching.recompute == "auto":
             self._recompute_where_needed()
         if thorough:
             self._improve()
 
-    def eligible(self) -> list[Way]:
-        """Ways that fit and keep to rules and strategy."""
-        return [way for way in self.judge.ways() if way.fits and self.is_allowed(way.assignment)]
+    def eligible(self) -> list[PipelineCandidate]:
+        """Candidates that fit and keep to constraints and strategy."""
+        return [way for way in self.evaluator.ways() if way.fits and self.is_allowed(way.assignment)]
 
     def counts(self) -> list[int]:
         """Numbers of microbatches; one microbatch in stages only where it cannot be had as one graph."""
-        microbatching = self.judge.microbatching
-        is_plain = microbatching.allows_plain and self.plain_seconds < float("inf")
-        most = self.judge.costed.graph.batch_size
-        return sorted({count for count in microbatching.counts if (2 if is_plain else 1) <= count <= most})
+        microbatching = self.evaluator.microbatching
+        is_unpipelined = microbatching.allows_unpipelined and self.unpipelined_seconds < float("inf")
+        most = self.evaluator.costed.graph.batch_size
+        return sorted({count for count in microbatching.counts if (2 if is_unpipelined else 1) <= count <= most})
 
-    def worth(self, way: Way) -> tuple[float, ...]:
+    def objective_key(self, way: PipelineCandidate) -> tuple[float, ...]:
         """What is minimised: bytes over the limits, then the objective."""
         over = float(sum(way.over_bytes))
         figures = (way.staged.step_seconds, float(way.staged.largest_peak_bytes))
@@ -101,7 +101,7 @@ class StageSearch:
 
     def _work_seconds(self, device: int) -> tuple[float, float]:
         """What all ops take on a device: for each microbatch (to be started), and for the whole batch besides."""
-        costed = self.judge.costed
+        costed = self.evaluator.costed
         seconds = [row[device] for row in costed.seconds if row[device]]
         launch = costed.topology.devices[device].device.launch_overhead_seconds
         started = min(sum(seconds), launch * len(seconds))
@@ -109,7 +109,7 @@ class StageSearch:
 
     def _has_nothing(self) -> bool:
         """Whether no way at all is known yet: one is simulated even when time is over, rather than none be told."""
-        return self.plain_seconds == float("inf") and not self.judge.ways()
+        return self.unpipelined_seconds == float("inf") and not self.evaluator.ways()
 
     def _is_hopeless(self, num_devices: int, count: int, schedule: ScheduleKind) -> bool:
         """Whether there is no time, or so many devices take longer for their work than something that fits.
@@ -122,21 +122,21 @@ class StageSearch:
         if self.objective is Objective.MEMORY:
             return False
         eligible = self.eligible()
-        is_replica_of_one = self.judge.microbatching.is_of_replica and num_devices == 1
+        is_replica_of_one = self.evaluator.microbatching.is_of_replica and num_devices == 1
         if is_replica_of_one and any(way.num_microbatches < count for way in eligible):
             return True
-        fastest = min([self.plain_seconds, *(way.staged.step_seconds for way in eligible)])
-        others = len(self.judge.microbatching.schedules) > 1
+        fastest = min([self.unpipelined_seconds, *(way.staged.step_seconds for way in eligible)])
+        others = len(self.evaluator.microbatching.schedules) > 1
         num_busy = 1 if schedule is ScheduleKind.SEQUENTIAL and count > 1 and others else num_devices
-        return self.judge.least(count).work_seconds / num_busy > fastest * AS_FAST
+        return self.evaluator.least(count).work_seconds / num_busy > fastest * AS_FAST
 
     def _schedules(self, devices: Sequence[int], count: int) -> list[ScheduleKind]:
         """Schedules that differ: on one device, or with one microbatch, there is one order but for gpipe's.
 
         Inference always runs all forwards as they come, which is what gpipe and 1f1b are without backwards.
         """
-        allowed = [kind for kind in PREFERENCE if kind in self.judge.microbatching.schedules]
-        if not self.judge.costed.graph.training:
+        allowed = [kind for kind in PREFERENCE if kind in self.evaluator.microbatching.schedules]
+        if not self.evaluator.costed.graph.training:
             alike = [kind for kind in (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B) if kind in allowed]
             return alike[:1] or allowed[:1]
         if len(devices) == 1 or count == 1:
@@ -144,12 +144,12 @@ class StageSearch:
         return [kind for kind in allowed if kind is not ScheduleKind.INTERLEAVED or count % len(devices) == 0]
 
     def _device_sequences(self) -> list[tuple[int, ...]]:
-        """Devices in the order of stages: as given, the fastest first, the largest first, as rules have them."""
-        placed = self.judge.costed.topology.devices
+        """Devices in the order of stages: as given, the fastest first, the largest first, as constraints have them."""
+        placed = self.evaluator.costed.topology.devices
         everything = range(len(placed))
-        seconds = [sum(row[device] for row in self.judge.costed.seconds) for device in everything]
-        allowed = self.judge.coarsening.allowed
-        asked = dict.fromkeys(min(allowed[item]) for item in self.judge.order if len(allowed[item]) < len(placed))
+        seconds = [sum(row[device] for row in self.evaluator.costed.seconds) for device in everything]
+        allowed = self.evaluator.coarsening.allowed
+        asked = dict.fromkeys(min(allowed[item]) for item in self.evaluator.order if len(allowed[item]) < len(placed))
         orders = [
             list(everything),
             sorted(everything, key=lambda device: seconds[device]),
@@ -167,9 +167,9 @@ class StageSearch:
 
     def _try_split(self, devices: Sequence[int], count: int, schedule: ScheduleKind) -> None:
         rounds = 2 if schedule is ScheduleKind.INTERLEAVED else 1
-        if rounds * len(devices) > len(self.judge.order):
+        if rounds * len(devices) > len(self.evaluator.order):
             return
-        recompute = self.judge.microbatching.recompute == "all"
+        recompute = self.evaluator.microbatching.recompute == "all"
         assignment = self._split([*devices] * rounds, count, schedule, recompute=recompute)
         if assignment is not None:
             self._try(assignment, count, schedule)
@@ -178,8 +178,8 @@ class StageSearch:
         self, devices: Sequence[int], count: int, schedule: ScheduleKind, *, recompute: bool
     ) -> Assignment | None:
         if len(set(devices)) == 1:
-            return (devices[0],) * len(self.judge.coarsening.items)
-        training = self.judge.costed.graph.training
+            return (devices[0],) * len(self.evaluator.coarsening.items)
+        training = self.evaluator.costed.graph.training
         orders = device_orders(schedule, [str(device) for device in devices], count, training=training)
         live = [0] * len(devices)
         if training:
@@ -187,49 +187,49 @@ class StageSearch:
                 for stage, most in max_live(actions).items():
                     live[stage] = most
         return StageSplit(
-            items=self.judge.items(count),
-            costed=self.judge.costs(count).costed,
+            items=self.evaluator.items(count),
+            costed=self.evaluator.costs(count).costed,
             devices=devices,
             num_microbatches=count,
             num_live=live,
-            allowed=self.judge.coarsening.allowed,
+            allowed=self.evaluator.coarsening.allowed,
             recompute=recompute,
         ).best()
 
     def _try(
         self, assignment: Assignment, count: int, schedule: ScheduleKind, recompute: Collection[int] = ()
-    ) -> Way | None:
-        if self.judge.microbatching.recompute == "all":
-            programs = self.judge.programs(assignment)
+    ) -> PipelineCandidate | None:
+        if self.evaluator.microbatching.recompute == "all":
+            programs = self.evaluator.programs(assignment)
             if programs is None:
                 return None
             recompute = range(len(programs.stages))
-        return self.judge(assignment, count, schedule, recompute)
+        return self.evaluator(assignment, count, schedule, recompute)
 
     def is_allowed(self, assignment: Assignment) -> bool:
-        """Whether a placement keeps to the strategy and the rules."""
+        """Whether a placement keeps to the strategy and the constraints."""
         num_used = len(set(assignment))
         if self.strategy is Strategy.SINGLE and num_used > 1:
             return False
-        if self.strategy is Strategy.LAYER_SPLIT and num_used < len(self.judge.names):
+        if self.strategy is Strategy.LAYER_SPLIT and num_used < len(self.evaluator.names):
             return False
-        return all(map(contains, self.judge.coarsening.allowed, assignment))
+        return all(map(contains, self.evaluator.coarsening.allowed, assignment))
 
     # -- recompute -------------------------------------------------------------------------------------------------
 
     def _recompute_where_needed(self) -> None:
         """Give ways that pass a limit and are faster than any that fits to stages that recompute."""
-        if not self.judge.costed.graph.training:
+        if not self.evaluator.costed.graph.training:
             return
-        over = [way for way in self.judge.ways() if not way.fits and self.is_allowed(way.assignment)]
+        over = [way for way in self.evaluator.ways() if not way.fits and self.is_allowed(way.assignment)]
         tried: set[tuple[object, ...]] = set()
         for way in sorted(over, key=lambda way: way.staged.step_seconds):
             if self.deadline.is_over:
                 break
-            best = min([self.plain_seconds, *(other.staged.step_seconds for other in self.eligible())])
+            best = min([self.unpipelined_seconds, *(other.staged.step_seconds for other in self.eligible())])
             if way.staged.step_seconds >= best and self.objective is not Objective.MEMORY:
                 break
-            devices = [self.judge.names.index(name) for name in way.programs.stages]
+            devices = [self.evaluator.names.index(name) for name in way.programs.stages]
             again = self._split(devices, way.num_microbatches, way.schedule, recompute=True)
             for assignment in dict.fromkeys(one for one in (way.assignment, again) if one is not None):
                 key = (assignment, way.num_microbatches, way.schedule)
@@ -239,10 +239,10 @@ class StageSearch:
 
     def _recompute(self, assignment: Assignment, count: int, schedule: ScheduleKind) -> None:
         """Turn recompute on for stages of devices that are over their limit, the earliest first, until all fit."""
-        way = self.judge(assignment, count, schedule)
+        way = self.evaluator(assignment, count, schedule)
         while way is not None and not way.fits and not self.deadline.is_over:
             stages = self._over_limit(way)
-            everything = self.judge(assignment, count, schedule, {*way.recompute, *stages}) if stages else None
+            everything = self.evaluator(assignment, count, schedule, {*way.recompute, *stages}) if stages else None
             if everything is None or sum(everything.over_bytes) >= sum(way.over_bytes):
                 return
             known = way.recompute
@@ -257,48 +257,50 @@ class StageSearch:
         least, most = 0, len(stages)
         while most - least > 1 and not self.deadline.is_over:
             middle = (least + most) // 2
-            way = self.judge(assignment, count, schedule, {*known, *stages[:middle]})
+            way = self.evaluator(assignment, count, schedule, {*known, *stages[:middle]})
             if way is not None and way.fits:
                 most = middle
             else:
                 least = middle
 
-    def _over_limit(self, way: Way) -> list[int]:
-        names = [name for name, over in zip(self.judge.names, way.over_bytes, strict=True) if over]
+    def _over_limit(self, way: PipelineCandidate) -> list[int]:
+        names = [name for name, over in zip(self.evaluator.names, way.over_bytes, strict=True) if over]
         return [stage for stage, name in enumerate(way.programs.stages) if name in names and stage not in way.recompute]
 
     # -- improvement -----------------------------------------------------------------------------------------------
 
     def _improve(self) -> None:
         """Move items at the boundaries of the best ways while that improves them."""
-        starts = sorted(filter(lambda way: self.is_allowed(way.assignment), self.judge.ways()), key=self.worth)
-        most = self.judge.num_cut_ops + _IMPROVED_OPS
+        starts = sorted(
+            filter(lambda way: self.is_allowed(way.assignment), self.evaluator.ways()), key=self.objective_key
+        )
+        most = self.evaluator.num_cut_ops + _IMPROVED_OPS
         seen: set[Assignment] = set()
         for start in starts:
             if start.assignment in seen or len(seen) >= _MAX_IMPROVED:
                 continue
             seen.add(start.assignment)
-            self._climb(start, most)
+            self._local_search(start, most)
 
-    def _climb(self, best: Way, most: int) -> None:
+    def _local_search(self, best: PipelineCandidate, most: int) -> None:
         improved = True
         while improved:
             improved = False
             for assignment in self._neighbours(best.assignment):
-                if self.judge.num_cut_ops >= most or self.deadline.is_over:
+                if self.evaluator.num_cut_ops >= most or self.deadline.is_over:
                     return
                 way = self._try(assignment, best.num_microbatches, best.schedule, best.recompute)
-                if way is not None and self.worth(way) < self.worth(best):
+                if way is not None and self.objective_key(way) < self.objective_key(best):
                     best, improved = way, True
                     break
 
     def _neighbours(self, assignment: Assignment) -> Iterator[Assignment]:
         """One item moved: to the stage before or behind, then to the device of any item it exchanges tensors with."""
         moves: dict[tuple[int, int], None] = {}
-        for before, behind in pairwise(self.judge.order):
+        for before, behind in pairwise(self.evaluator.order):
             moves[behind, assignment[before]] = None
             moves[before, assignment[behind]] = None
-        for item, others in enumerate(self.judge.adjacent):
+        for item, others in enumerate(self.evaluator.adjacent):
             moves |= {(item, assignment[other]): None for other in sorted(others)}
         for item, device in moves:
             candidate = (*assignment[:item], device, *assignment[item + 1 :])

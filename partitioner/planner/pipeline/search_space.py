@@ -10,7 +10,7 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.execution import Execution
 from partitioner.ir.plan import Considered
 from partitioner.ir.stage_programs import StagePrograms
-from partitioner.planner.simulate.pipelined_schedule import StagedSchedule
+from partitioner.planner.simulate.pipelined_schedule import PipelineSchedule
 from partitioner.stages.schedules import ScheduleKind
 
 PREFERENCE = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.GPIPE, ScheduleKind.INTERLEAVED, ScheduleKind.SEQUENTIAL)
@@ -20,7 +20,7 @@ AS_FAST = 1.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class Microbatching:
+class PipelineSearchSpace:
     """What may be chosen, and how to ask about it.
 
     Attributes:
@@ -29,7 +29,7 @@ class Microbatching:
         recompute: `none`; `all` stages; or `auto`, as many as it takes to fit.
         costed_for: The same step for a number of rows, with its costs; asked once per size.
         programs: The stage programs of an execution.
-        plain: Whether the step may run as one graph at all; replicas run in stages.
+        unpipelined: Whether the step may run as one graph at all; replicas run in stages.
     """
 
     counts: tuple[int, ...]
@@ -37,22 +37,22 @@ class Microbatching:
     recompute: Literal["auto", "none", "all"] = "auto"
     costed_for: Callable[[int], CostedGraph]
     programs: Callable[[Execution], StagePrograms]
-    plain: bool = True
+    unpipelined: bool = True
 
     @property
     def is_of_replica(self) -> bool:
         """Whether it is for one replica of several."""
-        return not self.plain
+        return not self.unpipelined
 
     @property
-    def allows_plain(self) -> bool:
+    def allows_unpipelined(self) -> bool:
         """Whether the step may run as one graph, every op as soon as it can."""
-        in_one = 1 in self.counts and ScheduleKind.SEQUENTIAL in self.schedules
-        return self.plain and in_one and self.recompute != "all"
+        unpipelined = 1 in self.counts and ScheduleKind.SEQUENTIAL in self.schedules
+        return self.unpipelined and unpipelined and self.recompute != "all"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class PipelineCandidate:
     """A way to pass the batch: stages on devices, a number of microbatches, a schedule, stages that recompute.
 
     Attributes:
@@ -70,7 +70,7 @@ class Way:
     num_microbatches: int
     schedule: ScheduleKind
     programs: StagePrograms
-    staged: StagedSchedule
+    staged: PipelineSchedule
     over_bytes: tuple[int, ...]
 
     @property

@@ -37,7 +37,7 @@ class StageSplit:
     recompute: bool = False
 
     def best(self) -> tuple[int, ...] | None:
-        """Device by item, or None where rules allow no stages in this order.
+        """Device by item, or None where constraints allow no stages in this order.
 
         Where no stages fit, those that pass the limits by the fewest bytes in all.
         """

@@ -1,4 +1,4 @@
-"""Judge placements of items by simulating them, each once."""
+"""PlacementEvaluator placements of items by simulating them, each once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from partitioner.stages.schedules import ScheduleKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Evaluation:
     """A placement and what it is predicted to do.
 
     `sent_bytes` cross links in a step; `over_bytes` are beyond the limits, all devices together.
@@ -47,20 +47,20 @@ class Judged:
         )
 
 
-class Judge:
+class PlacementEvaluator:
     """Simulates placements of the items of one coarsening, and remembers the outcome."""
 
     def __init__(self, costed: CostedGraph, coarsening: Coarsening) -> None:
         self._costed, self._coarsening, self._buffers = costed, coarsening, Buffers(costed)
-        self.known: dict[Assignment, Judged] = {}
+        self.known: dict[Assignment, Evaluation] = {}
 
-    def __call__(self, assignment: Sequence[int]) -> Judged:
+    def __call__(self, assignment: Sequence[int]) -> Evaluation:
         """What a placement is predicted to do."""
         key = tuple(assignment)
         if key not in self.known:
             schedule = self.schedule(key)
             peaks = [use.total_bytes for use in schedule.peak.values()]
-            self.known[key] = Judged(
+            self.known[key] = Evaluation(
                 assignment=key,
                 step_seconds=schedule.step_seconds,
                 largest_peak_bytes=max(peaks),

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import combinations
 
-Assignment = tuple[int, ...]
+from partitioner.planner.model.assignment import Assignment
 
 
-def polish(
+def local_search(
     start: Assignment,
     *,
     adjacent: Sequence[Collection[int]],
     num_devices: int,
-    worth: Callable[[Assignment], tuple[float, ...] | None],
+    objective_key: Callable[[Assignment], tuple[float, ...] | None],
 ) -> Assignment:
     """The best placement that single improvements lead to.
 
@@ -26,19 +26,19 @@ def polish(
         start: Device index per item.
         adjacent: For each item, the items it exchanges tensors with; moves to their devices are tried first.
         num_devices: Devices to choose from.
-        worth: What a placement is worth (less is better); infinite when it is not allowed, None to stop
+        objective_key: What is minimised of a placement; infinite when it is not allowed, None to stop
             looking.
     """
-    best, best_worth = start, worth(start)
-    improved = best_worth is not None
+    best, best_key = start, objective_key(start)
+    improved = best_key is not None
     while improved:
         improved = False
         for candidate in _neighbours(best, adjacent, num_devices):
-            found = worth(candidate)
+            found = objective_key(candidate)
             if found is None:
                 return best
-            if best_worth is None or found < best_worth:
-                best, best_worth, improved = candidate, found, True
+            if best_key is None or found < best_key:
+                best, best_key, improved = candidate, found, True
                 break
     return best
 

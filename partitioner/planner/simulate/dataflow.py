@@ -46,7 +46,7 @@ class Wires:
     sends: list[tuple[Value, tuple[int, ...], Value | None]] = field(default_factory=list)
 
 
-class StageWiring:
+class Dataflow:
     """Wires of all programs of a step at one batch size."""
 
     def __init__(self, programs: StagePrograms, costs: StageCosts) -> None:
@@ -173,7 +173,7 @@ def _is_repeated(program: StageProgram) -> bool:
     return program.kind in (ProgramKind.FORWARD, ProgramKind.BACKWARD)
 
 
-def arguments(wiring: StageWiring) -> Sequence[tuple[Value, int]]:
+def arguments(wiring: Dataflow) -> Sequence[tuple[Value, int]]:
     """Arguments of the step that programs read, with the devices they are read on."""
     return [
         (value, device)

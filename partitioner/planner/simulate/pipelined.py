@@ -23,10 +23,10 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import PlannedAction
 from partitioner.ir.schedule import HeldTensor, Send
 from partitioner.ir.stage_programs import Gather, ProgramKind, StagePrograms
-from partitioner.planner.simulate.dataflow import StageWiring, Value, Wires, arguments
+from partitioner.planner.simulate.dataflow import Dataflow, Value, Wires, arguments
 from partitioner.planner.simulate.memory_ledger import MemoryLedger, variable_bytes
 from partitioner.planner.simulate.memory_use import largest_tensors, memory_use
-from partitioner.planner.simulate.pipelined_schedule import StagedSchedule
+from partitioner.planner.simulate.pipelined_schedule import PipelineSchedule
 from partitioner.planner.simulate.program_costs import StageCosts
 from partitioner.stages.actions import Action, ActionKind
 from partitioner.stages.schedules import ScheduleKind, device_orders, merged_order
@@ -45,8 +45,8 @@ def simulate_stages(
     *,
     num_microbatches: int,
     schedule: ScheduleKind,
-    wiring: StageWiring | None = None,
-) -> StagedSchedule:
+    wiring: Dataflow | None = None,
+) -> PipelineSchedule:
     """Run one step on paper.
 
     Args:
@@ -54,18 +54,18 @@ def simulate_stages(
         costed: The graph at the size of the (largest) microbatch, with its costs.
         num_microbatches: Parts of the batch.
         schedule: Order of the work.
-        wiring: `StageWiring(programs, StageCosts(costed))`, to save its work when one is simulated several times.
+        wiring: `Dataflow(programs, StageCosts(costed))`, to save its work when one is simulated several times.
 
     Raises:
         UsageError: The schedule does not go with the stages or the number of microbatches.
     """
     orders = device_orders(schedule, programs.stages, num_microbatches, training=bool(programs.backward))
     order = merged_order(orders, len(programs.stages))
-    return _Simulation(wiring or StageWiring(programs, StageCosts(costed)), num_microbatches).run(order)
+    return _Simulation(wiring or Dataflow(programs, StageCosts(costed)), num_microbatches).run(order)
 
 
 class _Simulation:
-    def __init__(self, wiring: StageWiring, num_microbatches: int) -> None:
+    def __init__(self, wiring: Dataflow, num_microbatches: int) -> None:
         self.wiring, self.programs, self.costed = wiring, wiring.programs, wiring.costs.costed
         self.num_microbatches = num_microbatches
         self.names = [placed.name for placed in self.costed.topology.devices]
@@ -87,7 +87,7 @@ class _Simulation:
         self.called: set[int] = set()
         self.gate = 0.0
 
-    def run(self, order: Sequence[Action]) -> StagedSchedule:
+    def run(self, order: Sequence[Action]) -> PipelineSchedule:
         first_forward = len(self.programs.once)
         num_stages = len(self.programs.stages)
         first_update = first_forward + len(self.programs.forward) + len(self.programs.backward)
@@ -312,7 +312,7 @@ class _Simulation:
                 could = spans[before - 1][1] if before else 0.0
                 entry[0] = min(entry[0], max(running, could))
 
-    def _result(self, end: float) -> StagedSchedule:
+    def _result(self, end: float) -> PipelineSchedule:
         self._take_early()
         for tensor in self.costed.graph.outputs:
             self._return(tensor, end)
@@ -329,7 +329,7 @@ class _Simulation:
             peak[name] = memory_use(variables, activation, gradient, seconds=when, largest=largest)
             fixed = sum(variables.values())
             memory[name] = ((0.0, fixed),) if not moments else tuple((s, fixed + a + g) for s, a, g in moments)
-        return StagedSchedule(
+        return PipelineSchedule(
             step_seconds=end,
             busy_seconds=dict(zip(self.names, self.busy, strict=True)),
             stage_seconds=tuple(self.stage_seconds),

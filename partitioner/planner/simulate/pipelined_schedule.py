@@ -9,7 +9,7 @@ from partitioner.ir.schedule import MemoryUse, Schedule, Send
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagedSchedule:
+class PipelineSchedule:
     """A simulated step. Devices are canonical names; every device of the topology has an entry.
 
     Attributes:

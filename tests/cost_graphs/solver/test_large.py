@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from instances import cost_graphs, device_lists, gpu, graph, requirement_lists
 
-from partitioner.cost_graphs.constraints import rules_of_cost_graph
+from partitioner.cost_graphs.constraints import resolve_node_constraints
 from partitioner.cost_graphs.formulate import build_problem
 from partitioner.cost_graphs.graph import CostGraph
 from partitioner.cost_graphs.plan import plan_cost_graph
@@ -27,7 +27,7 @@ def test_pieces_of_a_row_are_allowed(
 ) -> None:
     asked = data.draw(requirement_lists(of, devices))
     try:
-        rules = rules_of_cost_graph(of, asked, [DeviceName.parse(device.name) for device in devices])
+        rules = resolve_node_constraints(of, asked, [DeviceName.parse(device.name) for device in devices])
         problem = build_problem(of, devices, rules=rules, contiguous=contiguous).problem
     except InfeasibleError:
         return

@@ -149,7 +149,9 @@ def test_the_real_solver_may_be_killed_at_any_time() -> None:
 
 def solver_processes() -> set[int]:
     """Those that this process has started."""
-    told = subprocess.run(("ps", "-A", "-ww", "-o", "pid=,ppid=,args="), capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        ("ps", "-A", "-ww", "-o", "pid=,ppid=,args="), capture_output=True, text=True, check=True
+    ).stdout
     processes = (line.split(maxsplit=2) for line in told.splitlines())
     return {
         int(pid)

@@ -25,7 +25,7 @@ from instances import (
 )
 
 from partitioner.constraints.match import requirements_of
-from partitioner.cost_graphs.constraints import rules_of_cost_graph
+from partitioner.cost_graphs.constraints import resolve_node_constraints
 from partitioner.cost_graphs.formulate import build_problem
 from partitioner.cost_graphs.graph import CostGraph
 from partitioner.cost_graphs.solver.bounds import quick_bound
@@ -49,7 +49,7 @@ def test_brute_force_agrees(
 ) -> None:
     asked = data.draw(requirement_lists(of, devices))
     best = best_by_trying(of, devices, contiguous, asked)
-    rules = rules_of_cost_graph(of, asked, [DeviceName.parse(device.name) for device in devices])
+    rules = resolve_node_constraints(of, asked, [DeviceName.parse(device.name) for device in devices])
     try:
         built = build_problem(of, devices, rules=rules, contiguous=contiguous, time_limit_seconds=600)
     except InfeasibleError:  # they contradict each other
@@ -144,7 +144,7 @@ def test_intervals_of_a_row_are_cut_at_best(
     """All ways to cut the row of items into intervals, one per device in any order, tried one by one."""
     asked = data.draw(requirement_lists(of, devices))
     try:
-        rules = rules_of_cost_graph(of, asked, [DeviceName.parse(device.name) for device in devices])
+        rules = resolve_node_constraints(of, asked, [DeviceName.parse(device.name) for device in devices])
         problem = build_problem(of, devices, rules=rules).problem
     except InfeasibleError:
         return
@@ -159,7 +159,7 @@ def test_devices_that_are_all_told_apart_come_as_their_own_items_do(monkeypatch:
     of = graph([1.0] * 8, [(index, index + 1) for index in range(7)], [0.5] * 8)
     devices = tuple(gpu(index) for index in range(4))
     asked = requirements_of({"4": "GPU:0", "7": "GPU:1", "0": "GPU:2", "2": "GPU:3"})
-    rules = rules_of_cost_graph(of, asked, parse_devices("GPU:0-3"))
+    rules = resolve_node_constraints(of, asked, parse_devices("GPU:0-3"))
     built = build_problem(of, devices, rules=rules)
     monkeypatch.setattr(chain, "_MOST_WORK", 0)
     found = cut_order(built.problem, range(8))
@@ -189,7 +189,7 @@ from partitioner.cost_graphs.solver.free.model import FreeModel, in_order
 from partitioner.cost_graphs.solver.loads import loads
 from partitioner.cost_graphs.solver.contiguous.model import StageModel
 from partitioner.cost_graphs.solver.start import first_fit
-from partitioner.cost_graphs.constraints import rules_of_cost_graph
+from partitioner.cost_graphs.constraints import resolve_node_constraints
 from partitioner.constraints.match import requirements_of
 from partitioner.ir.devices import parse_devices
 

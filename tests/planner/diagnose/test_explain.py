@@ -16,13 +16,13 @@ from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.diagnose.explain import explained
 from partitioner.planner.diagnose.shortfall import OutOfMemoryError
 from partitioner.planner.diagnose.what_if import what_if
-from partitioner.planner.layouts.layout_planner import Shape, ShapePlanner
+from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
 from partitioner.stages.schedules import ScheduleKind
 
 MIB = 2**20
 
 
-def planner(made: Builder, machines: Topology, **options: Any) -> ShapePlanner:
+def planner(made: Builder, machines: Topology, **options: Any) -> LayoutPlanner:
     """Plans a graph that runs in one piece."""
     base = made.costed(machines.subset([0]))
     given: dict[str, Any] = {
@@ -38,14 +38,14 @@ def planner(made: Builder, machines: Topology, **options: Any) -> ShapePlanner:
         "time_limit_seconds": 60.0,
         "seed": 0,
     }
-    return ShapePlanner(**given | options)
+    return LayoutPlanner(**given | options)
 
 
-def on_all(plan: ShapePlanner) -> Shape:
+def on_all(plan: LayoutPlanner) -> ParallelLayout:
     return plan(Strategy.AUTO, (tuple(range(len(plan.machines.devices))),))
 
 
-def refused(plan: ShapePlanner) -> InfeasibleError:
+def refused(plan: LayoutPlanner) -> InfeasibleError:
     with pytest.raises(OutOfMemoryError) as raised:
         on_all(plan)
     return explained(raised.value, plan, on_all, (tuple(range(len(plan.machines.devices))),))
@@ -89,7 +89,7 @@ def test_more_devices_are_planned_with_only_where_there_would_be_room(limit: int
     plan = planner(four_layers(), topology(2, memory_bytes=limit * MIB))
     planned: list[int] = []
 
-    def replan(asked: ShapePlanner) -> Shape:
+    def replan(asked: LayoutPlanner) -> ParallelLayout:
         machines = asked.machines.devices
         if len(machines) > 2 and machines[0].memory_bytes == limit * MIB:
             planned.append(len(machines))

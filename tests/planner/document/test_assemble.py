@@ -11,7 +11,7 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import VariableKind
 from partitioner.ir.plan import Considered, DeviceInfo, Objective, Origin, PlannedEdge, SolverInfo, Strategy
 from partitioner.planner.document.assemble import forward_boxes, plan_fields
-from partitioner.planner.layouts.result import Found
+from partitioner.planner.layouts.result import SearchResult
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.model.op_devices import op_devices
 from partitioner.planner.simulate.pipelined import simulate_stages
@@ -22,8 +22,8 @@ GPU0, GPU1 = (f"/job:localhost/replica:0/task:0/device:GPU:{index}" for index in
 CPU0 = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
-def found_at(costed: CostedGraph, placement: dict[str, int]) -> Found:
-    return Found(
+def found_at(costed: CostedGraph, placement: dict[str, int]) -> SearchResult:
+    return SearchResult(
         placement=placement,
         schedule=simulate(costed, placement),
         coarsening=coarsen(costed),
@@ -142,9 +142,9 @@ def staged_fields(num_microbatches: int = 4, recompute: tuple[int, ...] = ()) ->
     programs = cut_up(costed, placement, recompute)
     kind = ScheduleKind.INTERLEAVED
     staged = simulate_stages(programs, costed, num_microbatches=num_microbatches, schedule=kind)
-    plain = found_at(costed, placement)
+    unpipelined = found_at(costed, placement)
     found = replace(
-        plain,
+        unpipelined,
         schedule=staged.schedule,
         num_microbatches=num_microbatches,
         schedule_kind=kind.value,

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from partitioner.errors import InfeasibleError, UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Objective, Strategy
-from partitioner.ir.requirements import Rule
+from partitioner.ir.requirements import ResolvedConstraint
 from partitioner.ir.schedule import Schedule
 from partitioner.planner.bounds.step_time import lower_bound_seconds
-from partitioner.planner.layouts.search import Found, search
+from partitioner.planner.layouts.search import SearchResult, search
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.simulate.unpipelined import simulate
 
@@ -25,7 +25,7 @@ FAST = link(latency_seconds=2.0**-10, bandwidth_bytes_per_second=2.0**40)
 TOLERANCE = 1.01
 
 
-def find(costed: CostedGraph, strategy: Strategy = Strategy.AUTO, **options) -> Found:
+def find(costed: CostedGraph, strategy: Strategy = Strategy.AUTO, **options) -> SearchResult:
     return search(costed, strategy=strategy, time_limit_seconds=5.0, **options)
 
 
@@ -128,36 +128,36 @@ def test_a_note_says_when_parts_were_joined() -> None:
 
 def test_pins_are_kept() -> None:
     costed = two_towers().costed(topology(2, wire=FAST))
-    found = find(costed, rules=pinned(a0=1, b1=1, join=0))
+    found = find(costed, constraints=pinned(a0=1, b1=1, join=0))
     assert [found.placement[name] for name in ("a0", "b1", "join")] == [1, 1, 0]
 
 
 def test_single_with_pins_to_two_devices() -> None:
     with pytest.raises(InfeasibleError) as raised:
-        find(two_towers().costed(), Strategy.SINGLE, rules=pinned(a0=0, b0=1, a1=0))
+        find(two_towers().costed(), Strategy.SINGLE, constraints=pinned(a0=0, b0=1, a1=0))
     single, first, second, _ = raised.value.notes
     assert single.startswith("--strategy single: ")
     assert (first, second) == ("--pin b0=GPU:1: b0 may be on GPU:1 only", "--pin a1=GPU:0: a1 may be on GPU:0 only")
 
 
 def test_single_takes_the_only_device_that_is_left() -> None:
-    rules = [forbidden("a0", 0, 3), forbidden("b1", 1, 3)]
-    found = find(two_towers().costed(topology(3, wire=FAST)), Strategy.SINGLE, rules=rules)
+    constraints = [forbidden("a0", 0, 3), forbidden("b1", 1, 3)]
+    found = find(two_towers().costed(topology(3, wire=FAST)), Strategy.SINGLE, constraints=constraints)
     assert set(found.placement.values()) == {2}
 
 
 def test_a_layer_split_cannot_use_a_device_where_nothing_may_be() -> None:
     costed = two_towers().costed(topology(3, wire=FAST))
-    whole = Rule(text="--forbid .*=GPU:1", ops=tuple(costed.graph.op), devices=frozenset({0, 2}))
+    whole = ResolvedConstraint(text="--forbid .*=GPU:1", ops=tuple(costed.graph.op), devices=frozenset({0, 2}))
     with pytest.raises(InfeasibleError, match="cannot use GPU:1") as raised:
-        find(costed, Strategy.LAYER_SPLIT, rules=[whole])
+        find(costed, Strategy.LAYER_SPLIT, constraints=[whole])
     assert raised.value.notes == ("--forbid .*=GPU:1",)
 
 
-def forbidden(op: str, *devices_of_count: int) -> Rule:
+def forbidden(op: str, *devices_of_count: int) -> ResolvedConstraint:
     """A device, and how many there are: the op may be on any other."""
     device, count = devices_of_count
-    return Rule(text=f"--forbid {op}=GPU:{device}", ops=(op,), devices=frozenset(range(count)) - {device})
+    return ResolvedConstraint(text=f"--forbid {op}=GPU:{device}", ops=(op,), devices=frozenset(range(count)) - {device})
 
 
 def test_a_layer_split_of_too_few_parts() -> None:
@@ -220,22 +220,22 @@ def test_one_seed_gives_one_placement(made: Builder) -> None:
 
 
 @st.composite
-def rules_for(draw: st.DrawFn, ops: Sequence[str], count: int) -> tuple[Rule, ...]:
-    """Up to three rules of any kind over some of the ops."""
+def rules_for(draw: st.DrawFn, ops: Sequence[str], count: int) -> tuple[ResolvedConstraint, ...]:
+    """Up to three constraints of any kind over some of the ops."""
     some = st.lists(st.sampled_from(ops), min_size=1, max_size=3, unique=True).map(tuple)
     devices = st.one_of(st.none(), st.frozensets(st.integers(0, count - 1), min_size=1, max_size=count - 1))
     made = []
     for number in range(draw(st.integers(1, 3))):
         places = draw(devices)
-        made.append(Rule(text=f"{number}", ops=draw(some), devices=places, together=places is None))
+        made.append(ResolvedConstraint(text=f"{number}", ops=draw(some), devices=places, together=places is None))
     return tuple(made)
 
 
-def obeys(placement: Mapping[str, int], rules: Sequence[Rule]) -> bool:
+def obeys(placement: Mapping[str, int], constraints: Sequence[ResolvedConstraint]) -> bool:
     return all(
-        (rule.devices is None or all(placement[op] in rule.devices for op in rule.ops))
-        and not (rule.together and len({placement[op] for op in rule.ops}) > 1)
-        for rule in rules
+        (constraint.devices is None or all(placement[op] in constraint.devices for op in constraint.ops))
+        and not (constraint.together and len({placement[op] for op in constraint.ops}) > 1)
+        for constraint in constraints
     )
 
 
@@ -256,17 +256,17 @@ def every_placement(costed: CostedGraph) -> Iterator[dict[str, int]]:
 @given(st.data(), random_graphs(max_ops=8, free_ops=False), st.sampled_from([2, 3]), st.sampled_from(list(Objective)))
 def test_brute_force_agrees_under_rules_and_limits(data, made: Builder, count: int, objective: Objective) -> None:
     """Of ops that take time: those that take none stay with their neighbours, also where memory would gain."""
-    rules = data.draw(rules_for([op.name for op in made.ops], count))
+    constraints = data.draw(rules_for([op.name for op in made.ops], count))
     limit = data.draw(st.sampled_from([2**40, 2**12, 2**11]))
     costed = made.costed(topology(count, memory_bytes=limit, wire=FAST))
-    allowed = [simulate(costed, one) for one in every_placement(costed) if obeys(one, rules)]
+    allowed = [simulate(costed, one) for one in every_placement(costed) if obeys(one, constraints)]
     fitting = [schedule for schedule in allowed if largest_peak(schedule) <= limit]
     if not fitting:
         with pytest.raises(InfeasibleError):
-            find(costed, objective=objective, rules=rules)
+            find(costed, objective=objective, constraints=constraints)
         return
-    found = find(costed, objective=objective, rules=rules)
-    assert obeys(found.placement, rules)
+    found = find(costed, objective=objective, constraints=constraints)
+    assert obeys(found.placement, constraints)
     assert largest_peak(found.schedule) <= limit
     if objective is Objective.MEMORY:
         assert largest_peak(found.schedule) <= min(map(largest_peak, fitting))

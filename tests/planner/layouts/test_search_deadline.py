@@ -58,10 +58,10 @@ def test_a_search_without_time_knows_that_variables_have_no_room(sizes: list[int
 
 
 def test_a_search_without_time_keeps_to_pins() -> None:
-    """Bug: no placement that keeps to rules was looked at once the time was over, and none was said to fit."""
+    """Bug: no placement that keeps to constraints was looked at once the time was over, and none was said to fit."""
     costed = chain([1.0] * 4, [4] * 4, [MIB] * 4).costed(topology(2))
-    rules = pinned(op0=1, op3=0)
-    found = search(costed, strategy=Strategy.AUTO, rules=rules, deadline=Deadline(time.monotonic()))
+    constraints = pinned(op0=1, op3=0)
+    found = search(costed, strategy=Strategy.AUTO, constraints=constraints, deadline=Deadline(time.monotonic()))
     assert (found.placement["op0"], found.placement["op3"]) == (1, 0)
 
 

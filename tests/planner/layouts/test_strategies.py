@@ -22,8 +22,8 @@ from partitioner.ir.plan import Objective, Strategy
 from partitioner.ir.schedule import MemoryUse
 from partitioner.ir.stage_programs import StagePrograms
 from partitioner.planner.layouts.candidates import candidates, sharing_candidates
-from partitioner.planner.layouts.groups import widths
-from partitioner.planner.layouts.layout_planner import Shape, ShapePlanner
+from partitioner.planner.layouts.groups import data_parallel_degrees
+from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
 from partitioner.planner.layouts.strategies import best_strategy
 from partitioner.planner.pipeline.search_space import PREFERENCE
 from partitioner.planner.simulate.exchange_seconds import sum_times
@@ -36,7 +36,7 @@ DISPATCH = 0.05
 AS_FAST = 1.01
 
 
-def planner(made: Builder, machines: Topology, *counts: int, rows: int = ROWS, **options: Any) -> ShapePlanner:
+def planner(made: Builder, machines: Topology, *counts: int, rows: int = ROWS, **options: Any) -> LayoutPlanner:
     base = made.costed(machines.subset([0]))
     base = replace(base, graph=replace(base.graph, batch_size=rows))
 
@@ -57,19 +57,19 @@ def planner(made: Builder, machines: Topology, *counts: int, rows: int = ROWS, *
         "time_limit_seconds": 2.0,
         "seed": 0,
     }
-    return ShapePlanner(**given | options)
+    return LayoutPlanner(**given | options)
 
 
-def choose(plan: ShapePlanner, **options: Any) -> Shape:
+def choose(plan: LayoutPlanner, **options: Any) -> ParallelLayout:
     return best_strategy(plan, **{"microbatches": "auto", "coupling": (), "is_cuttable": True} | options)
 
 
-def families(shape: Shape) -> dict[str, bool]:
+def families(shape: ParallelLayout) -> dict[str, bool]:
     """Whether each family that is told of fits, by its first word."""
     return {baseline.name.split()[0]: baseline.fits for baseline in shape.found.baselines}
 
 
-def used(shape: Shape) -> int:
+def used(shape: ParallelLayout) -> int:
     return len(set(shape.found.placement.values()))
 
 
@@ -284,7 +284,7 @@ def test_candidates() -> None:
 
 def test_candidates_that_share_devices() -> None:
     def shapes(count: int, rows: int = ROWS) -> list[tuple[int, ...]]:
-        return [widths(groups) for groups in sharing_candidates(topology(count), most_replicas=rows)]
+        return [data_parallel_degrees(groups) for groups in sharing_candidates(topology(count), most_replicas=rows)]
 
     assert shapes(2) == []
     assert shapes(3) == [(2, 1)]

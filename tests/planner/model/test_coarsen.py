@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partitioner.ir.op_graph import VariableKind
-from partitioner.ir.requirements import Rule
+from partitioner.ir.requirements import ResolvedConstraint
 from partitioner.planner.model.coarsen import Coarsening, coarsen
 
 
@@ -79,10 +79,10 @@ def test_a_free_op_joins_nobody_who_may_be_elsewhere() -> None:
     made.add("flatten", 0.0, layer="flatten")
     made.add("dense", 1.0, "flatten", layer="dense")
     assert together(made, "flatten", "dense")
-    assert not together(made, "flatten", "dense", rules=pinned(flatten=0))
-    assert together(made, "flatten", "dense", rules=pinned(dense=0))
-    assert together(made, "flatten", "dense", rules=pinned(flatten=0, dense=0))
-    assert not together(made, "flatten", "dense", rules=pinned(flatten=0, dense=1))
+    assert not together(made, "flatten", "dense", constraints=pinned(flatten=0))
+    assert together(made, "flatten", "dense", constraints=pinned(dense=0))
+    assert together(made, "flatten", "dense", constraints=pinned(flatten=0, dense=0))
+    assert not together(made, "flatten", "dense", constraints=pinned(flatten=0, dense=1))
 
 
 def test_the_lightest_joins_the_neighbour_it_exchanges_most_with() -> None:
@@ -94,14 +94,14 @@ def test_the_lightest_joins_the_neighbour_it_exchanges_most_with() -> None:
 
 def test_items_pinned_to_different_devices_do_not_merge_for_size() -> None:
     costed = chain([1.0, 1.0, 1.0], [400, 8, 8]).costed()
-    found = coarsen(costed, max_items=2, rules=pinned(op0=0, op1=1))
+    found = coarsen(costed, max_items=2, constraints=pinned(op0=0, op1=1))
     assert found.item_of["op0"] != found.item_of["op1"]
     assert len(found.items) == 2
 
 
 def test_what_is_colocated_is_one_item() -> None:
-    whole = Rule(text="--colocate", ops=("op0", "op2"), together=True)
-    found = coarsen(chain([1.0] * 3, [8] * 3).costed(), rules=[whole, *pinned(op2=1)])
+    whole = ResolvedConstraint(text="--colocate", ops=("op0", "op2"), together=True)
+    found = coarsen(chain([1.0] * 3, [8] * 3).costed(), constraints=[whole, *pinned(op2=1)])
     assert found.items == (("op0", "op2"), ("op1",))
     assert found.allowed == ({1}, {0, 1})
 

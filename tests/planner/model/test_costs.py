@@ -8,7 +8,7 @@ from graphs import topology
 
 from cost_models.specs import TensorSpec
 from partitioner.ir.op_graph import Op, OpGraph, Tensor, Variable, VariableKind
-from partitioner.planner.model.costs import cost_graph
+from partitioner.planner.model.costs import cost_ops
 
 MATRIX = TensorSpec(shape=(8, 16), dtype="float32")
 
@@ -34,7 +34,7 @@ def matmul_graph(op_type: str = "MatMul") -> OpGraph:
 
 
 def test_a_matmul_costs_two_flops_per_product() -> None:
-    costed = cost_graph(matmul_graph(), topology(2, speeds=[1.0, 2.0]))
+    costed = cost_ops(matmul_graph(), topology(2, speeds=[1.0, 2.0]))
     assert [cost.flops for cost in costed.costs] == [0, 0, 2 * 8 * 16 * 32]
     assert costed.costs[2].moved_bytes == 4 * (8 * 16 + 16 * 32 + 8 * 32)
     assert costed.seconds == ((0.0, 0.0), (0.0, 0.0), (8192 / 1024, 8192 / 2048))
@@ -48,7 +48,7 @@ def test_the_handle_of_a_variable_comes_first_as_in_tensorflow() -> None:
 
 
 def test_an_unknown_op_is_reported_and_not_free() -> None:
-    costed = cost_graph(matmul_graph("FrobnicateV9"), topology(1))
+    costed = cost_ops(matmul_graph("FrobnicateV9"), topology(1))
     assert costed.uncosted_ops == {"FrobnicateV9": 1}
     assert costed.uncosted_shares == {"FrobnicateV9": 1.0}  # nothing else moves bytes
     assert costed.costs[2].moved_bytes == 4 * (8 * 16 + 16 * 32 + 8 * 32)

@@ -12,7 +12,7 @@ from cost_models.scratch import Kernels
 from cost_models.specs import TensorSpec
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import Op, OpGraph, Phase, Tensor
-from partitioner.planner.model.costs import cost_graph
+from partitioner.planner.model.costs import cost_ops
 from partitioner.planner.model.kernel_memory import scratch_of_ops, sizes_of_tensors
 from partitioner.planner.simulate.unpipelined import simulate
 
@@ -42,7 +42,7 @@ def convolution() -> CostedGraph:
             for name, shape in shapes.items()
         ),
     )
-    return cost_graph(graph, topology(1), kernels=EIGEN)
+    return cost_ops(graph, topology(1), kernels=EIGEN)
 
 
 def test_gradients_that_may_run_at_once_take_their_columns_at_once(convolution: CostedGraph) -> None:
@@ -62,7 +62,7 @@ def test_tensors_have_their_own_size(convolution: CostedGraph) -> None:
 
 
 def test_columns_are_counted_on_the_device_of_their_gradient_in_a_step_in_one_piece(convolution: CostedGraph) -> None:
-    costed = cost_graph(convolution.graph, topology(2, kind="CPU"), kernels=EIGEN)
+    costed = cost_ops(convolution.graph, topology(2, kind="CPU"), kernels=EIGEN)
     first, second = simulate(costed, {op.name: int(op.name == "dw") for op in costed.graph.ops}).peak.values()
     images, filters, outputs = (4 * math.prod(shape) for shape in (IMAGES, FILTERS, OUTPUTS))
     sizes = 64  # four numbers, in an allocator's smallest step

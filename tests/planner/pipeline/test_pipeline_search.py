@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from partitioner.errors import InfeasibleError, UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Objective, Strategy
-from partitioner.planner.layouts.result import Found
+from partitioner.planner.layouts.result import SearchResult
 from partitioner.planner.layouts.search import search
 from partitioner.planner.model.coarsen import coarsen
-from partitioner.planner.pipeline.evaluator import StageJudge
+from partitioner.planner.pipeline.evaluator import PipelineEvaluator
 from partitioner.planner.pipeline.item_order import forward_order, ordered_items
-from partitioner.planner.pipeline.search_space import Microbatching
+from partitioner.planner.pipeline.search_space import PipelineSearchSpace
 from partitioner.planner.pipeline.split import StageSplit
 from partitioner.stages.schedules import ScheduleKind
 
@@ -26,15 +26,15 @@ GPIPE, ONE_F_ONE_B, SEQUENTIAL = (ScheduleKind(name) for name in ("gpipe", "1f1b
 DISPATCH = 0.02
 
 
-def find(costed: CostedGraph, choices: Microbatching | None, strategy: str = "auto", **options) -> Found:
+def find(costed: CostedGraph, choices: PipelineSearchSpace | None, strategy: str = "auto", **options) -> SearchResult:
     return search(costed, strategy=Strategy(strategy), time_limit_seconds=2.0, microbatching=choices, **options)
 
 
-def layer_devices(found: Found, count: int) -> list[int]:
+def layer_devices(found: SearchResult, count: int) -> list[int]:
     return [found.placement[f"f{i}"] for i in range(count)]
 
 
-def largest_peak(found: Found) -> int:
+def largest_peak(found: SearchResult) -> int:
     return max(use.total_bytes for use in found.schedule.peak.values())
 
 
@@ -72,11 +72,14 @@ def test_what_is_as_fast_within_a_percent_takes_fewer_microbatches() -> None:
 
 def test_without_choices_or_with_one_microbatch_the_plan_is_the_same() -> None:
     costed = pipeline(3).costed(topology(2))
-    plain, one = find(costed, None), find(costed, microbatching(costed, 1, schedules=(SEQUENTIAL,), recompute="none"))
-    assert plain.placement == one.placement
-    assert plain.schedule == one.schedule
+    unpipelined, one = (
+        find(costed, None),
+        find(costed, microbatching(costed, 1, schedules=(SEQUENTIAL,), recompute="none")),
+    )
+    assert unpipelined.placement == one.placement
+    assert unpipelined.schedule == one.schedule
     assert (one.num_microbatches, one.staged) == (1, None)
-    assert plain.considered == ()
+    assert unpipelined.considered == ()
 
 
 def test_every_way_that_was_simulated_is_listed_once_and_the_chosen_one_with_its_figures() -> None:
@@ -109,7 +112,7 @@ def test_layer_split_uses_every_device_and_single_one() -> None:
 
 def test_pins_are_kept() -> None:
     costed = pipeline(4, forward=8.0, backward=16.0).costed(topology(2, wire=FREE))
-    found = find(costed, microbatching(costed, 4), rules=pinned(f0=1, f3=0))
+    found = find(costed, microbatching(costed, 4), constraints=pinned(f0=1, f3=0))
     assert (found.placement["f0"], found.placement["f3"]) == (1, 0)
     assert found.schedule.step_seconds < 4 * 24.0 * 0.8
 
@@ -137,7 +140,7 @@ def test_the_earliest_stages_of_full_devices_recompute_where_that_is_what_it_tak
     limit = peaks[1] - 2**18
     assert peaks[0] < limit
     tight = made.costed(topology(2, wire=FREE, memory_bytes=limit))
-    again = find(tight, microbatching(tight, 4, **choices), rules=pinned(**{f"f{i}": i // 4 for i in range(8)}))
+    again = find(tight, microbatching(tight, 4, **choices), constraints=pinned(**{f"f{i}": i // 4 for i in range(8)}))
     assert again.recompute == {0}
     assert largest_peak(again) <= limit
 
@@ -219,13 +222,13 @@ def test_no_way_is_faster_than_the_bound_and_none_considered_is_better(made, spe
 def test_the_bound_holds_for_every_placement(made: Builder, count: int, num_microbatches: int) -> None:
     costed = made.costed(topology(2, speeds=[1.0, 2.0], wire=FREE))
     items = coarsen(costed)
-    judge = StageJudge(costed, items, microbatching(costed, num_microbatches))
+    evaluator = PipelineEvaluator(costed, items, microbatching(costed, num_microbatches))
     ways = [
-        judge(assignment, num_microbatches, kind)
+        evaluator(assignment, num_microbatches, kind)
         for assignment in list(product(range(2), repeat=len(items.items)))[:64]
         for kind in (GPIPE, SEQUENTIAL)
     ]
-    bound = judge.bound_seconds(num_microbatches)
+    bound = evaluator.bound_seconds(num_microbatches)
     assert all(way.staged.step_seconds >= bound * (1 - 1e-9) for way in ways if way)
 
 
@@ -274,7 +277,7 @@ def test_the_search_comes_close_to_the_best_placement_of_all(made: Builder, coun
     except UsageError:
         return
     items = coarsen(costed)
-    judge = StageJudge(costed, items, choices)
-    ways = [judge(one, count, ONE_F_ONE_B) for one in product(range(2), repeat=len(items.items))]
+    evaluator = PipelineEvaluator(costed, items, choices)
+    ways = [evaluator(one, count, ONE_F_ONE_B) for one in product(range(2), repeat=len(items.items))]
     best = min(way.staged.step_seconds for way in ways if way)
     assert found.schedule.step_seconds <= best * 1.2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partitioner.planner.placement.local_search import polish
+from partitioner.planner.placement.local_search import local_search
 
 Assignment = tuple[int, ...]
 
@@ -13,8 +13,8 @@ def load(assignment: Assignment) -> tuple[float, ...]:
     return (max(sum(w for w, d in zip(weights, assignment, strict=True) if d == i) for i in range(2)),)
 
 
-def climb(start: Assignment, worth=load) -> Assignment:
-    return polish(start, adjacent=[set()] * len(start), num_devices=2, worth=worth)
+def climb(start: Assignment, objective_key=load) -> Assignment:
+    return local_search(start, adjacent=[set()] * len(start), num_devices=2, objective_key=objective_key)
 
 
 def test_moves_and_exchanges_reach_the_even_split() -> None:
@@ -42,9 +42,9 @@ def test_it_stops_when_told_to() -> None:
 def test_moves_to_a_neighbours_device_are_tried_first() -> None:
     seen: list[Assignment] = []
 
-    def worth(assignment: Assignment) -> tuple[float, ...]:
+    def objective_key(assignment: Assignment) -> tuple[float, ...]:
         seen.append(assignment)
         return (0.0,)
 
-    polish((0, 0, 1), adjacent=[{1}, {0, 2}, {1}], num_devices=3, worth=worth)
+    local_search((0, 0, 1), adjacent=[{1}, {0, 2}, {1}], num_devices=3, objective_key=objective_key)
     assert seen[1:3] == [(0, 1, 1), (0, 0, 0)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import Phase
 from partitioner.ir.problem import PlacementProblem, ProblemLink, Transfer
-from partitioner.ir.requirements import Rule
+from partitioner.ir.requirements import ResolvedConstraint
 from partitioner.planner.model.assignment import adjacent_items
 from partitioner.planner.model.buffers import Buffers
 from partitioner.planner.model.coarsen import coarsen
@@ -23,9 +23,9 @@ S = 10**9
 """Nanoseconds of a second."""
 
 
-def problem_of(costed: CostedGraph, rules: Sequence[Rule] = ()) -> PlacementProblem:
+def problem_of(costed: CostedGraph, constraints: Sequence[ResolvedConstraint] = ()) -> PlacementProblem:
     limits = [placed.memory_bytes for placed in costed.topology.devices]
-    return placement_problem(costed, coarsen(costed, rules=rules), capacities_bytes=limits)
+    return placement_problem(costed, coarsen(costed, constraints=constraints), capacities_bytes=limits)
 
 
 def test_a_chain_by_hand() -> None:

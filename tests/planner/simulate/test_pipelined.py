@@ -17,7 +17,7 @@ from partitioner.ir.op_graph import Phase
 from partitioner.ir.schedule import MemoryUse
 from partitioner.ir.stage_programs import StageProgram, StagePrograms
 from partitioner.planner.simulate.pipelined import simulate_stages
-from partitioner.planner.simulate.pipelined_schedule import StagedSchedule
+from partitioner.planner.simulate.pipelined_schedule import PipelineSchedule
 from partitioner.planner.simulate.program_costs import StageCosts
 from partitioner.stages.schedules import ScheduleKind
 
@@ -44,11 +44,11 @@ def two_stages(wire=FREE, **sizes) -> tuple[CostedGraph, StagePrograms]:
     return costed, cut_up(costed, on(costed, **on_devices(2, 2)))
 
 
-def run(costed: CostedGraph, programs: StagePrograms, count: int, kind: ScheduleKind) -> StagedSchedule:
+def run(costed: CostedGraph, programs: StagePrograms, count: int, kind: ScheduleKind) -> PipelineSchedule:
     return simulate_stages(programs, costed, num_microbatches=count, schedule=kind)
 
 
-def spans(schedule: StagedSchedule, device: str) -> list[tuple[str, float, float]]:
+def spans(schedule: PipelineSchedule, device: str) -> list[tuple[str, float, float]]:
     return [
         (bar.action, round(bar.start_seconds, 1), round(bar.end_seconds, 1))
         for bar in schedule.timeline

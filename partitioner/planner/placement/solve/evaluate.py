@@ -81,7 +81,7 @@ def schedule_assignment(
     """Schedule the tasks of a placed problem; the shortest schedule where the order on each device is forced.
 
     Each step runs the task that can start first; the one with the longest way to the end wins a tie (list
-    scheduling: Graham 1969; critical-path rule: Adam, Chandy, Dickson 1974). With `priority`, tasks run by
+    scheduling: Graham 1969; critical-path constraint: Adam, Chandy, Dickson 1974). With `priority`, tasks run by
     rising priority instead: given the starts of a known schedule, none ends later than there. A task of no
     duration takes no place on its device.
     """

@@ -8,7 +8,7 @@ from partitioner.ir.problem import PlacementProblem
 
 
 def interchangeable_devices(problem: PlacementProblem) -> list[tuple[int, ...]]:
-    """Groups of two or more devices that may be swapped; swaps compose, so one comparison is enough."""
+    """ReplicaGroups of two or more devices that may be swapped; swaps compose, so one comparison is enough."""
     groups: list[list[int]] = []
     for device in range(len(problem.devices)):
         for group in groups:
