@@ -61,7 +61,7 @@ class ExecutionSelector:
     def search(
         self, unpipelined: Sequence[Evaluation], given: Sequence[Assignment] = (), *, thorough: bool = True
     ) -> None:
-        """Simulate ways in stages; `unpipelined` are those as one graph that may be chosen, `given` placements to try."""
+        """Simulate pipelines; `unpipelined` are placements that may run as one graph, `given` others to try."""
         if self.evaluator is not None:
             self._stage_search(unpipelined).run(given, thorough=thorough)
 
@@ -70,7 +70,7 @@ class ExecutionSelector:
         return min(self._bounds(unpipelined))
 
     def are_proved(self, unpipelined: Sequence[Evaluation]) -> bool:
-        """Whether no way that may be chosen is simulated faster than the best as one graph; `unpipelined` as for `search`."""
+        """Whether nothing that may be chosen is simulated faster than the best of `unpipelined`."""
         best = min((evaluation.step_seconds for evaluation in unpipelined), default=float("inf"))
         return best < float("inf") and all(best <= bound * (1 + 1e-9) for bound in self._bounds(unpipelined))
 

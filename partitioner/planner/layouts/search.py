@@ -78,8 +78,8 @@ def search(
         advises: Whether to look for what would help where nothing fits, which can take as long as the search.
 
     Raises:
-        InfeasibleError: No placement fits, with the bytes needed and available and what would help; or constraints contradict
-            each other or the strategy.
+        InfeasibleError: No placement fits, with the bytes needed and available and what would help; or constraints
+            contradict each other or the strategy.
         TimeLimitError: The time ran out before a placement that fits was found.
         UsageError: A layer split has fewer parts than devices.
     """

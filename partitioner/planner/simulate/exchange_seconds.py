@@ -19,7 +19,7 @@ from partitioner.ir.devices import equal_hosts, share_memory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """ReplicaGroups of twins that exchange at the same time: indices of devices, and what each sends each other of its group.
+    """Groups of peers that exchange at the same time: indices of devices, and what each sends each other of its group.
 
     A round is run twice, once with parts of what is summed and once with parts of the sums.
     """
