@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from partitioner.spelling import as_flags, as_python
 
 
 class PartitionError(Exception):
@@ -27,13 +29,20 @@ class PartitionError(Exception):
         self.help = help
 
     def __str__(self) -> str:
+        return self._text(as_python)
+
+    def for_command_line(self) -> str:
+        """The error with arguments spelled as flags."""
+        return self._text(as_flags)
+
+    def _text(self, spell: Callable[[str], str]) -> str:
         lines = [self.message]
         if self.where:
             lines.append(f"  --> {self.where}")
         lines += [f"   |  {note}" for note in self.notes]
         if self.help:
             lines.append(f"   help: {self.help}")
-        return "\n".join(lines)
+        return spell("\n".join(lines))
 
 
 class UsageError(PartitionError):
@@ -64,3 +73,15 @@ class VerificationError(PartitionError):
     """The emitted model does not do what the plan or the unplaced model says (exit code 6)."""
 
     exit_code = 6
+
+
+class CheckError(PartitionError):
+    """A check that was asked for failed (exit code 7)."""
+
+    exit_code = 7
+
+
+class WriteError(PartitionError):
+    """A file could not be written (exit code 8)."""
+
+    exit_code = 8

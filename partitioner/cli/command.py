@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PartitionError as error:
         if verbose:
             traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {error.for_command_line()}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

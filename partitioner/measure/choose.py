@@ -23,6 +23,7 @@ from partitioner.measure.imported_costs import costs_notes, refuse_other_devices
 from partitioner.measure.link_times import time_link
 from partitioner.measure.measure import Measurable, measure_device
 from partitioner.measure.store import cache_costs, cached_costs, processor_title, read_costs, settings
+from partitioner.planner.model.costs import cost_ops
 from partitioner.planner.simulate.unpipelined import simulate
 from partitioner.verification.data import random_batches
 from partitioner.verification.reference import restored

@@ -1,0 +1,76 @@
+"""How a message names an argument: as Python has it, or as a flag of the command line.
+
+No pass knows who called it. It writes `argument("microbatches", 1)`, and whoever shows the message spells it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+_MARKED = re.compile(r"⟪(\w+)(?:=(.*?))?⟫", re.DOTALL)
+_HOLDER = {
+    **dict.fromkeys(("training", "loss", "optimizer", "input_shape", "example_inputs", "example_targets"), "Step"),
+    **dict.fromkeys(("schedule", "recompute", "updates"), "Parallelism"),
+    **dict.fromkeys(("pins", "forbid", "colocate"), "Constraints"),
+}
+"""The option value that holds an argument, where `plan` does not take it itself."""
+_BY_PATTERN = ("pins", "forbid")
+_FLAGS = {"pins": "pin"}
+
+
+def argument(name: str, value: Any = None) -> str:
+    """An argument of `plan` within a message, marked to be spelled by `as_python` or `as_flags`.
+
+    Args:
+        name: As in Python: `memory_limit`. What patterns ask for is `argument("pins", "encoder=GPU:0")`.
+        value: A number, a text or a list of texts; the argument by its name alone if None.
+    """
+    return f"⟪{name}⟫" if value is None else f"⟪{name}={value!r}⟫"
+
+
+def as_python(text: str) -> str:
+    """The text with its arguments as `partitioner.plan` takes them: `step=Step(optimizer='sgd')`."""
+    return _spelled(text, _in_python)
+
+
+def as_flags(text: str) -> str:
+    """The text with its arguments as the command line takes them: `--optimizer sgd`."""
+    return _spelled(text, _as_flag)
+
+
+def _spelled(text: str, spell: Callable[[str, Any], str]) -> str:
+    def one(match: re.Match[str]) -> str:
+        return spell(match[1], None if match[2] is None else ast.literal_eval(match[2]))
+
+    return _MARKED.sub(one, text)
+
+
+def _in_python(name: str, value: Any) -> str:
+    holder = _HOLDER.get(name)
+    if value is None:
+        return f"{holder}.{name}" if holder else name
+    if name == "updates" and value == "async":
+        inner = "updates=AsyncUpdates()"
+    elif name == "max_staleness":
+        inner, holder = f"updates=AsyncUpdates(max_staleness={value})", "Parallelism"
+    elif name in _BY_PATTERN:
+        pattern, _, devices = value.rpartition("=")
+        inner = f"{name}={ {pattern: devices}!r}"
+    elif name == "colocate":
+        inner = f"colocate={[value]!r}"
+    else:
+        inner = f"{name}={value!r}"
+    return f"{holder.lower()}={holder}({inner})" if holder else inner
+
+
+def _as_flag(name: str, value: Any) -> str:
+    if name == "training" and value is not None:
+        return "--training" if value else "--inference"
+    flag = f"--{_FLAGS.get(name, name).replace('_', '-')}"
+    if value is None or value is True:
+        return flag
+    return f"{flag} {shlex.quote(','.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))}"
