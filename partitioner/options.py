@@ -1,0 +1,305 @@
+"""All that may be asked of a plan, as frozen values that are validated when they are made.
+
+The API makes them from its arguments and the command line from its flags; nothing below looks at either. Making one
+needs no TensorFlow, so that the command line refuses what is wrong before it loads that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from cost_models.measured import MeasuredCosts
+from cost_models.topology import Topology
+from partitioner.constraints.match import requirements_of
+from partitioner.errors import UsageError
+from partitioner.hardware.resolve import chosen_topology
+from partitioner.ir.devices import DeviceName
+from partitioner.ir.plan import DeviceInfo, Objective, Strategy, Updates
+from partitioner.ir.requirements import Requirement
+from partitioner.planner.layouts.groups import ReplicaGroups
+from partitioner.planner.layouts.replicas import replica_groups
+from partitioner.planner.pipeline.options import allowed_recompute, allowed_schedules
+from partitioner.spelling import argument
+from partitioner.stages.schedules import ScheduleKind
+
+Kind = TypeVar("Kind", bound=StrEnum)
+
+# So a replica that takes four times as long as the others lets them do all they can meanwhile.
+_STALENESS_PER_REPLICA = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What is planned: a model's training step, or its inference.
+
+    Attributes:
+        training: Plan forward, loss, gradients and update; inference otherwise.
+        loss: Name of a Keras loss, in place of the compiled one; mean squared error where there is neither.
+        optimizer: Name of a Keras optimizer, in place of the compiled one; Adam where there is neither.
+        input_shape: Sizes without the batch, one tuple or one per input name, where the model does not say.
+        example_inputs: A batch of inputs, where the model does not say their shapes and dtypes.
+        example_targets: A batch of targets, where the loss does not say their shapes.
+        source: Where the model came from, for the record.
+    """
+
+    training: bool = True
+    loss: str | None = None
+    optimizer: str | None = None
+    input_shape: Sequence[int] | Mapping[str, Sequence[int]] | None = None
+    example_inputs: Any = None
+    example_targets: Any = None
+    source: str = ""
+
+    @property
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Sizes without the batch by input name; that of an only input is empty."""
+        if self.input_shape is None:
+            return {}
+        if isinstance(self.input_shape, Mapping):
+            return {name: tuple(sizes) for name, sizes in self.input_shape.items()}
+        return {"": tuple(self.input_shape)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """The devices to plan for.
+
+    Attributes:
+        devices: `["GPU:0", "GPU:1"]` or `"GPU:0-1"`; they need not be present. Of a topology, all if none are named.
+        hardware: Catalogue name of the devices, e.g. `a100-80gb`; looked up by the driver's title or assumed otherwise.
+        link: Catalogue name of the links between them, e.g. `nvlink3`.
+        topology: In place of both: a host of the catalogue, `dgx-h100` or `64x dgx-h100`, a TOML file, or a value.
+        memory_limit: What may be used of each device: `8GiB`, or a size by device.
+        titles: What the drivers call the GPUs of this machine, by canonical name; see `recognised`.
+
+    Raises:
+        UsageError: No device is named, or a name, a size or the file is wrong.
+    """
+
+    devices: str | Sequence[str] | None = None
+    hardware: str | None = None
+    link: str | None = None
+    topology: str | Path | Topology | None = None
+    memory_limit: str | float | Mapping[str, str | float] | None = None
+    titles: Mapping[str, str] = field(default_factory=dict)
+    names: tuple[DeviceName, ...] = field(init=False)
+    resolved: Topology = field(init=False)
+    infos: tuple[DeviceInfo, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        names, resolved, infos = chosen_topology(
+            self.devices,
+            topology=self.topology,
+            hardware=self.hardware,
+            link=self.link,
+            memory_limit=self.memory_limit,
+            present=self.titles,
+        )
+        for name, value in (("names", tuple(names)), ("resolved", resolved), ("infos", infos)):
+            object.__setattr__(self, name, value)
+
+    def recognised(self, titles: Mapping[str, str]) -> Machine:
+        """The machine with GPUs that are here looked up by what their driver calls them."""
+        return replace(self, titles=titles) if titles else self
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncUpdates:
+    """Each replica updates shared parameters by its part of a batch as soon as it can.
+
+    Attributes:
+        max_staleness: How many updates of others may lie between a replica's reading the parameters and its own
+            update; four per replica if None. With 0 replicas take turns.
+
+    Raises:
+        UsageError: The number is negative.
+    """
+
+    max_staleness: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_staleness is not None and self.max_staleness < 0:
+            raise UsageError(f"max_staleness is {self.max_staleness}, expected at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallelism:
+    """How a batch passes through the devices, beyond the strategy and the numbers of replicas and microbatches.
+
+    Attributes:
+        schedule: In which order stages work on microbatches: `sequential`, `gpipe`, `1f1b`, `interleaved` or `auto`.
+        recompute: Whether stages rerun their forward ops in the backward pass rather than keep what they made:
+            `none`, `all`, or `auto`, where memory asks for it.
+        updates: `sync`: replicas train on parts of one batch and update together; or `AsyncUpdates(...)`, for which
+            `async` stands with its defaults.
+
+    Raises:
+        UsageError: There is no such schedule, recompute or kind of updates.
+    """
+
+    schedule: str = "auto"
+    recompute: str = "auto"
+    updates: Literal["sync", "async"] | AsyncUpdates = "sync"
+
+    def __post_init__(self) -> None:
+        allowed_schedules(self.schedule)
+        allowed_recompute(self.recompute)
+        if not isinstance(self.updates, AsyncUpdates):
+            chosen(Updates, self.updates, "updates")
+
+    @property
+    def asynchronous(self) -> AsyncUpdates | None:
+        """The asynchronous updates that are asked for, if any."""
+        if isinstance(self.updates, AsyncUpdates):
+            return self.updates
+        return AsyncUpdates() if self.updates == Updates.ASYNC else None
+
+    @property
+    def schedules(self) -> tuple[ScheduleKind, ...]:
+        """The schedules to choose from."""
+        return allowed_schedules(self.schedule)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constraints:
+    """Which devices parts of the model may be on, and which parts share one.
+
+    Keys are regular expressions over whole layer paths and op names.
+
+    Attributes:
+        pins: The device of what matches; of several replicas, in the first.
+        forbid: The devices that what matches may not be on, in no replica.
+        colocate: Patterns; all that one of them matches shares a device (in each replica).
+
+    Raises:
+        UsageError: A device is none, or a pin names several.
+    """
+
+    pins: Mapping[str, str] = field(default_factory=dict)
+    forbid: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
+    colocate: Sequence[str] = ()
+    requirements: tuple[Requirement, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "requirements", requirements_of(self.pins, self.forbid, self.colocate))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """What is minimised, and for how long.
+
+    Attributes:
+        objective: `throughput`, the time of a step, or `memory`, the largest peak.
+        time_limit: Seconds for tracing and the search, which then ends with the best found; see `deadline`.
+        seed: Of the solver; the same seed gives the same plan.
+        what_if: Whether to plan anew for one more device, twice the bandwidth of links, and 1 GiB more where memory is
+            tightest; that takes as long again for each.
+
+    Raises:
+        UsageError: There is no such objective, or no time.
+    """
+
+    objective: str = "throughput"
+    time_limit: float = 60.0
+    seed: int = 0
+    what_if: bool = False
+
+    def __post_init__(self) -> None:
+        chosen(Objective, self.objective, "objective")
+        if not self.time_limit > 0:
+            raise UsageError(f"time_limit is {self.time_limit}, expected more than 0 seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One plan that is asked for.
+
+    Attributes:
+        step: What is planned.
+        machine: For which devices.
+        batch_size: Rows of a batch.
+        strategy: `auto`, `single`, `layer-split`, `mirrored` or `mixed`.
+        replicas: How many copies of the model train on a part of the batch each, or `auto`; or numbers of devices that
+            do the same, as in `replica_groups`.
+        microbatches: Parts that the batch of a replica is cut into, or `auto`.
+        parallelism: Schedule, recompute, updates.
+        constraints: Pins, forbidden devices, colocation.
+        costs: `analytic`, `measured`, the path of a file that was written after measuring, or its contents.
+        search: Objective, time, seed.
+
+    Raises:
+        UsageError: A value is wrong, or some do not go together.
+    """
+
+    step: Step = field(default_factory=Step)
+    machine: Machine
+    batch_size: int = 32
+    strategy: str = "auto"
+    replicas: int | str | Sequence[int] = "auto"
+    microbatches: int | str = "auto"
+    parallelism: Parallelism = field(default_factory=Parallelism)
+    constraints: Constraints = field(default_factory=Constraints)
+    costs: str | Path | MeasuredCosts = "analytic"
+    search: Search = field(default_factory=Search)
+    groups: ReplicaGroups = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise UsageError(f"batch_size is {self.batch_size}, expected at least 1")
+        groups = replica_groups(
+            chosen(Strategy, self.strategy, "strategy"),
+            self.replicas,
+            self.machine.resolved,
+            batch_size=self.batch_size,
+            microbatches=self.microbatches,
+        )
+        object.__setattr__(self, "groups", groups)
+        self._refuse_asynchronous()
+
+    @property
+    def max_staleness(self) -> int:
+        """The largest staleness of an update: 0 for synchronous ones."""
+        asked = self.parallelism.asynchronous
+        if asked is None:
+            return 0
+        return _STALENESS_PER_REPLICA * len(self.groups) if asked.max_staleness is None else asked.max_staleness
+
+    def _refuse_asynchronous(self) -> None:
+        """Refuse asynchronous updates that do not go with the rest."""
+        if self.parallelism.asynchronous is None:
+            return
+        sync = argument("updates", "sync")
+        if not self.step.training:
+            raise UsageError("asynchronous updates are of training, and the plan is of inference")
+        if self.replicas == "auto" and self.strategy != Strategy.MIRRORED:
+            raise UsageError(
+                "asynchronous updates by how many replicas?",
+                help=f"{argument('strategy', 'mirrored')}, or {argument('strategy', 'mixed')} {argument('replicas', 2)}",
+            )
+        if not isinstance(self.replicas, (int, str)) and len(set(self.replicas)) > 1:
+            raise UsageError(
+                "asynchronous replicas update by themselves, so that they cannot share devices",
+                help=f"{argument('replicas', len(self.groups))}, or {sync}",
+            )
+        first = [self.machine.names[index] for index in self.groups[0]]
+        if remote := [name.short for name in first if not name.is_local]:
+            raise UsageError(
+                f"the first of asynchronous replicas is where all parameters are, and {', '.join(remote)} is elsewhere",
+                help=f"name devices of this process first, or {sync}",
+            )
+
+
+def chosen(kind: type[Kind], text: str, what: str) -> Kind:
+    """The member of an enumeration that a text names.
+
+    Raises:
+        UsageError: There is none, with those that there are.
+    """
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise UsageError(f"unknown {what} {text!r}", notes=[f"this version has: {', '.join(kind)}"]) from error
