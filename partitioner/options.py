@@ -276,9 +276,9 @@ class Request:
         if not self.step.training:
             raise UsageError("asynchronous updates are of training, and the plan is of inference")
         if self.replicas == "auto" and self.strategy != Strategy.MIRRORED:
+            mirrored, mixed = argument("strategy", "mirrored"), argument("strategy", "mixed")
             raise UsageError(
-                "asynchronous updates by how many replicas?",
-                help=f"{argument('strategy', 'mirrored')}, or {argument('strategy', 'mixed')} {argument('replicas', 2)}",
+                "asynchronous updates by how many replicas?", help=f"{mirrored}, or {mixed} {argument('replicas', 2)}"
             )
         if not isinstance(self.replicas, (int, str)) and len(set(self.replicas)) > 1:
             raise UsageError(
