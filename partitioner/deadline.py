@@ -5,6 +5,18 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+_LEAST_SEARCH_SECONDS = 30.0
+_SHARE_OF_TRACING_AND_SEARCH = 0.78
+
+
+def search_seconds(time_limit_seconds: float, tracing_seconds: float) -> float:
+    """What tracing leaves the search of a time limit: 30 s in any case, or all where it is less.
+
+    Of the limit, tracing and search have 78 %: the plan must be written too.
+    """
+    left = _SHARE_OF_TRACING_AND_SEARCH * time_limit_seconds - tracing_seconds
+    return max(min(time_limit_seconds, _LEAST_SEARCH_SECONDS), left)
+
 
 @dataclass(frozen=True, slots=True)
 class Deadline:

@@ -66,33 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _partition(options: argparse.Namespace) -> None:
     from partitioner.cli.output import output_directory
     from partitioner.hardware.resolve import chosen_topology
-    from partitioner.ir.plan import Strategy, Updates
-    from partitioner.planner.document.async_updates import staleness_bound
-    from partitioner.planner.layouts.replicas import replica_groups
 
     # What is wrong here is told before TensorFlow is loaded, which takes seconds.
-    names, machines, _ = chosen_topology(
+    names, _, _ = chosen_topology(
         options.devices,
         topology=options.topology,
         hardware=options.hardware,
         link=options.link,
         memory_limit=options.memory_limit,
-    )
-    groups = replica_groups(
-        Strategy(options.strategy),
-        options.replicas,
-        machines,
-        batch_size=options.batch_size,
-        microbatches=options.microbatches,
-    )
-    staleness_bound(
-        Updates(options.updates),
-        options.max_staleness,
-        strategy=Strategy(options.strategy),
-        replicas=options.replicas,
-        num_replicas=len(groups),
-        devices=[name.canonical for name in names],
-        training=options.training,
     )
     directory = output_directory(options)
     progress = Progress(enabled=not options.quiet)
@@ -137,42 +118,50 @@ def _compile(
     progress(f"writing {directory}")
     passed = plan.verification is None or plan.verification.passed
     files = write_plan(plan, directory, partial(api.write_saved_model, placed) if passed else None)
-    if options.costs == "measured" and api.save_costs(loaded.model, directory / "costs.json"):
+    if options.costs == "measured" and plan.measured_costs is not None:
+        from partitioner.measure.store import write_costs
+
+        write_costs(plan.measured_costs, directory / "costs.json")
         files.append(directory / "costs.json")
     return plan, [*files, *write_pictures(plan, options)]
 
 
 def _plan(api: Any, options: argparse.Namespace, devices: list[str], loaded: Any, on_progress: Any) -> Plan:
-    return api.plan(
-        loaded.model,
-        devices=devices,
+    from partitioner import options as o
+    from partitioner.compile import compile_plan
+
+    updates = o.AsyncUpdates(max_staleness=options.max_staleness) if options.updates == "async" else "sync"
+    request = o.Request(
+        step=o.Step(
+            training=options.training,
+            loss=options.loss,
+            optimizer=options.optimizer,
+            input_shape=options.input_shape,
+            source=options.model,
+        ),
+        machine=o.Machine(
+            devices=devices,
+            hardware=options.hardware,
+            link=options.link,
+            topology=options.topology,
+            memory_limit=options.memory_limit,
+        ),
         batch_size=options.batch_size,
-        input_shape=options.input_shape,
-        training=options.training,
         strategy=options.strategy,
-        objective=options.objective,
         replicas=options.replicas,
-        updates=options.updates,
-        max_staleness=options.max_staleness,
         microbatches=options.microbatches,
-        schedule=options.schedule,
-        recompute=options.recompute,
-        hardware=options.hardware,
-        link=options.link,
-        topology=options.topology,
-        pins=options.pin,
-        forbid=options.forbid,
-        colocate=options.colocate,
-        memory_limit=options.memory_limit,
+        parallelism=o.Parallelism(schedule=options.schedule, recompute=options.recompute, updates=updates),
+        constraints=o.Constraints(pins=options.pin, forbid=options.forbid, colocate=options.colocate),
         costs=options.costs,
-        loss=options.loss,
-        optimizer=options.optimizer,
+        search=o.Search(
+            objective=options.objective, time_limit=options.time_limit, seed=options.seed, what_if=options.what_if
+        ),
+    )
+    return compile_plan(
+        loaded.model,
+        request,
         example_inputs=loaded.example_inputs,
         example_targets=loaded.example_targets,
-        time_limit=options.time_limit,
-        seed=options.seed,
-        source=options.model,
-        what_if=options.what_if,
         on_progress=on_progress,
     )
 

@@ -84,17 +84,6 @@ def costs_notes(
     return notes + [f"{path} was measured on {there}, this machine has {here}" for there, here in others]
 
 
-def inferred_ops(costed: CostedGraph) -> dict[str, float]:
-    """Share of the seconds on measured devices by type of op, of ops whose very shapes were not measured."""
-    found: dict[str, float] = {}
-    whole = sum(map(sum, costed.measured.values()))
-    for position, op in enumerate(costed.graph.ops):
-        seconds = sum(row[position] for row in costed.measured.values())
-        if seconds > 0 and op.name not in costed.measured_ops:
-            found[op.type] = found.get(op.type, 0.0) + seconds / whole
-    return found
-
-
 def _told(device: MeasuredDevice) -> str:
     return f"{device.type} {device.title or 'without a title'} (as {device.hardware}), {len(device.ops)} ops"
 

@@ -14,9 +14,10 @@ from partitioner.ir.plan import Objective
 from partitioner.ir.problem import Item, PlacementProblem, ProblemDevice, ProblemLink
 from partitioner.ir.requirements import Requirement
 from partitioner.ir.units import format_bytes
-from partitioner.planner.diagnose.shortfall import OutOfMemoryError
+from partitioner.planner.diagnose.shortfall import described
 from partitioner.planner.layouts.groups import ReplicaGroups
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
+from partitioner.planner.layouts.result import OutOfMemoryError
 from partitioner.planner.model.coarsen import Coarsening, coarsen
 from partitioner.planner.model.item_bytes import lasting_item_bytes
 from partitioner.planner.placement.solve.client import solve
@@ -26,7 +27,7 @@ _MIB = 2**20
 _PACK_SECONDS = 10.0
 _PLAN_SECONDS = 10.0
 _ALL_SECONDS = 60.0
-_MOST_DEVICES = 4
+MOST_MORE_DEVICES = 4
 _NO_LIMIT = 2**60
 
 
@@ -45,18 +46,19 @@ def explained(
         groups: Devices of the replicas.
     """
     deadline = time.monotonic() + min(_ALL_SECONDS, planner.time_limit_seconds)
+    known = described(error.shortfall) if error.shortfall else error
     quick = planner.within(_PLAN_SECONDS)
     packing = _Packing(planner, groups)
     conflict = packing.conflict()
-    helps = [error.help] if error.help else []
+    helps = [known.help] if known.help else []
     for text, other in _changes(quick, replan, conflict.requirements if conflict else planner.requirements):
         if time.monotonic() > deadline:
             break
         if _is_planned(other, replan):
             helps.append(text)
     helps += _more_devices(quick, replan, deadline, packing.fewest_more_devices())
-    notes = [*error.notes, *([conflict.note] if conflict else [])]
-    return InfeasibleError(error.message, where=error.where, notes=notes, help=", or ".join(helps) or None)
+    notes = [*known.notes, *([conflict.note] if conflict else [])]
+    return InfeasibleError(known.message, notes=notes, help=", or ".join(helps) or None)
 
 
 def _changes(
@@ -87,7 +89,7 @@ def _more_devices(
 ) -> list[str]:
     last = len(planner.machines.devices) - 1
     larger = planner
-    for count in range(1, _MOST_DEVICES + 1):
+    for count in range(1, MOST_MORE_DEVICES + 1):
         if time.monotonic() > deadline:
             break
         larger = larger.with_another_device(last)

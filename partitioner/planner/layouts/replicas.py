@@ -1,20 +1,16 @@
-"""Mirrored replicas: which devices make one, and the plan of one written out for all."""
+"""Which devices make a replica, and what one of several is planned as."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 from cost_models.topology import Topology
 from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import short_name
-from partitioner.ir.plan import Baseline, DeviceInfo, Stage, Strategy
-from partitioner.ir.schedule import Send
-from partitioner.planner.layouts.groups import ReplicaGroups, data_parallel_degrees, of_widths
-from partitioner.planner.layouts.result import SearchResult
+from partitioner.ir.plan import Baseline, Strategy
+from partitioner.planner.layouts.groups import ReplicaGroups, of_widths
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.placement.baselines import single_device
 from partitioner.planner.placement.evaluator import PlacementEvaluator
@@ -140,80 +136,3 @@ def single_device_baselines(costed: CostedGraph) -> tuple[Baseline, ...]:
         )
         for placed, evaluation in zip(costed.topology.devices, alone, strict=True)
     )
-
-
-def replicated(
-    fields: dict[str, Any], found: SearchResult, infos: Sequence[DeviceInfo], groups: ReplicaGroups
-) -> dict[str, Any]:
-    """The fields of a plan of the first replica, or of some of the devices, for all of them.
-
-    Args:
-        fields: As `plan_fields` gives them.
-        found: What they tell of.
-        infos: All devices.
-        groups: The devices of each replica.
-    """
-    names = [[infos[index].name for index in group] for group in groups]
-    twin = [dict(zip(names[0], group, strict=True)) for group in names]
-    hosts = [info for info in fields["devices"] if info.name not in names[0]]
-    predicted = fields["predicted"]
-    sizes = dict(zip(names[0], data_parallel_degrees(groups), strict=True))
-    return fields | {
-        "devices": (*infos, *(host for host in hosts if host.name not in {info.name for info in infos})),
-        "strategy": _strategy(groups) if len(groups) > 1 else fields["strategy"],
-        "num_replicas": len(groups),
-        "stages": tuple(
-            replace(stage, replica=replica, device=twin[replica][stage.device])
-            for replica in range(len(groups))
-            for stage in _with_all_sends(fields["stages"], found, sizes, len(groups))
-            if replica < sizes[stage.device]
-        ),
-        "predicted": replace(
-            predicted,
-            peak_bytes={of[name]: size for of in twin for name, size in predicted.peak_bytes.items()},
-        ),
-        "memory": tuple(
-            replace(memory, device=of[memory.device])
-            for replica, of in enumerate(twin)
-            for memory in fields["memory"]
-            if replica < sizes[memory.device]
-        ),
-        "notes": (*fields["notes"], *_on_shared(fields["stages"], sizes, len(groups))),
-    }
-
-
-def _on_shared(stages: Sequence[Stage], sizes: Mapping[str, int], count: int) -> Iterator[str]:
-    """What the timeline of the first replica does not show of devices that others work on too."""
-    for device in dict.fromkeys(stage.device for stage in stages):
-        if (times := count // sizes[device]) > 1:
-            yield (
-                f"{short_name(device)} works for {times} replicas at a time: what it does for one of them is taken to "
-                f"be {times} times as long"
-            )
-
-
-def _strategy(groups: ReplicaGroups) -> Strategy:
-    return Strategy.MIRRORED if len(groups[0]) == 1 else Strategy.MIXED
-
-
-def _with_all_sends(stages: Sequence[Stage], found: SearchResult, sizes: Mapping[str, int], count: int) -> list[Stage]:
-    """The stages of the first replica, with what they send for others that share their devices.
-
-    What a device sends to its twins counts for its first stage.
-    """
-    sent = Counter[str]()
-    for exchange in found.exchanges:
-        for device in exchange.devices:
-            sent[device] += (len(exchange.devices) - 1) * exchange.bytes_per_pair
-    return [
-        replace(stage, send_bytes=stage.send_bytes * (count // sizes[stage.device]) + sent.pop(stage.device, 0))
-        for stage in stages
-    ]
-
-
-def sends_of_all(found: SearchResult, infos: Sequence[DeviceInfo], groups: ReplicaGroups) -> tuple[Send, ...]:
-    """Every tensor that crosses from one device to another in any replica, or between them."""
-    names = [[infos[index].name for index in group] for group in groups]
-    twin = [dict(zip(names[0], group, strict=True)) for group in names]
-    own = [replace(s, source=of[s.source], target=of[s.target]) for of in twin for s in found.schedule.sends]
-    return (*own, *(send for exchange in found.exchanges for send in exchange.sends()))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
 
+from partitioner.errors import InfeasibleError
+from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Baseline, Considered, SolverInfo
 from partitioner.ir.schedule import Schedule, Send
 from partitioner.ir.stage_programs import StagePrograms
@@ -34,6 +36,31 @@ class Exchange:
                 start_seconds=self.start_seconds,
                 end_seconds=self.end_seconds,
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryShortfall:
+    """A graph that does not fit.
+
+    Attributes:
+        costed: The graph, its costs and its devices.
+        coarsening: Its items.
+        attempts: The placements (device by op) that came closest.
+        alternatives: Arguments under which something was found to fit.
+    """
+
+    costed: CostedGraph
+    coarsening: Coarsening
+    attempts: Sequence[Mapping[str, int]]
+    alternatives: tuple[str, ...] = ()
+
+
+class OutOfMemoryError(InfeasibleError):
+    """No placement fits into the memory of the devices; `shortfall` has the facts, where they were asked for."""
+
+    def __init__(self, message: str, shortfall: MemoryShortfall | None = None) -> None:
+        super().__init__(message)
+        self.shortfall = shortfall
 
 
 @dataclass(frozen=True, kw_only=True)

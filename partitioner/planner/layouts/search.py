@@ -18,9 +18,8 @@ from partitioner.ir.op_graph import Phase
 from partitioner.ir.plan import Baseline, Objective, SolverInfo, Strategy
 from partitioner.ir.problem import PlacementProblem
 from partitioner.ir.requirements import ResolvedConstraint
-from partitioner.planner.diagnose.shortfall import MemoryShortfall, OutOfMemoryError
 from partitioner.planner.layouts.execution_selector import ExecutionSelector
-from partitioner.planner.layouts.result import SearchResult
+from partitioner.planner.layouts.result import MemoryShortfall, OutOfMemoryError, SearchResult
 from partitioner.planner.model.assignment import Assignment, adjacent_items
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.model.item_bytes import item_bytes, variable_item_bytes
@@ -31,6 +30,7 @@ from partitioner.planner.placement.evaluator import Evaluation, PlacementEvaluat
 from partitioner.planner.placement.local_search import local_search
 from partitioner.planner.placement.problem import placement_problem
 from partitioner.planner.placement.solve.client import SolveResult, solve
+from partitioner.spelling import argument
 
 # Placements within 1 % of the fastest count as equally fast, because estimates are not that exact: of these, one
 # whose fullest device is at most a tenth fuller than it need be, and of these, the one that sends least.
@@ -433,25 +433,26 @@ class _Search:
         room = [placed.memory_bytes for placed in self.devices]
         return overfull(sizes, self.coarsening.allowed, room) is not None
 
-    def _out_of_memory(self, *ways_out: Callable[[], str]) -> OutOfMemoryError:
-        """What to say of bytes needed and had, with what each of `ways_out` finds to help."""
+    def _out_of_memory(self, *alternatives: Callable[[], str]) -> OutOfMemoryError:
+        """That nothing fits, with the facts and with what each of `alternatives` finds to help."""
         if not self.advises:
             return OutOfMemoryError("no placement fits")
         for assignment in self._baselines().values():  # of replicas, none is known yet
             self.evaluator(assignment)
-        allowed = [
-            evaluation for evaluation in self.evaluator.known.values() if self._is_allowed(evaluation.assignment)
-        ]
+        allowed = [one for one in self.evaluator.known.values() if self._is_allowed(one.assignment)]
         closest = sorted(allowed, key=lambda evaluation: evaluation.over_bytes)[:4]
-        need = MemoryShortfall(
-            costed=self.costed,
-            coarsening=self.coarsening,
-            attempts=[self.evaluator.placement(evaluation.assignment) for evaluation in closest],
+        helps = [alternative() for alternative in alternatives]
+        if self.strategy is not Strategy.AUTO and any(one.fits for one in self.evaluator.known.values()):
+            helps.append(argument("strategy", "auto"))
+        return OutOfMemoryError(
+            "the model does not fit on the given devices",
+            MemoryShortfall(
+                costed=self.costed,
+                coarsening=self.coarsening,
+                attempts=[self.evaluator.placement(evaluation.assignment) for evaluation in closest],
+                alternatives=tuple(filter(None, helps)),
+            ),
         )
-        found = [way_out() for way_out in ways_out]
-        if self.strategy is not Strategy.AUTO and any(evaluation.fits for evaluation in self.evaluator.known.values()):
-            found.append("--strategy auto")
-        return need.error(alternative=", or ".join(filter(None, found)))
 
 
 def _in_stages(way: PipelineCandidate) -> dict[str, Any]:
