@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from cost_models.measured import MeasuredCosts
+from partitioner.errors import UsageError
+from partitioner.ir.json import to_json
 from partitioner.ir.plan import PlanDocument
 from partitioner.report.dot import to_dot
 from partitioner.report.svg import write_svg
 from partitioner.report.text import render
-from partitioner.spelling import as_python
+from partitioner.spelling import argument, as_python
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,16 @@ class Plan(PlanDocument):
     def to_json(self) -> str:
         """The text of plan.json: sorted keys, two spaces per level."""
         return self.document.to_json()
+
+    def save_costs(self, path: str | Path) -> None:
+        """Write the measured costs, for `plan(..., costs=path)` here or elsewhere.
+
+        Raises:
+            UsageError: The plan was made without measuring, or was loaded.
+        """
+        if self.measured_costs is None:
+            raise UsageError("the plan has no measured costs", help=f"plan with {argument('costs', 'measured')}")
+        Path(path).write_text(to_json(self.measured_costs, indent=2) + "\n", encoding="utf-8")
 
     def to_text(
         self,

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from asking import asked
 from keras import layers
 
 import partitioner
@@ -23,8 +24,9 @@ from partitioner.emit.asynchronous.replicas import AsyncReplicas, LostReplicaErr
 from partitioner.emit.graph.mirrored_variable import each_copy
 from partitioner.emit.graph.variables import held_variable
 from partitioner.errors import InfeasibleError, UsageError
-from partitioner.ir.plan import DeviceMemory, Predicted, Stage, Strategy, Updates
-from partitioner.planner.document.async_updates import staleness_bound, with_async_updates
+from partitioner.ir.plan import DeviceMemory, ModelInfo, PlanDocument, Predicted, SolverInfo, Stage, Strategy
+from partitioner.options import AsyncUpdates, Machine, Parallelism, Request, Step
+from partitioner.planner.document.async_updates import with_async_updates
 from tests import models
 from tests.test_failing_steps import marked, marked_model
 from tests.test_replicas import Counts, names, variables, weights
@@ -237,14 +239,16 @@ def placed_in(
 ) -> Any:
     plan = partitioner.plan(
         model,
-        devices=names(replicas * stages),
-        batch_size=ROWS,
-        strategy="mixed" if replicas * stages > 1 else "single",
-        replicas=replicas,
-        updates="async",
-        max_staleness=max_staleness,
-        time_limit=2,
-        **{"microbatches": 1, **options},
+        **asked(
+            devices=names(replicas * stages),
+            batch_size=ROWS,
+            strategy="mixed" if replicas * stages > 1 else "single",
+            replicas=replicas,
+            updates="async",
+            max_staleness=max_staleness,
+            time_limit=2,
+            **{"microbatches": 1, **options},
+        ),
     )
     assert (plan.updates, plan.num_replicas, len(plan.devices_of(0))) == ("async", replicas, stages)
     return partitioner.place(model, plan)
@@ -388,27 +392,34 @@ def _scores() -> Any:
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
-def bound(updates: Updates = Updates.ASYNC, max_staleness: int | None = None, **changed: Any) -> int:
-    given: dict[str, Any] = {"strategy": Strategy.MIRRORED, "replicas": "auto", "num_replicas": 2, "training": True}
-    devices = ["/job:localhost/replica:0/task:0/device:CPU:0"]
-    return staleness_bound(updates, max_staleness, **{**given, "devices": devices, **changed})
+def bound(max_staleness: int | None = None, **changed: Any) -> int:
+    """The staleness of two asynchronous replicas, asked for with other values here and there."""
+    given: dict[str, Any] = {"strategy": "mirrored", "devices": "CPU:0,CPU:1", "training": True, "replicas": "auto"}
+    given |= changed
+    return Request(
+        step=Step(training=given["training"]),
+        machine=Machine(devices=given["devices"]),
+        strategy=given["strategy"],
+        replicas=given["replicas"],
+        parallelism=Parallelism(updates=AsyncUpdates(max_staleness=max_staleness)),
+    ).max_staleness
 
 
 def test_staleness_is_four_per_replica_or_what_is_asked_for() -> None:
     assert bound() == 8
     assert bound(max_staleness=0) == 0
     assert bound(max_staleness=3) == 3
-    assert bound(Updates.SYNC) == 0
+    assert Request(machine=Machine(devices="CPU:0,CPU:1")).max_staleness == 0
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"updates": Updates.SYNC, "max_staleness": 3}, "never stale"),
         ({"max_staleness": -1}, "expected at least 0"),
         ({"training": False}, "of training"),
-        ({"strategy": Strategy.AUTO}, "by how many replicas"),
-        ({"devices": ["/job:worker/replica:0/task:0/device:CPU:0"]}, "is elsewhere"),
+        ({"strategy": "auto"}, "by how many replicas"),
+        ({"strategy": "mixed", "replicas": (2, 1), "devices": "CPU:0-2"}, "cannot share devices"),
+        ({"devices": "/job:worker/task:0/CPU:0,/job:worker/task:1/CPU:0"}, "is elsewhere"),
     ],
 )
 def test_what_cannot_be_had_is_refused(options: dict[str, Any], message: str) -> None:
@@ -445,31 +456,43 @@ def test_the_first_replica_holds_what_is_shared_and_the_others_no_slots() -> Non
             send_bytes=0,
         )
 
-    def fields(headroom: int) -> dict[str, Any]:
-        return {
-            "stages": (stage("CPU:0", 0), stage("CPU:1", 1)),
-            "memory": (memory("CPU:0", headroom), memory("CPU:1", headroom)),
-            "predicted": Predicted(
+    def plan(headroom: int, *more: Stage) -> PlanDocument:
+        return PlanDocument(
+            model=ModelInfo(
+                source="", name="", fingerprint="", num_ops=0, num_parameters=0, batch_size=2, training=True
+            ),
+            devices=(),
+            strategy=Strategy.MIRRORED,
+            num_replicas=2,
+            num_stages=1,
+            num_microbatches=1,
+            schedule="sequential",
+            updates="sync",
+            placement={},
+            baselines=(),
+            solver=SolverInfo(status="feasible", objective=1, lower_bound=1, gap=0, seconds=0, seed=0),
+            stages=(stage("CPU:0", 0), stage("CPU:1", 1), *more),
+            memory=(memory("CPU:0", headroom), memory("CPU:1", headroom)),
+            predicted=Predicted(
                 step_seconds=1.0,
                 latency_seconds=1.0,
                 bottleneck_stage=0,
                 bubble_fraction=0.0,
                 peak_bytes={"CPU:0": 450, "CPU:1": 450},
             ),
-            "notes": ("before",),
-        }
+            notes=("before",),
+        )
 
-    found = with_async_updates(fields(210), 5)
+    found = with_async_updates(plan(210), 5)
     # Parameters and state once more, and the gradients of another replica.
-    assert found["predicted"].peak_bytes == {"CPU:0": 450 + 100 + 10 + 100, "CPU:1": 250}
-    assert [one.peak_bytes for one in found["stages"]] == [660, 250]
-    assert [one.headroom_bytes for one in found["memory"]] == [0, 410]
-    assert (found["updates"], found["max_staleness"]) == ("async", 5)
+    assert found.predicted.peak_bytes == {"CPU:0": 450 + 100 + 10 + 100, "CPU:1": 250}
+    assert [one.peak_bytes for one in found.stages] == [660, 250]
+    assert [one.headroom_bytes for one in found.memory] == [0, 410]
+    assert (found.updates, found.max_staleness) == ("async", 5)
     with pytest.raises(InfeasibleError, match="do not fit"):
-        with_async_updates(fields(209), 5)
+        with_async_updates(plan(209), 5)
     away = "/job:worker/task:0/CPU:0"
-    stages = (*fields(0)["stages"], stage(away, 2))
-    remote = with_async_updates(fields(320) | {"stages": stages}, 5)
+    remote = with_async_updates(plan(320, stage(away, 2)), 5)
     # What a replica in another process was sent and sends: parameters and state, or their gradients.
-    assert remote["predicted"].peak_bytes == {"CPU:0": 660 + 100 + 10, "CPU:1": 250}
-    assert remote["memory"][0].headroom_bytes == 0
+    assert remote.predicted.peak_bytes == {"CPU:0": 660 + 100 + 10, "CPU:1": 250}
+    assert remote.memory[0].headroom_bytes == 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import pytest
+from asking import asked
 
 import partitioner
 from partitioner.errors import ModelError
@@ -38,7 +39,7 @@ def test_what_the_loss_was_given_is_said() -> None:
 def test_a_plan_from_a_file_is_placed_with_examples(tmp_path: Path) -> None:
     x, y = models.vectors(4 * ROWS)
     options: dict[str, Any] = {"batch_size": ROWS, "strategy": "layer-split", "time_limit": 2}
-    partitioner.plan(model(), devices=DEVICES, example_targets=y[:1], **options).save(tmp_path / "plan.json")
+    partitioner.plan(model(), **asked(devices=DEVICES, example_targets=y[:1], **options)).save(tmp_path / "plan.json")
     plan = partitioner.Plan.load(tmp_path / "plan.json")
     with pytest.raises(ModelError, match="cannot trace the train step"):
         partitioner.place(model(), plan)

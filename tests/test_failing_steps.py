@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from asking import asked
 from keras import layers
 
 import partitioner
@@ -82,14 +83,16 @@ def marked(mark: int, microbatch: int = 0) -> tuple[Any, Any]:
 def placed_in_stages(model: keras.Model, schedule: str, recompute: str) -> Any:
     plan = partitioner.plan(
         model,
-        devices=[f"CPU:{stage + 1}" for stage in range(STAGES)],
-        batch_size=ROWS,
-        strategy="layer-split",
-        microbatches=MICROBATCHES,
-        schedule=schedule,
-        recompute=recompute,
-        pins={f"stage_{stage}_.*": f"CPU:{stage + 1}" for stage in range(STAGES)},
-        time_limit=8,
+        **asked(
+            devices=[f"CPU:{stage + 1}" for stage in range(STAGES)],
+            batch_size=ROWS,
+            strategy="layer-split",
+            microbatches=MICROBATCHES,
+            schedule=schedule,
+            recompute=recompute,
+            pins={f"stage_{stage}_.*": f"CPU:{stage + 1}" for stage in range(STAGES)},
+            time_limit=8,
+        ),
     )
     for stage, layers_of_stage in enumerate(plan.stages):
         assert f"stage_{stage}_fails" in layers_of_stage.layers

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from asking import asked
 
 import partitioner
-from partitioner import api
 from partitioner.errors import UsageError
 from partitioner.ir.plan import Origin
 from partitioner.measure.store import read_costs, write_costs
@@ -26,7 +26,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plan(model: Any, **options: Any) -> Any:
-    return partitioner.plan(model, devices=DEVICES, batch_size=ROWS, time_limit=4, **options)
+    return partitioner.plan(model, **asked(devices=DEVICES, batch_size=ROWS, time_limit=4, **options))
 
 
 def test_a_plan_says_what_was_measured() -> None:
@@ -68,7 +68,7 @@ def test_a_file_plans_elsewhere_as_measuring_does_here(tmp_path: Path) -> None:
     model = models.mlp()
     # On one device: what is found in a few seconds of search differs from search to search.
     here = plan(model, costs="measured", strategy="single")
-    assert api.save_costs(model, tmp_path / "costs.json")
+    here.save_costs(tmp_path / "costs.json")
     there = plan(models.mlp(), costs=tmp_path / "costs.json", strategy="single")
     assert there.predicted.step_seconds == pytest.approx(here.predicted.step_seconds)
     assert there.costs.source.endswith("costs.json")
@@ -76,16 +76,14 @@ def test_a_file_plans_elsewhere_as_measuring_does_here(tmp_path: Path) -> None:
 
 def test_other_sizes_are_inferred_and_the_plan_says_how_much(tmp_path: Path) -> None:
     model = models.mlp()
-    plan(model, costs="measured")
-    api.save_costs(model, tmp_path / "costs.json")
+    plan(model, costs="measured").save_costs(tmp_path / "costs.json")
     other = partitioner.plan(models.mlp(), devices=DEVICES, batch_size=64, time_limit=4, costs=tmp_path / "costs.json")
     assert 0 < other.costs.measured_share < 1
 
 
 def test_devices_that_share_memory_are_measured_beside_each_other(tmp_path: Path) -> None:
     model, path = models.mlp(), tmp_path / "costs.json"
-    plan(model, costs="measured", strategy="single")
-    api.save_costs(model, path)
+    plan(model, costs="measured", strategy="single").save_costs(path)
     (known,) = read_costs(path).devices
     assert known.crowd == len(DEVICES)
     assert any(op.crowded_seconds for op in known.ops.values())
@@ -93,8 +91,7 @@ def test_devices_that_share_memory_are_measured_beside_each_other(tmp_path: Path
 
 def test_replicas_and_pipelines_of_a_host_take_what_ops_take_beside_others(tmp_path: Path) -> None:
     model, path = models.mlp(), tmp_path / "costs.json"
-    plan(model, costs="measured", strategy="single")
-    api.save_costs(model, path)
+    plan(model, costs="measured", strategy="single").save_costs(path)
     costs = read_costs(path)
     (known,) = costs.devices
     ways: list[dict[str, Any]] = [

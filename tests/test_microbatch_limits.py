@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from asking import asked
 from keras import layers
 
 import partitioner
@@ -115,11 +116,13 @@ def with_layers(odd: layers.Layer, again: layers.Layer) -> keras.Model:
 def planned(model: keras.Model, *, batch_size: int = ROWS, microbatches: Any = 4, **options: Any) -> Any:
     return partitioner.plan(
         model,
-        devices=["CPU:1", "CPU:2"],
-        batch_size=batch_size,
-        strategy="layer-split",
-        microbatches=microbatches,
-        **{"schedule": "1f1b", "pins": PINS, "time_limit": 4} | options,
+        **asked(
+            devices=["CPU:1", "CPU:2"],
+            batch_size=batch_size,
+            strategy="layer-split",
+            microbatches=microbatches,
+            **{"schedule": "1f1b", "pins": PINS, "time_limit": 4} | options,
+        ),
     )
 
 

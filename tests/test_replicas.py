@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from asking import asked
 from keras import layers
 
 import partitioner
@@ -47,13 +48,15 @@ def placed_in(
 ) -> Any:
     plan = partitioner.plan(
         model,
-        devices=names(replicas * stages),
-        batch_size=batch_size,
-        strategy="mixed" if stages > 1 else "mirrored",
-        replicas=replicas,
-        microbatches=microbatches,
-        time_limit=4,
-        **options,
+        **asked(
+            devices=names(replicas * stages),
+            batch_size=batch_size,
+            strategy="mixed" if stages > 1 else "mirrored",
+            replicas=replicas,
+            microbatches=microbatches,
+            time_limit=4,
+            **options,
+        ),
     )
     assert (plan.num_replicas, len(plan.devices_of(0))) == (replicas, stages)
     return partitioner.place(model, plan)
@@ -78,7 +81,8 @@ def sharing_twins(build: Callable[[], keras.Model], sizes: tuple[int, ...], **op
     """The unplaced model, and an equal one whose replicas share devices."""
     model, other = two(build)
     plan = partitioner.plan(
-        other, devices=names(sum(sizes)), batch_size=ROWS, strategy="mixed", replicas=sizes, time_limit=4, **options
+        other,
+        **asked(devices=names(sum(sizes)), batch_size=ROWS, strategy="mixed", replicas=sizes, time_limit=4, **options),
     )
     assert (plan.num_replicas, len(plan.used_devices)) == (max(sizes), sum(sizes))
     return model, partitioner.place(other, plan)
@@ -148,15 +152,17 @@ def planned(made: Bench, sizes: Sequence[int], microbatches: int) -> PlanDocumen
     pins = {f"p{part}_.*": f"CPU:{first[part * len(sizes) // PARTS] + 1}" for part in range(PARTS)}
     return partitioner.plan(
         made.twin,
-        devices=names(sum(sizes)),
-        batch_size=ROWS,
-        strategy="mixed",
-        replicas=sizes[0] if is_even else sizes,
-        microbatches=microbatches,
-        schedule="1f1b" if microbatches > 1 else "auto",
-        recompute="none",
-        pins=pins | {"compile_loss/.*": f"CPU:{first[-1] + 1}"},
-        time_limit=8,
+        **asked(
+            devices=names(sum(sizes)),
+            batch_size=ROWS,
+            strategy="mixed",
+            replicas=sizes[0] if is_even else sizes,
+            microbatches=microbatches,
+            schedule="1f1b" if microbatches > 1 else "auto",
+            recompute="none",
+            pins=pins | {"compile_loss/.*": f"CPU:{first[-1] + 1}"},
+            time_limit=8,
+        ),
     )
 
 

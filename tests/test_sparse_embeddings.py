@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from asking import asked
 from keras import layers
 
 import partitioner
@@ -78,13 +79,15 @@ def test_gradients_of_embeddings_stay_sparse(build: Callable[[], keras.Model], o
     unplaced, densified, twin = compiled(), compiled(), compiled()
     plan = partitioner.plan(
         twin,
-        devices=["CPU:1", "CPU:2"],
-        batch_size=ROWS,
-        microbatches=4,
-        schedule="1f1b",
-        strategy="layer-split",
-        pins={"embedding": "CPU:1", "hidden|scores": "CPU:2"},
-        time_limit=4,
+        **asked(
+            devices=["CPU:1", "CPU:2"],
+            batch_size=ROWS,
+            microbatches=4,
+            schedule="1f1b",
+            strategy="layer-split",
+            pins={"embedding": "CPU:1", "hidden|scores": "CPU:2"},
+            time_limit=4,
+        ),
     )
     placed = partitioner.place(twin, plan)
     for model in (unplaced, placed):
@@ -120,7 +123,9 @@ def test_positions_beside_dropout_pass_the_verification(options: dict[str, Any])
     """The reference had each position once per microbatch, and Adam squared its parts in place of their sum."""
     keras.utils.set_random_seed(3)
     model = models.compiled(positions_and_dropout(), keras.optimizers.Adam(0.02))
-    placed = partitioner.auto_place(model, devices=["CPU:1", "CPU:2"], batch_size=ROWS, time_limit=4, **options)
+    placed = partitioner.auto_place(
+        model, **asked(devices=["CPU:1", "CPU:2"], batch_size=ROWS, time_limit=4, **options)
+    )
     found = partitioner.verify(model, placed)
     assert found.passed
     assert found.weights_max_rel_diff < 1e-6

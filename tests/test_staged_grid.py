@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from asking import asked
 from keras import layers
 
 import partitioner
@@ -201,13 +202,15 @@ class Bench:
         pins = {f"p{part}_.*": names[part * num_stages // PARTS % num_devices] for part in range(PARTS)}
         return partitioner.plan(
             self.twin,
-            devices=names,
-            batch_size=ROWS,
-            strategy="layer-split",
-            microbatches=1,
-            schedule="sequential",
-            pins=pins | {"compile_loss/.*": names[-1]},
-            time_limit=20,
+            **asked(
+                devices=names,
+                batch_size=ROWS,
+                strategy="layer-split",
+                microbatches=1,
+                schedule="sequential",
+                pins=pins | {"compile_loss/.*": names[-1]},
+                time_limit=20,
+            ),
         )
 
     def placed(self, num_devices: int, rounds: int, *, microbatches: int, schedule: str, recompute: bool) -> Any:

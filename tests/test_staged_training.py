@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from asking import asked
 from keras import layers
 
 import partitioner
@@ -33,7 +34,9 @@ def placed_over(build: Callable[[], keras.Model], data: Any, num_devices: int, *
             model(data(ROWS)[0])
         built.append(model)
     names = [f"CPU:{index + 1}" for index in range(num_devices)]
-    plan = partitioner.plan(built[1], devices=names, batch_size=ROWS, strategy="layer-split", time_limit=8, **options)
+    plan = partitioner.plan(
+        built[1], **asked(devices=names, batch_size=ROWS, strategy="layer-split", time_limit=8, **options)
+    )
     return built[0], partitioner.place(built[1], plan)
 
 

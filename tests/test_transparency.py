@@ -13,6 +13,7 @@ import models
 import numpy as np
 import pytest
 import tensorflow as tf
+from asking import asked
 
 import partitioner
 from partitioner.ir.devices import DeviceName
@@ -34,7 +35,7 @@ def fresh(build: Callable[[], keras.Model]) -> keras.Model:
 def planned(model: keras.Model, data: Callable[[int], Any], devices: list[str], **options: Any) -> PlanDocument:
     x, y = data(8)
     return partitioner.plan(
-        model, devices=devices, batch_size=8, example_inputs=x, example_targets=y, time_limit=5, **options
+        model, **asked(devices=devices, batch_size=8, example_inputs=x, example_targets=y, time_limit=5, **options)
     )
 
 
@@ -291,7 +292,8 @@ def test_an_optimizer_given_for_planning_is_the_placed_models(fresh_keras: None)
     x, y = np.ones((8, 8), np.float32), np.ones((8, 1), np.float32)
     optimizer = keras.optimizers.SGD(0.5)
     plan = partitioner.plan(
-        model, devices=["CPU:1", "CPU:2"], batch_size=8, loss="mse", optimizer=optimizer, strategy="layer-split"
+        model,
+        **asked(devices=["CPU:1", "CPU:2"], batch_size=8, loss="mse", optimizer=optimizer, strategy="layer-split"),
     )
     placed = partitioner.place(model, plan)
     assert placed.optimizer is optimizer

@@ -33,7 +33,9 @@ def requirements_of(
         try:
             names = parse_devices([name for text in texts for name in text.split(",")])
         except UsageError as error:
-            problems += [f"--{kind} {pattern}={','.join(texts)}: {note}" for note in error.notes or [error.message]]
+            problems += [
+                f"--{kind} {pattern}={','.join(texts)}: {note}" for note in error.as_written[1] or [error.message]
+            ]
             continue
         if kind is RequirementKind.PIN and len(names) > 1:
             problems.append(f"--{kind} {pattern}={texts[0]}: a pin names one device, not {len(names)}")

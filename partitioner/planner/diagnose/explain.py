@@ -50,15 +50,16 @@ def explained(
     quick = planner.within(_PLAN_SECONDS)
     packing = _Packing(planner, groups)
     conflict = packing.conflict()
-    helps = [known.help] if known.help else []
+    message, notes, help = known.as_written
+    helps = [help] if help else []
     for text, other in _changes(quick, replan, conflict.requirements if conflict else planner.requirements):
         if time.monotonic() > deadline:
             break
         if _is_planned(other, replan):
             helps.append(text)
     helps += _more_devices(quick, replan, deadline, packing.fewest_more_devices())
-    notes = [*known.notes, *([conflict.note] if conflict else [])]
-    return InfeasibleError(known.message, notes=notes, help=", or ".join(helps) or None)
+    notes = (*notes, *([conflict.note] if conflict else []))
+    return InfeasibleError(message, notes=notes, help=", or ".join(helps) or None)
 
 
 def _changes(
