@@ -14,9 +14,9 @@ from partitioner.constraints.match import requirements_of
 from partitioner.errors import InfeasibleError
 from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.diagnose.explain import explained
-from partitioner.planner.diagnose.shortfall import OutOfMemoryError
 from partitioner.planner.diagnose.what_if import what_if
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
+from partitioner.planner.layouts.result import OutOfMemoryError
 from partitioner.stages.schedules import ScheduleKind
 
 MIB = 2**20

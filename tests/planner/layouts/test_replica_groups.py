@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import pytest
+from asking import asked
 from keras import layers
 
 import partitioner
@@ -141,7 +142,7 @@ def wide() -> keras.Model:
 
 def planned(**options: Any) -> Any:
     given = {"batch_size": ROWS, "hardware": "a100-80gb", "link": "pcie4", "microbatches": 1, "time_limit": 2}
-    return partitioner.plan(wide(), **given | options)
+    return partitioner.plan(wide(), **asked(**given | options))
 
 
 def test_a_step_takes_what_one_replica_takes_and_the_sums() -> None:
