@@ -15,6 +15,7 @@ from partitioner.planner.model.buffers import total_bytes
 from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.model.item_bytes import lasting_item_bytes
 from partitioner.planner.simulate.unpipelined import simulate
+from partitioner.spelling import argument
 
 
 class OutOfMemoryError(InfeasibleError):
@@ -61,13 +62,13 @@ class MemoryShortfall:
 
     def _ways_out(self) -> list[str]:
         slots = sum(v.size_bytes for v in self.costed.graph.variables if v.kind is VariableKind.SLOT)
-        found = []
+        changes = []
         if slots and self._fits_somewhere(self.costed, without_slots=True):
-            found.append(f"--optimizer sgd (-{format_bytes(slots)})")
+            changes.append(f"{argument('optimizer', 'sgd')} (-{format_bytes(slots)})")
         batch_size = self._batch_size_that_fits()
         if batch_size:
-            found.append(f"--batch-size {batch_size}")
-        return found
+            changes.append(argument("batch_size", batch_size))
+        return changes
 
     def _batch_size_that_fits(self) -> int | None:
         size = self.costed.graph.batch_size // 2
