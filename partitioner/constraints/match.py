@@ -34,11 +34,11 @@ def requirements_of(
             names = parse_devices([name for text in texts for name in text.split(",")])
         except UsageError as error:
             problems += [
-                f"--{kind} {pattern}={','.join(texts)}: {note}" for note in error.as_written[1] or [error.message]
+                f"{kind} {pattern}={','.join(texts)}: {note}" for note in error.as_written[1] or [error.message]
             ]
             continue
         if kind is RequirementKind.PIN and len(names) > 1:
-            problems.append(f"--{kind} {pattern}={texts[0]}: a pin names one device, not {len(names)}")
+            problems.append(f"{kind} {pattern}={texts[0]}: a pin names one device, not {len(names)}")
         found.append(Requirement(kind=kind, pattern=pattern, devices=tuple(name.canonical for name in names)))
     if problems:
         raise UsageError("what is asked of devices cannot be read", notes=problems, help="e.g. --pin 'conv.*=GPU:0'")

@@ -70,7 +70,7 @@ def test_requirements_are_kept_recorded_and_checked(run: Run, file, tmp_path: Pa
     path.write_text(json.dumps(plan))
     code, _, err = run(str(path), "--check", "-q")
     assert code == 6
-    assert "--pin op1=CPU:0: node 1 is on " in err
+    assert "pin op1=CPU:0: node 1 is on " in err
 
 
 def test_what_if(run: Run, file) -> None:

@@ -172,7 +172,7 @@ def test_requirements_that_contradict_each_other_exit_4(run: Run) -> None:
     code, out, err = run(SMALL, *TWO, "--dry-run", "-q", *asked)
     assert (code, out) == (4, "")
     assert "error: no placement of the model can meet 1 of the requirements together" in err
-    assert "--forbid first=CPU:0,CPU:1: first may be on no device only" in err
+    assert "forbid first=CPU:0,CPU:1: first may be on no device only" in err
 
 
 def test_a_model_that_fits_nowhere_exits_4_with_the_numbers(run: Run) -> None:

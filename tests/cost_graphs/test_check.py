@@ -97,10 +97,10 @@ MUTATIONS: dict[str, Callable[[PlanDocument], PlanDocument]] = {
     "optimal with a gap": lambda plan: with_solver(
         plan, status="optimal", lower_bound=plan.solver.objective / 2, gap=0.5
     ),
-    "--pin n3=GPU:7: node n3 is on ": lambda plan: with_requirements(plan, pins={"n3": "GPU:7"}),
-    "--forbid n[0-3]=": lambda plan: with_requirements(plan, forbid={"n[0-3]": ["GPU:0", "GPU:1", "CPU:0"]}),
-    "--colocate n.: the nodes are on 2 devices": lambda plan: with_requirements(plan, colocate=["n."]),
-    "--colocate m.: matches no node": lambda plan: with_requirements(plan, colocate=["m."]),
+    "pin n3=GPU:7: node n3 is on ": lambda plan: with_requirements(plan, pins={"n3": "GPU:7"}),
+    "forbid n[0-3]=": lambda plan: with_requirements(plan, forbid={"n[0-3]": ["GPU:0", "GPU:1", "CPU:0"]}),
+    "colocate n.: the nodes are on 2 devices": lambda plan: with_requirements(plan, colocate=["n."]),
+    "colocate m.: matches no node": lambda plan: with_requirements(plan, colocate=["m."]),
     "values go round": lambda plan: with_placement(plan, n0=GPU0, n1=GPU1, n2=GPU1, n3=GPU0, n4=GPU1),
 }
 

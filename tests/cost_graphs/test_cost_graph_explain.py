@@ -37,8 +37,8 @@ def test_a_pin_that_leaves_too_little_room() -> None:
     asked = requirements_of({"[012]": "GPU:0", "3": "GPU:1"})
     error = refused(requirements=asked, memory_limit="25")
     assert error.message == "no placement keeps to what is asked within the memory of the devices"
-    assert error.notes == ("the nodes hold 40 bytes", "--pin [012]=GPU:0", "GPU:0 holds at most 25 bytes")
-    assert error.help == "leave out --pin [012]=GPU:0, or 5 bytes more on each device"
+    assert error.notes == ("the nodes hold 40 bytes", "pin [012]=GPU:0", "GPU:0 holds at most 25 bytes")
+    assert error.help == "leave out pin [012]=GPU:0, or 5 bytes more on each device"
     assert plan(chain(), requirements=asked, memory_limit="30").placement["0"].endswith("GPU:0")
     with pytest.raises(InfeasibleError):
         plan(chain(), requirements=asked, memory_limit="29")
@@ -50,12 +50,12 @@ def test_pieces_that_cannot_be_contiguous() -> None:
     assert error.message.endswith("within the memory of the devices in contiguous pieces")
     assert set(error.notes) == {
         "the nodes hold 40 bytes",
-        "--colocate 0|3",
+        "colocate 0|3",
         "--contiguous",
         "GPU:0 holds at most 25 bytes",
         "GPU:1 holds at most 25 bytes",
     }
-    assert error.help == "leave out --colocate 0|3, or leave out --contiguous, or 15 bytes more on each device"
+    assert error.help == "leave out colocate 0|3, or leave out --contiguous, or 15 bytes more on each device"
 
 
 def test_devices_are_added_until_there_is_room() -> None:

@@ -58,13 +58,13 @@ class _Description:
 
     def _changes(self) -> list[str]:
         slots = sum(v.size_bytes for v in self.costed.graph.variables if v.kind is VariableKind.SLOT)
-        found = []
+        changes = []
         if slots and self._fits_somewhere(self.costed, without_slots=True):
-            found.append(f"{argument('optimizer', 'sgd')} (-{format_bytes(slots)})")
+            changes.append(f"{argument('optimizer', 'sgd')} (-{format_bytes(slots)})")
         batch_size = self._batch_size_that_fits()
         if batch_size:
-            found.append(argument("batch_size", batch_size))
-        return found
+            changes.append(argument("batch_size", batch_size))
+        return changes
 
     def _batch_size_that_fits(self) -> int | None:
         size = self.costed.graph.batch_size // 2

@@ -13,9 +13,10 @@ from partitioner.ir.plan import Considered, Objective, Strategy
 from partitioner.planner.bounds.step_time import lower_bound_seconds
 from partitioner.planner.model.assignment import Assignment
 from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.tolerances import AS_FAST, ROUNDING
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
 from partitioner.planner.pipeline.search import PipelineSearch
-from partitioner.planner.pipeline.search_space import AS_FAST, PREFERENCE, PipelineCandidate, PipelineSearchSpace
+from partitioner.planner.pipeline.search_space import PREFERENCE, PipelineCandidate, PipelineSearchSpace
 from partitioner.planner.placement.evaluator import Evaluation
 
 
@@ -72,7 +73,7 @@ class ExecutionSelector:
     def are_proved(self, unpipelined: Sequence[Evaluation]) -> bool:
         """Whether nothing that may be chosen is simulated faster than the best of `unpipelined`."""
         best = min((evaluation.step_seconds for evaluation in unpipelined), default=float("inf"))
-        return best < float("inf") and all(best <= bound * (1 + 1e-9) for bound in self._bounds(unpipelined))
+        return best < float("inf") and all(best <= bound * (1 + ROUNDING) for bound in self._bounds(unpipelined))
 
     def _bounds(self, unpipelined: Sequence[Evaluation]) -> Iterator[float]:
         """For the step as one graph and for each number of microbatches; one by one, as each takes its time."""

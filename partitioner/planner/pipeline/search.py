@@ -12,19 +12,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import contains
 
-from partitioner.deadline import Deadline
+from partitioner.deadline import BOUNDARY_SEARCH_OPS, Deadline
 from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.model.assignment import Assignment
+from partitioner.planner.model.tolerances import AS_FAST
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
-from partitioner.planner.pipeline.search_space import AS_FAST, PREFERENCE, PipelineCandidate
+from partitioner.planner.pipeline.search_space import PREFERENCE, PipelineCandidate
 from partitioner.planner.pipeline.split import StageSplit
 from partitioner.stages.schedules import ScheduleKind, device_orders, max_live
 
 # Other placements that are tried with microbatches, each with every number of them.
 _MAX_GIVEN = 3
 _MAX_IMPROVED = 3
-# Work allowed for moving items at boundaries, in ops cut: a placement takes about 20 microseconds an op.
-_IMPROVED_OPS = 200_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,7 +273,7 @@ class PipelineSearch:
         starts = sorted(
             filter(lambda way: self.is_allowed(way.assignment), self.evaluator.ways()), key=self.objective_key
         )
-        most = self.evaluator.num_cut_ops + _IMPROVED_OPS
+        most = self.evaluator.num_cut_ops + BOUNDARY_SEARCH_OPS
         seen: set[Assignment] = set()
         for start in starts:
             if start.assignment in seen or len(seen) >= _MAX_IMPROVED:

@@ -15,8 +15,6 @@ from partitioner.stages.schedules import ScheduleKind
 
 PREFERENCE = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.GPIPE, ScheduleKind.INTERLEAVED, ScheduleKind.SEQUENTIAL)
 """Of schedules that are otherwise worth the same, the first."""
-AS_FAST = 1.01
-"""Estimates are not so exact that a difference of 1 % would be worth more microbatches."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ from partitioner.planner.layouts.candidates import candidates, sharing_candidate
 from partitioner.planner.layouts.groups import data_parallel_degrees
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
 from partitioner.planner.layouts.strategies import best_strategy
+from partitioner.planner.model.tolerances import AS_FAST
 from partitioner.planner.pipeline.search_space import PREFERENCE
 from partitioner.planner.simulate.exchange_seconds import sum_times
 from partitioner.stages.schedules import ScheduleKind
@@ -33,7 +34,6 @@ ROWS = 64
 FREE = link(0.0, 2.0**60)
 # What dispatching the stage programs of these steps takes.
 DISPATCH = 0.05
-AS_FAST = 1.01
 
 
 def planner(made: Builder, machines: Topology, *counts: int, rows: int = ROWS, **options: Any) -> LayoutPlanner:
@@ -232,7 +232,7 @@ def test_layers_coupled_through_the_batch_are_not_replicated() -> None:
     made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=2**16, gradient_bytes=256, parameter_bytes=256)
     found = choose(planner(made, topology(2, wire=link(0.25, 256.0)), 1), coupling=["norm would differ"])
     assert len(found.groups) == 1
-    (note,) = [note for note in found.found.notes if "--strategy mirrored" in note]
+    (note,) = [note for note in found.found.notes if "strategy mirrored" in note]
     assert "would be 1.83 times as fast" in note
     assert note.endswith("norm would differ")
     alone = choose(planner(made, topology(2, wire=FREE), 1), is_cuttable=False)
@@ -268,7 +268,7 @@ def test_what_may_not_be_on_a_device_cannot_be_mirrored_there() -> None:
     plan = planner(pipeline(2), topology(2, wire=FREE), 1, requirements=requirements_of(forbid={"layer0": "GPU:1"}))
     with pytest.raises(InfeasibleError) as raised:
         plan(Strategy.MIRRORED, ((0,), (1,)))
-    assert raised.value.notes[0] == "--forbid layer0=GPU:1: layer0 may be on no device only"
+    assert raised.value.notes[0] == "forbid layer0=GPU:1: layer0 may be on no device only"
 
 
 def test_candidates() -> None:
