@@ -15,7 +15,7 @@ from partitioner.cli import main
 from partitioner.ir.plan import Origin, PlanDocument
 from partitioner.report.dot import to_dot
 
-SMALL = str(Path(__file__).parent / "cli_models/small.py")
+SMALL = str(Path(__file__).parents[1] / "cli_models/small.py")
 NAMED = ("--hardware", "h100-sxm", "--link", "nvlink4")
 QUICK = ("--time-limit", "4", "-q")
 

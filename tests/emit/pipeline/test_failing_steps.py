@@ -266,7 +266,7 @@ def interruptions() -> dict[str, tuple[float, str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[3],
     ) as child:
         assert child.stdout is not None
         for line in child.stdout:

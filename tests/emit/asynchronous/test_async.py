@@ -28,10 +28,10 @@ from partitioner.ir.plan import DeviceMemory, ModelInfo, PlanDocument, Predicted
 from partitioner.options import AsyncUpdates, Machine, Parallelism, Request, Step
 from partitioner.planner.document.async_updates import with_async_updates
 from tests import models
-from tests.test_failing_steps import marked, marked_model
-from tests.test_replicas import Counts, names, variables, weights
-from tests.test_sparse_embeddings import embedded, tokens
-from tests.test_staged_grid import relative
+from tests.emit.pipeline.test_failing_steps import marked, marked_model
+from tests.emit.pipeline.test_replicas import Counts, names, variables, weights
+from tests.emit.pipeline.test_sparse_embeddings import embedded, tokens
+from tests.emit.pipeline.test_staged_grid import relative
 
 ROWS = 16
 TOLERANCE = 1e-6

@@ -22,7 +22,7 @@ import pytest
 
 from tests import models
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 REMOTE = "/job:worker/task:0/CPU:0"
 STEPS = 10
 ROWS = 16

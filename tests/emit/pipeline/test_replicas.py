@@ -25,9 +25,9 @@ from partitioner.ir.plan import PlanDocument
 from partitioner.ir.step import StepKind
 from partitioner.verification.audit import misplaced_ops
 from tests import models
-from tests.test_failing_steps import marked, marked_model
-from tests.test_sparse_embeddings import embedded, tokens
-from tests.test_staged_grid import CASES, PARTS, Bench, as_one, audited, relative
+from tests.emit.pipeline.test_failing_steps import marked, marked_model
+from tests.emit.pipeline.test_sparse_embeddings import embedded, tokens
+from tests.emit.pipeline.test_staged_grid import CASES, PARTS, Bench, as_one, audited, relative
 
 ROWS = 16
 TOLERANCE = 1e-6
