@@ -17,8 +17,8 @@ from partitioner.report.text import render
 class Plan(PlanDocument):
     """Where every op of a model goes, what that is predicted to cost and how good it is proved to be."""
 
-    def to_text(self, files: Sequence[str | Path] = ()) -> str:
-        """The report that the command line prints."""
+    def to_text(self, files: Sequence[str | Path] = (), *, verbose: bool = False) -> str:
+        """The report that the command line prints; all of it if `verbose`."""
         return render(self, files=files)
 
     def to_dot(self, path: str | Path | None = None, **options: Any) -> str:
