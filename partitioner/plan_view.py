@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from partitioner.ir.plan import PlanDocument
 from partitioner.report.dot import to_dot
@@ -38,3 +38,5 @@ class Plan(PlanDocument):
             UsageError: Neither pygraphviz nor the `dot` program is installed.
         """
         write_svg(to_dot(self, **options), path)
+
+    measured_costs: ClassVar[Any] = None
