@@ -15,7 +15,8 @@ import cost_models
 import partitioner
 from partitioner import api, errors, plan_view
 from partitioner.cli import main
-from partitioner.cli.options import read_options
+from partitioner.cli.commands import compile
+from partitioner.cli.parser import Parser
 
 GOLDEN = Path(__file__).parent / "golden"
 FUNCTIONS = ("auto_place", "load", "place", "plan", "set_up_devices", "verify")
@@ -90,7 +91,9 @@ def test_everything_public_has_a_docstring() -> None:
 
 
 def test_each_argument_of_plan_has_an_option_of_the_same_meaning_and_default() -> None:
-    options = vars(read_options(["model.py", "--devices", "CPU:0"]))
+    parser = Parser(prog="partition")
+    compile.add_arguments(parser)
+    options = vars(parser.read(["model.py", "--devices", "CPU:0"]))
     parameters = inspect.signature(partitioner.plan).parameters
     assert set(NO_OPTION) <= set(parameters)
     for name, parameter in parameters.items():

@@ -69,8 +69,8 @@ def add_parallelism(group: argparse._ArgumentGroup) -> None:
         metavar="NAME",
         choices=["auto", "single", "layer-split", "mirrored", "mixed"],
         default="auto",
-        help="auto, single, layer-split (stages on all devices), mirrored (a replica on each), mixed (replicas of several "
-        "devices); auto takes as many devices as pay",
+        help="auto, single, layer-split (stages on all devices), mirrored (a replica on each), mixed (replicas of "
+        "several devices); auto takes as many devices as pay",
     )
     group.add_argument(
         "--replicas",

@@ -13,7 +13,7 @@ OLD_FLAGS = {
     "--training": "leave it out: a training step is what is planned by default; --inference plans inference",
     "--work-limit": "partition graph FILE --work-limit WORK; of a model, --time-limit ends the search",
     "--contiguous": "partition graph FILE --contiguous; the stages of a model always are",
-    "--objective latency": "--inference --objective throughput, which is least time of a step",
+    "--objective latency": "--objective throughput, the least time of a step; of one input: --inference --batch-size 1",
 }
 """By flag, or by flag and value, the new way."""
 

@@ -131,5 +131,5 @@ def write_errors() -> Iterator[None]:
     except OSError as error:
         raise WriteError(
             f"cannot write {error.filename or 'the results'}: {error.strerror or error}",
-            help="name another place: -o DIR",
+            help="name another place to write, e.g. -o DIR",
         ) from error
