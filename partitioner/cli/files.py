@@ -4,7 +4,9 @@ right sub-command, and only to word that is its schema looked at.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -55,7 +57,7 @@ def refuse_as_plan(path: str) -> None:
         UsageError: It is one.
     """
     try:
-        schema = _schema(Path(path).read_bytes())
+        schema = _schema(_document(Path(path).read_bytes()))
     except OSError:
         return
     if schema in (MODEL_SCHEMA, COST_GRAPH_SCHEMA):
@@ -69,8 +71,11 @@ def load_plan(path: str, command: str) -> Plan | CostGraphPlan:
         UsageError: The file cannot be read, or is none.
     """
     refuse_model(path, command)
-    schema = _schema(_read(path))
-    kind = CostGraphPlan if schema == COST_GRAPH_SCHEMA else Plan
+    document = _document(_read(path))
+    schema = _schema(document)
+    # Earlier versions gave the plan of a cost graph the schema of a model's.
+    is_of_cost_graph = schema == COST_GRAPH_SCHEMA or document.get("cost_graph") is not None
+    kind = CostGraphPlan if is_of_cost_graph else Plan
     try:
         return kind.load(path)
     except msgspec.DecodeError as error:
@@ -118,11 +123,16 @@ def _read(path: str) -> bytes:
         raise UsageError(f"cannot read {path!r}: {error.strerror}") from error
 
 
-def _schema(text: bytes) -> str | None:
-    """What a JSON document says its schema is."""
+def _document(text: bytes) -> dict[str, Any]:
+    """A JSON document; an empty one if it is none."""
     try:
         document = msgspec.json.decode(text)
     except msgspec.DecodeError:
-        return None
-    schema = document.get("schema") if isinstance(document, dict) else None
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _schema(document: Mapping[str, Any]) -> str | None:
+    """What a document says its schema is."""
+    schema = document.get("schema")
     return schema if isinstance(schema, str) else None

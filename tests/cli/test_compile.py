@@ -16,7 +16,7 @@ import pytest
 import partitioner
 from partitioner import api, compile
 from partitioner.errors import UsageError
-from partitioner.options import Request
+from partitioner.options import AsyncUpdates, Request
 
 MODELS = Path(__file__).parents[1] / "cli_models"
 SMALL = str(MODELS / "small.py")
@@ -176,6 +176,39 @@ def test_how_the_batch_passes_is_asked_of_the_planner(
     (request,) = asked
     assert (request.microbatches, request.parallelism.schedule, request.parallelism.recompute) == expected
     assert request.step.source == SMALL
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], None),
+        (["--updates", "async"], AsyncUpdates()),
+        (["--updates", "async", "--max-staleness", "0"], AsyncUpdates(max_staleness=0)),
+    ],
+)
+def test_asynchronous_updates_are_one_value(
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: AsyncUpdates | None
+) -> None:
+    asked: list[Request] = []
+
+    def recording(_: object, request: Request, **__: object) -> None:
+        asked.append(request)
+        raise UsageError("enough seen")
+
+    monkeypatch.setattr(compile, "compile_plan", recording)
+    assert run(SMALL, *TWO, *QUICK, "--strategy", "mirrored", *arguments)[0] == 2
+    assert asked[0].parallelism.asynchronous == expected
+
+
+def test_measured_costs_are_written_and_read_again(run: Run, tmp_path: Path) -> None:
+    plan = (SMALL, *TWO, *QUICK, "--strategy", "layer-split", "--no-verify", "--json")
+    code, out, _ = run(*plan, "--costs", "measured")
+    assert code == 0
+    assert json.loads(out)["costs"]["source"] == "measured"
+    assert (tmp_path / "small_partitioned/costs.json").is_file()
+    code, out, _ = run(*plan, "--costs", "small_partitioned/costs.json")
+    assert code == 0
+    assert json.loads(out)["costs"]["source"] == "small_partitioned/costs.json"
 
 
 @pytest.mark.filterwarnings("ignore:the user's own warning")

@@ -46,10 +46,10 @@ _LONG_EPILOG = f"""\
   partition graph workload.json --devices GPU:0-5,CPU:0 --contiguous
 
 exit codes:
-  0  a plan was found                 5  time limit reached without a plan
-  1  a bug of ours                    6  the placed model failed verification
-  2  usage                            7  a check that was asked for failed
-  3  model not found or not traceable 8  a file could not be written
+  0  a plan was found                   5  time limit reached without a plan
+  1  a bug of ours                      6  the placed model failed verification
+  2  usage                              7  a check that was asked for failed
+  3  model not found or not traceable   8  a file could not be written
   4  proved infeasible                130  interrupted
 """
 
