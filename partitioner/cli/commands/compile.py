@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from partitioner import __version__
 from partitioner.cli import compile_arguments
+from partitioner.cli.commands.verify import failed_verification
 from partitioner.cli.console import Progress, stdout_is_stderr, without_native_notices
 from partitioner.cli.output import output_directory, print_plan, write_errors, write_pictures, write_plan
 from partitioner.cli.parser import Parser
-from partitioner.errors import InfeasibleError, ModelError, VerificationError
+from partitioner.errors import InfeasibleError, ModelError
 
 if TYPE_CHECKING:
     from partitioner.options import Request
@@ -86,24 +87,6 @@ def run(options: argparse.Namespace) -> int:
     if plan.verification is not None and not plan.verification.passed:
         raise failed_verification(plan, "the placed model failed its verification; it was not written")
     return 0
-
-
-def failed_verification(plan: Plan, message: str) -> VerificationError:
-    """The error for a plan whose verification failed."""
-    verification = plan.verification
-    assert verification is not None
-    return VerificationError(
-        message,
-        notes=[
-            f"misplaced ops: {len(verification.misplaced_ops)}",
-            f"relative differences: outputs {verification.outputs_max_rel_diff:.1e}, "
-            f"gradients {verification.gradients_max_rel_diff:.1e}, "
-            f"weights after {verification.num_steps} steps {verification.weights_max_rel_diff:.1e}; "
-            f"tolerance {verification.tolerance:.0e}, unplaced model reordered {verification.control_max_rel_diff:.1e}",
-            *verification.misplaced_ops[:5],
-        ],
-        help="plan.json has the details; please report it with the model",
-    )
 
 
 def _compiled(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from partitioner.cli.arguments import add_verbosity
-from partitioner.cli.commands.compile import failed_verification
 from partitioner.cli.console import Progress, stdout_is_stderr, without_native_notices
 from partitioner.cli.output import print_plan
 from partitioner.cli.parser import Parser
+from partitioner.errors import VerificationError
+
+if TYPE_CHECKING:
+    from partitioner.plan_view import Plan
 
 
 def add_arguments(parser: Parser) -> None:
@@ -49,3 +53,21 @@ def run(options: argparse.Namespace) -> int:
     if plan.verification is not None and not plan.verification.passed:
         raise failed_verification(plan, "the placed model failed its verification")
     return 0
+
+
+def failed_verification(plan: Plan, message: str) -> VerificationError:
+    """The error for a plan whose verification failed."""
+    verification = plan.verification
+    assert verification is not None
+    return VerificationError(
+        message,
+        notes=[
+            f"misplaced ops: {len(verification.misplaced_ops)}",
+            f"relative differences: outputs {verification.outputs_max_rel_diff:.1e}, "
+            f"gradients {verification.gradients_max_rel_diff:.1e}, "
+            f"weights after {verification.num_steps} steps {verification.weights_max_rel_diff:.1e}; "
+            f"tolerance {verification.tolerance:.0e}, unplaced model reordered {verification.control_max_rel_diff:.1e}",
+            *verification.misplaced_ops[:5],
+        ],
+        help="plan.json has the details; please report it with the model",
+    )
