@@ -16,6 +16,8 @@ import cost_models
 import partitioner
 from partitioner import api, errors, plan_view
 from partitioner.cli import main
+from partitioner.cli.commands import compile
+from partitioner.cli.parser import Parser
 
 GOLDEN = Path(__file__).parent / "golden"
 FUNCTIONS = ("auto_place", "load", "place", "plan", "set_up_devices", "verify")
@@ -30,6 +32,18 @@ EXIT_CODES = {
     "WriteError": 8,
 }
 MOST_ARGUMENTS = 19
+# Arguments whose option has another name, or that have none, and why.
+OTHER_NAMES = {"pins": "pin"}
+NO_OPTION = {
+    "model": "the MODEL argument",
+    "source": "the MODEL argument as it was typed",
+    "example_inputs": "arrays do not fit on a command line: the file's variable of that name",
+    "example_targets": "likewise",
+    "step": "its fields have options",
+    "parallelism": "likewise",
+    "constraints": "likewise",
+    "on_progress": "a bar on the terminal",
+}
 
 
 def test_the_public_names() -> None:
@@ -93,6 +107,23 @@ def test_everything_public_has_a_docstring() -> None:
         if not (thing.__doc__ or "").strip() or _is_made_by_dataclass(thing)
     ]
     assert not silent
+
+
+def test_each_argument_has_an_option_of_the_same_meaning_and_default() -> None:
+    parser = Parser(prog="partition")
+    compile.add_arguments(parser)
+    options = vars(parser.read(["model.py", "--devices", "CPU:0"]))
+    arguments = {name: known.default for name, known in inspect.signature(partitioner.plan).parameters.items()}
+    for holder in (partitioner.Step, partitioner.Parallelism, partitioner.Constraints):
+        arguments |= {name: known.default for name, known in inspect.signature(holder).parameters.items()}
+    assert set(NO_OPTION) <= set(arguments)
+    for name, default in arguments.items():
+        if name in NO_OPTION:
+            continue
+        option = OTHER_NAMES.get(name, name)
+        assert option in options, f"{name} has no option"
+        if isinstance(default, (bool, int, float, str)):
+            assert options[option] == default, name
 
 
 def _written(name: str, signature: inspect.Signature) -> str:

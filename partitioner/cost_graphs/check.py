@@ -74,6 +74,30 @@ def check_cost_graph_plan(plan: PlanDocument, graph: CostGraph) -> CostGraphChec
     return CostGraphCheck(problems=tuple(problems), objective=objective, simple_bound=simple, num_moves=num_moves)
 
 
+@dataclass(frozen=True)
+class _Checked:
+    found: CostGraphCheck
+    plan: PlanDocument
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return self.found.problems
+
+    def to_text(self) -> str:
+        found, solver, unit = self.found, self.plan.solver, self.plan.solver.unit
+        return (
+            f"the plan is allowed, and its largest load is {found.objective:.9g} {unit} as it says\n"
+            f"its lower bound {solver.lower_bound:.9g} {unit} (gap {100 * solver.gap:.4g} %) is not contradicted: "
+            f"a simple bound is {found.simple_bound:.9g} {unit}, and none of {found.num_moves:,} placements beside it "
+            "is below\n"
+        )
+
+
+def check_plan(plan: PlanDocument, graph: CostGraph) -> _Checked:
+    """Check."""
+    return _Checked(check_cost_graph_plan(plan, graph), plan)
+
+
 def _is_cpu(device: str) -> bool:
     return DeviceName.parse(device).type == "CPU"
 

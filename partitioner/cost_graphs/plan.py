@@ -36,7 +36,7 @@ _SECONDS = {"ms": 1e-3, "s": 1.0}
 _ROUNDING = 1e-9
 
 
-def plan_cost_graph(
+def _plan_fields(
     graph: CostGraph,
     devices: Sequence[DeviceName],
     *,
@@ -236,3 +236,13 @@ def _baselines(built: BuiltProblem, seconds: float) -> tuple[Baseline, ...]:
         for index in sorted(firsts.values())
         for single in [(index,) * len(problem.items)]
     )
+
+
+def plan_cost_graph(graph: CostGraph, devices: Sequence[DeviceName], **asked: Any) -> Any:
+    """The plan."""
+    from importlib.metadata import version
+
+    from partitioner.cost_graphs.document import CostGraphPlan
+
+    versions = {package: version(package) for package in ("partition", "ortools", "numpy")}
+    return CostGraphPlan(versions=versions, **_plan_fields(graph, devices, **asked))

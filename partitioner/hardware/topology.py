@@ -16,7 +16,7 @@ from partitioner.ir.plan import DeviceInfo, Origin
 DEFAULT_GPU = "a100-40gb"
 DEFAULT_GPU_LINK = "pcie4"
 DEFAULT_NETWORK = "ethernet-25g"
-SHOW_ALL = "partition --list-hardware"
+SHOW_ALL = "partition hardware"
 # TensorFlow's BFC allocator leaves this much of a GPU to CUDA's context, cuDNN and NCCL (gpu_device.cc,
 # MinSystemMemory: 6 % and at least 300 MiB on devices of 2 GiB and more).
 _RESERVED_FRACTION = 0.06

@@ -34,7 +34,7 @@ def render_catalogue(catalogue: Catalogue) -> str:
         console.print(Text(title))
         console.print(table)
         console.print()
-    console.print(Text("dates are those of the sources, which --list-hardware --json names"))
+    console.print(Text("dates are those of the sources, which `partition hardware --json` names"))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 

@@ -32,7 +32,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
         capfd.readouterr()
         assert main([SMALL, *QUICK, *arguments, "--json"]) == 0
         (tmp_path / "shown.json").write_text(capfd.readouterr().out)
-        assert main([str(tmp_path / "shown.json")]) == 0
+        assert main(["show", str(tmp_path / "shown.json")]) == 0
         return PlanDocument.load(tmp_path / "shown.json"), capfd.readouterr().out
 
     return run

@@ -136,7 +136,7 @@ def test_wrong_names(text: str, said: str) -> None:
     assert said in str(caught.value)
     if "unknown" in said:
         assert caught.value.help is not None
-        assert caught.value.help.startswith("partition --list-hardware")
+        assert caught.value.help.startswith("partition hardware")
 
 
 # From a file

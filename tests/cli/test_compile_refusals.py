@@ -1,4 +1,4 @@
-"""What the command line refuses: the exit code, the offender and the way out, and nothing written."""
+"""`partition MODEL`, what it refuses: the exit code, the offender and the way out, and nothing written."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+import partitioner
 
 MODELS = Path(__file__).parents[1] / "cli_models"
 SMALL = str(MODELS / "small.py")
@@ -29,9 +31,6 @@ Run = Callable[..., tuple[int, str, str]]
         ([SMALL, *TWO, "--batch-size", "0"], "--batch-size: '0' is not a whole number of at least 1"),
         ([SMALL, *TWO, "--batch-size", "many"], "--batch-size: 'many' is not a whole number"),
         ([SMALL, *TWO, "--time-limit", "nan"], "--time-limit: 'nan' is not a number of seconds above 0"),
-        ([SMALL, *TWO, "--work-limit", "0"], "--work-limit: '0' is not a number above 0"),
-        ([SMALL, *TWO, "--work-limit", "2"], "error: --work-limit is for cost graphs\n"),
-        ([SMALL, *TWO, "--contiguous"], "error: --contiguous is for cost graphs"),
         ([SMALL, *TWO, "--strategy", "both"], "(choose from 'auto', 'single', 'layer-split', 'mirrored', 'mixed')"),
         ([SMALL, *TWO, "--microbatches", "0"], "--microbatches: '0' is not a whole number of at least 1, nor auto"),
         ([SMALL, *TWO, "--microbatches", "-4"], "--microbatches: '-4' is not a whole number of at least 1, nor auto"),
@@ -59,11 +58,12 @@ Run = Callable[..., tuple[int, str, str]]
         ([SMALL, *TWO, "--dry-run", "--svg", "x.svg"], "--dry-run writes no file, but --svg asks for one"),
         ([SMALL, *TWO, "--svg", "no/x.svg"], "--svg: there is no directory 'no'\n   help: mkdir -p no"),
         (["plan.json"], "error: cannot read 'plan.json': No such file or directory"),
-        (["plan.json", *TWO, "--inference"], "--inference, --devices would do nothing"),
-        (
-            ["plan.json", "--microbatches", "4", "--schedule", "gpipe", "--recompute", "all"],
-            "--microbatches, --schedule, --recompute would do nothing",
-        ),
+        ([SMALL, *TWO, "--objective", "speed"], "'speed' (choose from 'throughput', 'memory')"),
+        ([SMALL, *TWO, "--max-staleness", "-1"], "--max-staleness: '-1' is not a whole number of at least 0"),
+        ([SMALL, *TWO, "--max-staleness", "2"], "help: --updates async --max-staleness 2, or leave it out"),
+        ([SMALL, *TWO, "--updates", "async"], "asynchronous updates by how many replicas?"),
+        (["shwo", "plan.json"], "help: a sub-command is the first word: partition show ..."),
+        (["-q", "show", "plan.json"], "help: a sub-command is the first word: partition show ..."),
         (
             [SMALL, "--devices", "GPU:0-3", "--strategy", "mixed", "--replicas", "3"],
             "4 devices cannot be cut into 3 replicas",
@@ -112,11 +112,43 @@ def test_someone_elses_directory_is_left_alone(run: Run, tmp_path: Path) -> None
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
 
-def test_a_json_file_that_is_no_plan(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text('{"schema": "something/9"}')
-    code, out, err = run("x.json")
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("x.json", '{"schema": "partition-plan/1"}', "x.json is a plan (schema partition-plan/1)\n   help: partition"),
+        ("x.json", '{"nodes": [], "edges": []}', "is not a model, which is a .py or a .keras file\n   help: if it is"),
+        ("x.json", "no JSON", "help: if it is a cost graph: partition graph x.json"),
+        ("x.txt", "1 -- op -- size=1", "help: if it is a cost graph: partition graph x.txt"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_model_is_refused_with_its_sub_command(
+    run: Run, tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    code, out, err = run(name, *TWO)
     assert (code, out) == (2, "")
-    assert err.startswith("error: x.json is not a plan: ")
+    assert said in err
+    assert "loading TensorFlow" not in err
+
+
+def test_a_file_named_like_a_sub_command_is_a_model_by_its_path(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "graph").write_text("model = None\n")
+    code, _, err = run("./graph", *TWO, "-q")
+    assert code == 3
+    assert "graph" in err.splitlines()[0]
+    code, _, err = run("graph", *TWO)
+    assert code == 2
+    assert "required: FILE\n   help: partition graph --help" in err
+
+
+def test_what_cannot_be_written_exits_8(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", "small_partitioned/plan.json")
+
+    monkeypatch.setattr(partitioner.Plan, "save", full)
+    code, out, err = run(SMALL, *TWO, "-q", "--time-limit", "5", "--no-verify")
+    assert (code, out) == (8, "")
+    assert err.startswith("error: cannot write small_partitioned/plan.json: No space left on device\n")
 
 
 # Refusals of models
@@ -158,7 +190,7 @@ def test_a_model_that_cannot_be_traced_names_its_line(run: Run) -> None:
         (["--pin", "first=CPU:7"], "CPU:7 is not among the devices (CPU:0, CPU:1)"),
         (["--pin", "(=CPU:0"], "not a regular expression"),
         (["--forbid", "third=CPU:0"], "third=CPU:0: matches no layer and no op; near: first"),
-        (["--colocate", "third"], "--colocate third: matches no layer and no op"),
+        (["--colocate", "third"], "colocate third: matches no layer and no op"),
     ],
 )
 def test_options_that_the_model_refuses(run: Run, arguments: list[str], said: str) -> None:

@@ -20,8 +20,8 @@ def test_a_run_shows_no_notice_of_a_library_and_its_plan_can_be_piped(tmp_path: 
     done = subprocess.run(command, cwd=tmp_path, env=PLAIN, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["schema"] == "partition-plan/1"
-    told = [line for line in done.stderr.splitlines() if not line.startswith("[")]
-    assert told == [
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("[")]
+    assert lines == [
         "printed",
         "told",
         f"{MODELS}/noisy.py:12: UserWarning: the user's own warning",
@@ -31,7 +31,7 @@ def test_a_run_shows_no_notice_of_a_library_and_its_plan_can_be_piped(tmp_path: 
     ]
 
     # A reader that stops early, as `| head` does, is no error.
-    shown = (*PARTITION, "noisy_partitioned/plan.json")
+    shown = (*PARTITION, "show", "noisy_partitioned/plan.json")
     with subprocess.Popen(shown, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -1,4 +1,4 @@
-"""`--list-hardware` and `--topology`: the catalogue as a table and as JSON, and plans for machines elsewhere."""
+"""`partition hardware` and `--topology`: the catalogue as a table and as JSON, and plans for machines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 def test_the_catalogue_is_printed_with_the_dates_of_its_sources(run: Run) -> None:
-    code, out, err = run("--list-hardware")
+    code, out, err = run("hardware")
     assert (code, err) == (0, "")
     rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
     for entry in (*catalogue().devices.values(), *catalogue().links.values(), *catalogue().hosts.values()):
@@ -33,7 +33,7 @@ def test_the_catalogue_is_printed_with_the_dates_of_its_sources(run: Run) -> Non
 
 
 def test_the_catalogue_as_json_names_every_source(run: Run) -> None:
-    code, out, err = run("--list-hardware", "--json")
+    code, out, err = run("hardware", "--json")
     assert (code, err) == (0, "")
     printed = json.loads(out)
     for name in ("devices", "links", "hosts"):
@@ -47,15 +47,12 @@ def test_the_catalogue_as_json_names_every_source(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--list-hardware", SMALL], f"error: unexpected argument {SMALL!r}"),
-        (
-            ["--list-hardware", "--devices", "CPU:0"],
-            "--list-hardware prints the catalogue and stops; --devices would do",
-        ),
-        ([SMALL, "--devices", "GPU:0", "--hardware", "h1000"], "help: partition --list-hardware"),
-        ([SMALL, "--devices", "GPU:0", "--link", "nvlink"], "help: partition --list-hardware"),
+        (["hardware", SMALL], f"error: unexpected argument {SMALL!r}"),
+        (["hardware", "--devices", "CPU:0"], "unknown option --devices\n   help: partition hardware --help"),
+        ([SMALL, "--devices", "GPU:0", "--hardware", "h1000"], "help: partition hardware"),
+        ([SMALL, "--devices", "GPU:0", "--link", "nvlink"], "help: partition hardware"),
         ([SMALL, "--topology", "dgx-h10"], "unknown topology 'dgx-h10'; did you mean dgx-h100"),
-        ([SMALL, "--topology", "dgx-h10"], "help: partition --list-hardware, or a file: --topology FILE.toml"),
+        ([SMALL, "--topology", "dgx-h10"], "help: partition hardware, or a file: --topology FILE.toml"),
         ([SMALL, "--topology", "my.toml"], "error: cannot read 'my.toml': No such file or directory"),
         ([SMALL, "--topology", "dgx-h100", "--link", "pcie4"], "--link would do nothing"),
         ([SMALL, "--topology", "dgx-h100", "--devices", "GPU:8"], "error: the topology has no GPU:8"),

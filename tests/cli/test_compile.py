@@ -1,4 +1,4 @@
-"""What the command line gives: the report, plan.json, the files, and what each option changes in them."""
+"""`partition MODEL`, what it gives: the report, plan.json, the files, and what each option changes in them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import keras
 import pytest
 
 import partitioner
-from partitioner import api
+from partitioner import api, compile
 from partitioner.errors import UsageError
+from partitioner.options import AsyncUpdates, Request
 
 MODELS = Path(__file__).parents[1] / "cli_models"
 SMALL = str(MODELS / "small.py")
@@ -101,7 +102,7 @@ def test_the_files_and_the_same_report_from_plan_json(run: Run, tmp_path: Path) 
     assert (tmp_path / "a.dot").read_text() == (tmp_path / "out/placement.dot").read_text()
     assert "<svg" in (tmp_path / "a.svg").read_text()
 
-    code, again, err = run("out/plan.json", "--dot", "b.dot")
+    code, again, err = run("show", "out/plan.json", "--dot", "b.dot")
     assert (code, err) == (0, "")
     assert again == f"{report}\nfiles\n  b.dot\n"
     assert (tmp_path / "b.dot").read_text() == (tmp_path / "a.dot").read_text()
@@ -144,7 +145,7 @@ def test_a_bug_of_ours_exits_1_with_its_traceback(run: Run, monkeypatch: pytest.
     def broken(*_: object, **__: object) -> None:
         raise KeyError("op")
 
-    monkeypatch.setattr(api, "plan", broken)
+    monkeypatch.setattr(compile, "compile_plan", broken)
     code, out, err = run(SMALL, *TWO, "-q")
     assert (code, out) == (1, "")
     assert err.startswith("Traceback")
@@ -163,16 +164,51 @@ def test_a_bug_of_ours_exits_1_with_its_traceback(run: Run, monkeypatch: pytest.
 def test_how_the_batch_passes_is_asked_of_the_planner(
     run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: tuple[int | str, str, str]
 ) -> None:
-    asked: dict[str, Any] = {}
+    asked: list[Request] = []
 
-    def recording(*_: object, **given: Any) -> None:
-        asked.update(given)
+    def recording(_: object, request: Request, **__: object) -> None:
+        asked.append(request)
         raise UsageError("enough seen")
 
-    monkeypatch.setattr(api, "plan", recording)
+    monkeypatch.setattr(compile, "compile_plan", recording)
     code, _, err = run(SMALL, *TWO, *QUICK, *arguments)
     assert (code, err) == (2, "error: enough seen\n")
-    assert (asked["microbatches"], asked["schedule"], asked["recompute"]) == expected
+    (request,) = asked
+    assert (request.microbatches, request.parallelism.schedule, request.parallelism.recompute) == expected
+    assert request.step.source == SMALL
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], None),
+        (["--updates", "async"], AsyncUpdates()),
+        (["--updates", "async", "--max-staleness", "0"], AsyncUpdates(max_staleness=0)),
+    ],
+)
+def test_asynchronous_updates_are_one_value(
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: AsyncUpdates | None
+) -> None:
+    asked: list[Request] = []
+
+    def recording(_: object, request: Request, **__: object) -> None:
+        asked.append(request)
+        raise UsageError("enough seen")
+
+    monkeypatch.setattr(compile, "compile_plan", recording)
+    assert run(SMALL, *TWO, *QUICK, "--strategy", "mirrored", *arguments)[0] == 2
+    assert asked[0].parallelism.asynchronous == expected
+
+
+def test_measured_costs_are_written_and_read_again(run: Run, tmp_path: Path) -> None:
+    plan = (SMALL, *TWO, *QUICK, "--strategy", "layer-split", "--no-verify", "--json")
+    code, out, _ = run(*plan, "--costs", "measured")
+    assert code == 0
+    assert json.loads(out)["costs"]["source"] == "measured"
+    assert (tmp_path / "small_partitioned/costs.json").is_file()
+    code, out, _ = run(*plan, "--costs", "small_partitioned/costs.json")
+    assert code == 0
+    assert json.loads(out)["costs"]["source"] == "small_partitioned/costs.json"
 
 
 @pytest.mark.filterwarnings("ignore:the user's own warning")
@@ -204,10 +240,10 @@ def test_a_subclassed_model_with_its_input_shape(run: Run) -> None:
 
 def test_a_keras_file_for_inference(run: Run, tmp_path: Path) -> None:
     keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]).save(tmp_path / "kept.keras")
-    plan = _plan(run, "kept.keras", "--inference", "--objective", "latency")
+    plan = _plan(run, "kept.keras", "--inference", "--objective", "memory")
     assert plan["model"]["num_parameters"] == 10
     assert (plan["model"]["training"], plan["model"]["loss"]) == (False, "")
-    assert plan["objective"] == "latency"
+    assert plan["objective"] == "memory"
 
 
 def test_memory_as_objective_splits_the_parameters(run: Run) -> None:
@@ -231,7 +267,7 @@ def test_replicas_that_share_a_device(run: Run, tmp_path: Path) -> None:
     assert plan.verification is not None
     assert plan.verification.passed
     assert "<b>CPU:2</b>, all replicas" in (tmp_path / "shared.dot").read_text(encoding="utf-8")
-    code, again, _ = run("small_partitioned/plan.json")
+    code, again, _ = run("show", "small_partitioned/plan.json")
     assert code == 0
     assert "2 replicas that share CPU:2" in again
 
