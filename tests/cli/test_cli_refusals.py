@@ -158,7 +158,7 @@ def test_a_model_that_cannot_be_traced_names_its_line(run: Run) -> None:
         (["--pin", "first=CPU:7"], "CPU:7 is not among the devices (CPU:0, CPU:1)"),
         (["--pin", "(=CPU:0"], "not a regular expression"),
         (["--forbid", "third=CPU:0"], "third=CPU:0: matches no layer and no op; near: first"),
-        (["--colocate", "third"], "--colocate third: matches no layer and no op"),
+        (["--colocate", "third"], "colocate third: matches no layer and no op"),
     ],
 )
 def test_options_that_the_model_refuses(run: Run, arguments: list[str], said: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from partitioner.errors import InfeasibleError, UsageError
 from partitioner.ir.devices import DeviceName, short_name
 from partitioner.ir.plan import DeviceMemory, Strategy, Updates
+from partitioner.spelling import argument, arguments
 
 # So a replica that takes four times as long as the others lets them do all they can meanwhile.
 _STALENESS_PER_REPLICA = 4
@@ -41,7 +42,7 @@ def staleness_bound(
     """
     if updates is Updates.SYNC:
         if max_staleness is not None:
-            raise UsageError("max_staleness: synchronous updates are never stale", help="--updates async")
+            raise UsageError("max_staleness: synchronous updates are never stale", help=argument("updates", "async"))
         return 0
     if max_staleness is not None and max_staleness < 0:
         raise UsageError(f"max_staleness is {max_staleness}, expected at least 0")
@@ -49,17 +50,18 @@ def staleness_bound(
         raise UsageError("asynchronous updates are of training, and the plan is of inference")
     if replicas == "auto" and strategy is not Strategy.MIRRORED:
         raise UsageError(
-            "asynchronous updates by how many replicas?", help="--strategy mirrored, or --strategy mixed --replicas 2"
+            "asynchronous updates by how many replicas?",
+            help=f"{argument('strategy', 'mirrored')}, or {arguments(strategy='mixed', replicas=2)}",
         )
     if not isinstance(replicas, (int, str)) and len(set(replicas)) > 1:
         raise UsageError(
             "asynchronous replicas update by themselves, so that they cannot share devices",
-            help=f"--replicas {num_replicas}, or --updates sync",
+            help=f"{argument('replicas', num_replicas)}, or {argument('updates', 'sync')}",
         )
     if remote := [short_name(name) for name in devices if not DeviceName.parse(name).is_local]:
         raise UsageError(
             f"the first of asynchronous replicas is where all parameters are, and {', '.join(remote)} is elsewhere",
-            help="name devices of this process first, or --updates sync",
+            help=f"name devices of this process first, or {argument('updates', 'sync')}",
         )
     return _STALENESS_PER_REPLICA * num_replicas if max_staleness is None else max_staleness
 
@@ -87,7 +89,7 @@ def with_async_updates(fields: dict[str, Any], max_staleness: int) -> dict[str, 
         raise InfeasibleError(
             "the variables that asynchronous replicas share do not fit beside those of the first replica",
             notes=[f"{short_name(one.device)}: {-one.headroom_bytes / 2**30:.2f} GiB too much" for one in crowded],
-            help="--updates sync",
+            help=argument("updates", "sync"),
         )
     added = {new.device: new.peak_bytes - old.peak_bytes for new, old in zip(memory, fields["memory"], strict=True)}
     predicted = fields["predicted"]
