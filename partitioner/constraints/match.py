@@ -10,6 +10,7 @@ from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName, parse_devices
 from partitioner.ir.op_graph import OpGraph
 from partitioner.ir.requirements import Requirement, RequirementKind, ResolvedConstraint
+from partitioner.spelling import argument
 
 Twins = Sequence[Sequence[DeviceName]]
 """For each device, itself and then the devices that do the same in other replicas."""
@@ -41,7 +42,9 @@ def requirements_of(
             problems.append(f"{kind} {pattern}={texts[0]}: a pin names one device, not {len(names)}")
         found.append(Requirement(kind=kind, pattern=pattern, devices=tuple(name.canonical for name in names)))
     if problems:
-        raise UsageError("what is asked of devices cannot be read", notes=problems, help="e.g. --pin 'conv.*=GPU:0'")
+        raise UsageError(
+            "what is asked of devices cannot be read", notes=problems, help=f"e.g. {argument('pins', 'conv.*=GPU:0')}"
+        )
     return (*found, *(Requirement(kind=RequirementKind.COLOCATE, pattern=pattern) for pattern in colocate))
 
 
@@ -92,7 +95,7 @@ def resolved(
         raise UsageError(
             f"{len(problems)} of {len(requirements)} requirements cannot be read",
             notes=problems,
-            help="patterns match whole names (re.fullmatch), e.g. --pin 'conv.*=GPU:0'",
+            help=f"patterns match whole names (re.fullmatch), e.g. {argument('pins', 'conv.*=GPU:0')}",
         )
     return tuple(constraints)
 

@@ -12,6 +12,7 @@ from cost_models.topology import Topology, TopologyDevice
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName, parse_devices
 from partitioner.ir.plan import DeviceInfo, Origin
+from partitioner.spelling import argument
 
 DEFAULT_GPU = "a100-40gb"
 DEFAULT_GPU_LINK = "pcie4"
@@ -140,7 +141,7 @@ def memory_limits(
     strangers = [name.short for name in found if name not in names]
     if strangers:
         raise UsageError(
-            f"--memory-limit names {', '.join(strangers)}, which {'is' if len(strangers) == 1 else 'are'} "
+            f"{argument('memory_limit')} names {', '.join(strangers)}, which {'is' if len(strangers) == 1 else 'are'} "
             "not among the devices",
             notes=[f"devices: {', '.join(name.short for name in names)}"],
         )

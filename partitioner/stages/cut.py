@@ -13,6 +13,7 @@ from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.op_graph import Op, Phase
 from partitioner.ir.stage_programs import CarriedState, Gather, ProgramKind, StageProgram, StagePrograms
+from partitioner.spelling import argument
 from partitioner.stages.pieces import pieces
 from partitioner.stages.roles import Role, Roles
 
@@ -269,7 +270,7 @@ class _Cut:
                 raise UsageError(
                     f"microbatches: the update needs {name} ({op.type}) of the forward pass, which has one value per "
                     "microbatch",
-                    help="--microbatches 1",
+                    help=argument("microbatches", 1),
                 )
         return found
 
@@ -287,7 +288,7 @@ class _Cut:
                     f"microbatches: the variable {state.variable} is read by stage {min(users)} and written by stage "
                     f"{maker}, so a microbatch would wait until the one before has passed both",
                     notes=[f"layers: {', '.join(layers)}"],
-                    help="pin these layers to one device, next to each other, or --microbatches 1",
+                    help=f"pin these layers to one device, next to each other, or {argument('microbatches', 1)}",
                 )
             yield CarriedState(
                 variable=state.variable, stage=max([maker, *users]), read=state.read, written=state.written

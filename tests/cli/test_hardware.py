@@ -54,7 +54,7 @@ def test_the_catalogue_as_json_names_every_source(run: Run) -> None:
         ([SMALL, "--topology", "dgx-h10"], "unknown topology 'dgx-h10'; did you mean dgx-h100"),
         ([SMALL, "--topology", "dgx-h10"], "help: partition hardware, or a file: --topology FILE.toml"),
         ([SMALL, "--topology", "my.toml"], "error: cannot read 'my.toml': No such file or directory"),
-        ([SMALL, "--topology", "dgx-h100", "--link", "pcie4"], "--link would do nothing"),
+        ([SMALL, "--topology", "dgx-h100", "--link", "pcie4"], "--link pcie4 would do nothing"),
         ([SMALL, "--topology", "dgx-h100", "--devices", "GPU:8"], "error: the topology has no GPU:8"),
         ([SMALL, "--topology", "dgx-h100", "--memory-limit", "GPU:9=1GiB"], "--memory-limit names GPU:9"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from partitioner.deadline import Deadline
 from partitioner.errors import UsageError
@@ -18,6 +19,7 @@ from partitioner.planner.pipeline.evaluator import PipelineEvaluator
 from partitioner.planner.pipeline.search import PipelineSearch
 from partitioner.planner.pipeline.search_space import PREFERENCE, PipelineCandidate, PipelineSearchSpace
 from partitioner.planner.placement.evaluator import Evaluation
+from partitioner.spelling import argument, arguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +139,7 @@ class ExecutionSelector:
             return UsageError(
                 f"the step runs in {most} stages at most, fewer than {num_devices} devices",
                 notes=[f"{len(self.coarsening.items)} parts; what runs backwards goes with what it is the gradient of"],
-                help=f"give at most {most} devices (to each replica), or --strategy auto",
+                help=f"give at most {most} devices (to each replica), or {argument('strategy', 'auto')}",
             )
         if self.evaluator.refusal is not None or self.deadline.is_over:
             return self.evaluator.refusal
@@ -147,11 +149,11 @@ class ExecutionSelector:
             f"a batch of {self.costed.graph.batch_size} rows cannot pass in {counts} microbatches "
             f"with the schedule {schedules}",
             notes=[f"{num_devices} devices, {len(self.coarsening.items)} parts"],
-            help="--microbatches auto --schedule auto",
+            help=arguments(microbatches="auto", schedule="auto"),
         )
 
     def way_out(self) -> str:
-        """Options under which something would fit; empty if none were found."""
+        """Arguments under which something would fit; empty if none are known."""
         microbatching = self.microbatching
         if microbatching is None or self.evaluator is None:
             return ""
@@ -170,8 +172,8 @@ class ExecutionSelector:
                 ways.search((), thorough=False)
             if fitting := ways.fitting():
                 count = min(way.num_microbatches for way in fitting)
-                options = [f"--microbatches {count}"] if count not in microbatching.counts else []
-                return " ".join([*options, *(["--recompute all"] if how == "all" else [])])
+                changes: dict[str, Any] = {} if count in microbatching.counts else {"microbatches": count}
+                return arguments(**changes, **({"recompute": "all"} if how == "all" else {}))
         return ""
 
     def _stage_search(self, unpipelined: Sequence[Evaluation]) -> PipelineSearch:

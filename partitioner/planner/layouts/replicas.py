@@ -14,6 +14,7 @@ from partitioner.planner.layouts.groups import ReplicaGroups, of_widths
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.placement.baselines import single_device
 from partitioner.planner.placement.evaluator import PlacementEvaluator
+from partitioner.spelling import argument, arguments
 
 
 def replica_groups(
@@ -45,16 +46,17 @@ def replica_groups(
             replicas, sizes = sizes[0], ()
     count = max(sizes) if sizes else _count(strategy, replicas, num_devices)
     if num_devices % count and not sizes:
-        fitting = [f"{n}" for n in range(2, num_devices + 1) if num_devices % n == 0]
+        fitting = [argument("replicas", n) for n in range(2, num_devices + 1) if num_devices % n == 0]
         raise UsageError(
             f"{num_devices} devices cannot be cut into {count} replicas of equally many devices",
-            help=f"--replicas {' or '.join(fitting)}",
+            help=" or ".join(fitting),
         )
     parts = count * (microbatches if isinstance(microbatches, int) else 1)
     if count > 1 and parts > batch_size:
         cut = f"{count} replicas" + (f" with {microbatches} microbatches each" if parts > count else "")
         raise UsageError(
-            f"{cut} of a batch of {batch_size} rows: some would have none", help=f"--batch-size {parts} at least"
+            f"{cut} of a batch of {batch_size} rows: some would have none",
+            help=f"at least {argument('batch_size', parts)}",
         )
     size = num_devices // count
     even = tuple(tuple(range(start, start + size)) for start in range(0, size * count, size))
@@ -66,7 +68,9 @@ def replica_groups(
 def _check_sizes(strategy: Strategy, sizes: Sequence[int], num_devices: int) -> None:
     text = ",".join(map(str, sizes))
     if strategy not in (Strategy.AUTO, Strategy.MIXED):
-        raise UsageError(f"the strategy {strategy} does not go with replicas {text}", help="--strategy mixed")
+        raise UsageError(
+            f"the strategy {strategy} does not go with replicas {text}", help=argument("strategy", "mixed")
+        )
     if any(size < 1 for size in sizes):
         raise UsageError(f"replicas {text}: every number is at least 1")
     if sum(sizes) != num_devices:
@@ -84,18 +88,21 @@ def _check_sizes(strategy: Strategy, sizes: Sequence[int], num_devices: int) -> 
 def _count(strategy: Strategy, replicas: Any, num_devices: int) -> int:
     if replicas == "auto":
         if strategy is Strategy.MIXED:
-            raise UsageError("the strategy is mixed: how many replicas?", help="e.g. --strategy mixed --replicas 2")
+            raise UsageError(
+                "the strategy is mixed: how many replicas?", help=f"e.g. {arguments(strategy='mixed', replicas=2)}"
+            )
         return num_devices if strategy is Strategy.MIRRORED else 1
     if not isinstance(replicas, int) or replicas < 1:
         raise UsageError(f"replicas is {replicas!r}, expected 'auto' or a whole number of at least 1")
     if strategy in (Strategy.SINGLE, Strategy.LAYER_SPLIT) and replicas > 1:
         raise UsageError(
-            f"the strategy {strategy} has one replica, not {replicas}", help=f"--strategy mixed --replicas {replicas}"
+            f"the strategy {strategy} has one replica, not {replicas}",
+            help=arguments(strategy="mixed", replicas=replicas),
         )
     if strategy is Strategy.MIRRORED and replicas != num_devices:
         raise UsageError(
             f"mirrored has a replica on each of the {num_devices} devices, not {replicas} replicas",
-            help=f"name {replicas} devices, or --strategy mixed --replicas {replicas}",
+            help=f"name {replicas} devices, or {arguments(strategy='mixed', replicas=replicas)}",
         )
     return replicas
 
@@ -114,7 +121,7 @@ def _refuse_unequal(topology: Topology, groups: ReplicaGroups) -> None:
             raise UsageError(
                 f"{' and '.join(names)} would hold the same stage of different replicas, but not as much memory",
                 notes=[f"{name}: {one.memory_bytes / 2**30:.2f} GiB" for name, one in zip(names, placed, strict=True)],
-                help=f"--memory-limit {min(sizes)} makes all of them equal",
+                help=f"{argument('memory_limit', min(sizes))} makes all of them equal",
             )
 
 

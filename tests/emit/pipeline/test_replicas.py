@@ -603,5 +603,5 @@ def test_inference_is_cut_over_replicas() -> None:
 def test_a_loss_that_is_no_average_is_refused() -> None:
     model = models.mlp()
     model.compile("sgd", lambda y, p: keras.ops.square(keras.ops.sum(p)), jit_compile=False)
-    with pytest.raises(UsageError, match=r"(?s)cannot be cut into replicas.*--strategy auto, without"):
+    with pytest.raises(UsageError, match=r"(?s)cannot be cut into replicas.*strategy='auto' without"):
         placed_in(model, 2, 1)
