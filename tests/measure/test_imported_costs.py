@@ -11,7 +11,8 @@ from cost_models.measured import MeasuredCosts, MeasuredDevice, MeasuredOp
 from partitioner.errors import UsageError
 from partitioner.hardware.resolve import chosen_topology
 from partitioner.ir.costed import CostedGraph
-from partitioner.measure.imported_costs import costs_notes, inferred_ops, refuse_other_devices, refuse_other_ops
+from partitioner.measure.imported_costs import costs_notes, refuse_other_devices, refuse_other_ops
+from partitioner.planner.document.inferred_ops import inferred_ops
 from partitioner.spelling import argument, as_python
 
 

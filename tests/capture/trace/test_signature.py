@@ -70,7 +70,7 @@ def test_sizes_for_a_stranger() -> None:
 def test_sizes_without_a_name_for_several_inputs() -> None:
     with pytest.raises(UsageError, match="the model has 2 inputs: left, right") as caught:
         input_specs(models.dict_of_outputs(), {"": (12,)})
-    assert caught.value.help == argument("input_shape", {"left": (12,), "right": (12,)})
+    assert caught.value.help == as_python(argument("input_shape", {"left": (12,), "right": (12,)}))
 
 
 def test_subclassed_model_needs_sizes_or_examples() -> None:
@@ -109,7 +109,7 @@ def test_an_unknown_size_of_an_input_in_a_dictionary_is_named() -> None:
     model({"words": keras.Input((None, 6)), "age": keras.Input((1,))})
     with pytest.raises(ModelError, match="'words'") as caught:
         input_specs(model)
-    assert caught.value.help == f"give it, e.g. {argument('input_shape', {'words': (64, 6)})}"
+    assert caught.value.help == f"give it, e.g. {as_python(argument('input_shape', {'words': (64, 6)}))}"
 
 
 def test_subclassed_model_that_has_been_called_remembers() -> None:
