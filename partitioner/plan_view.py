@@ -11,7 +11,7 @@ from cost_models.measured import MeasuredCosts
 from partitioner.errors import UsageError
 from partitioner.ir.json import to_json
 from partitioner.ir.plan import PlanDocument
-from partitioner.report.dot import to_dot
+from partitioner.report.placement import to_dot
 from partitioner.report.svg import write_svg
 from partitioner.report.text import render
 from partitioner.spelling import argument, as_python
@@ -72,7 +72,7 @@ class Plan(PlanDocument):
     def to_dot(self, path: str | Path | None = None, **options: Any) -> str:
         """The placement as a DOT picture: one cluster per device, cut tensors thick; written to `path` if given.
 
-        Options are those of `partitioner.report.dot.to_dot`, named as in `keras.utils.plot_model`.
+        Options are those of `partitioner.report.dot.draw`, named as in `keras.utils.plot_model`.
         """
         text = to_dot(self, **options)
         if path is not None:

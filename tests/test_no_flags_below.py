@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,16 +16,12 @@ FLAG = re.compile(r"--[a-z]")
 SPELLS = ("cli/", "spelling.py", "worker.py")
 """Command lines of their own, and what knows how both sides spell an argument."""
 
-NOT_YET = ("cost_graphs/", "report/")
-"""Rooms that still spell some."""
 
-
-def modules() -> Iterator[Any]:
+def modules() -> Iterator[str]:
     for path in sorted(ROOT.rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
         if not name.startswith(SPELLS):
-            marks = [pytest.mark.xfail(strict=False)] if name.startswith(NOT_YET) else []
-            yield pytest.param(name, marks=marks)
+            yield name
 
 
 def flags(source: str) -> list[str]:

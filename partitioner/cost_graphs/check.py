@@ -9,19 +9,21 @@ from dataclasses import dataclass
 
 import networkx as nx
 
+from partitioner.cost_graphs.document import CostGraphPlan
 from partitioner.cost_graphs.graph import CostGraph
 from partitioner.ir.devices import DeviceName
-from partitioner.ir.plan import PlanDocument
+from partitioner.ir.plan import SolverInfo
 from partitioner.ir.requirements import Requirement, RequirementKind
 
 _TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostGraphCheck:
-    """What a check found, in the graph's unit.
+class CheckResult:
+    """What a check showed, in the graph's unit.
 
     Attributes:
+        solver: What the plan says.
         problems: What is wrong with the plan; empty if nothing is.
         objective: The largest load, computed anew.
         simple_bound: What no placement can be below, by work and by the dearest group alone.
@@ -29,24 +31,40 @@ class CostGraphCheck:
             the plan's bound.
     """
 
+    solver: SolverInfo
     problems: tuple[str, ...]
     objective: float
     simple_bound: float
     num_moves: int
 
+    def to_text(self) -> str:
+        """What was computed anew, in sentences."""
+        solver = self.solver
+        return (
+            f"the plan is allowed, and its largest load is {self.objective:.9g} {solver.unit} as it says\n"
+            f"its lower bound {solver.lower_bound:.9g} {solver.unit} (gap {100 * solver.gap:.4g} %) is not "
+            f"contradicted: a simple bound is {self.simple_bound:.9g} {solver.unit}, and none of {self.num_moves:,} "
+            "placements beside it is below\n"
+        )
 
-def check_cost_graph_plan(plan: PlanDocument, graph: CostGraph) -> CostGraphCheck:
-    """Compare what a plan says with what its placement and its cost graph say."""
-    devices = {device.name: device.memory_bytes for device in plan.devices}
+
+def check_plan(plan: CostGraphPlan, graph: CostGraph) -> CheckResult:
+    """Compare what a plan says with what its placement and its cost graph say.
+
+    Args:
+        plan: The plan.
+        graph: Its cost graph, read anew.
+    """
+    devices = {device.name: device.memory_bytes or 0 for device in plan.devices}
     known = {node.id for node in graph.nodes}
     problems = []
     if missing := sorted(known - plan.placement.keys()):
         problems.append(f"{len(missing)} nodes are not placed: {', '.join(missing[:5])}")
     if strangers := sorted(plan.placement.keys() - known):
         problems.append(f"{len(strangers)} nodes are not of the cost graph: {', '.join(strangers[:5])}")
-    if problems or plan.cost_graph is None:
-        return CostGraphCheck(problems=tuple(problems), objective=0.0, simple_bound=0.0, num_moves=0)
-    contiguous = plan.cost_graph.contiguous
+    if problems:
+        return CheckResult(solver=plan.solver, problems=tuple(problems), objective=0.0, simple_bound=0.0, num_moves=0)
+    contiguous = plan.contiguous
     asked = plan.requirements
     problems += _not_allowed(graph, plan.placement, devices, asked, contiguous=contiguous)
     objective = max(_loads(graph, plan.placement, devices).values())
@@ -71,31 +89,9 @@ def check_cost_graph_plan(plan: PlanDocument, graph: CostGraph) -> CostGraphChec
         if is_below and not _not_allowed(graph, moved, devices, asked, contiguous=contiguous):
             problems.append(f"the lower bound {solver.lower_bound:.9g} is wrong: moving one group gives {load:.9g}")
             break
-    return CostGraphCheck(problems=tuple(problems), objective=objective, simple_bound=simple, num_moves=num_moves)
-
-
-@dataclass(frozen=True)
-class _Checked:
-    found: CostGraphCheck
-    plan: PlanDocument
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        return self.found.problems
-
-    def to_text(self) -> str:
-        found, solver, unit = self.found, self.plan.solver, self.plan.solver.unit
-        return (
-            f"the plan is allowed, and its largest load is {found.objective:.9g} {unit} as it says\n"
-            f"its lower bound {solver.lower_bound:.9g} {unit} (gap {100 * solver.gap:.4g} %) is not contradicted: "
-            f"a simple bound is {found.simple_bound:.9g} {unit}, and none of {found.num_moves:,} placements beside it "
-            "is below\n"
-        )
-
-
-def check_plan(plan: PlanDocument, graph: CostGraph) -> _Checked:
-    """Check."""
-    return _Checked(check_cost_graph_plan(plan, graph), plan)
+    return CheckResult(
+        solver=plan.solver, problems=tuple(problems), objective=objective, simple_bound=simple, num_moves=num_moves
+    )
 
 
 def _is_cpu(device: str) -> bool:

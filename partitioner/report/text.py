@@ -12,9 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from partitioner.cost_graphs.report import load_rows, opening_line, solver_lines, verdict_line
 from partitioner.ir.devices import short_name
-from partitioner.ir.plan import CostGraphInfo, PlanDocument, Stage
+from partitioner.ir.plan import PlanDocument, Stage
 from partitioner.ir.units import (
     format_bytes,
     format_bytes_of,
@@ -77,9 +76,6 @@ def render(plan: PlanDocument, *, files: Sequence[str | Path] = (), width: int =
 
 def _opening(plan: PlanDocument) -> RenderableType:
     model = plan.model
-    if plan.cost_graph is not None:
-        title = Text(f"{model.name} ({model.source})", style="bold")
-        return Group(title, Text(f"  {opening_line(plan, plan.cost_graph)}"))
     facts = [
         plural(model.num_ops, "op"),
         f"{format_count(model.num_parameters)} parameters",
@@ -91,9 +87,6 @@ def _opening(plan: PlanDocument) -> RenderableType:
 
 
 def _sections(plan: PlanDocument, files: Sequence[str | Path], width: int) -> Iterable[tuple[str, RenderableType]]:
-    if plan.cost_graph is not None:
-        yield from _cost_graph_sections(plan, plan.cost_graph, files)
-        return
     yield "strategy", _lines([headline(plan), *reasons(plan)])
     shown, of_shown = (of_first_replica(plan), _OF_FIRST) if shows_first_only(plan) else (plan, "")
     yield f"stages (estimated{of_shown})", _stages(shown)
@@ -123,27 +116,11 @@ def _sections(plan: PlanDocument, files: Sequence[str | Path], width: int) -> It
         yield "files", _lines([str(path) for path in files])
 
 
-def _cost_graph_sections(
-    plan: PlanDocument, info: CostGraphInfo, files: Sequence[str | Path]
-) -> Iterable[tuple[str, RenderableType]]:
-    yield "placement", _lines([verdict_line(plan, info)])
-    table = _table("device", ">nodes", ">compute", ">transfers", ">load", ">of the largest", ">memory")
-    for row in load_rows(plan, info):
-        table.add_row(*map(Text, row))
-    yield "loads", table
-    yield "solver", _lines(solver_lines(plan))
-    yield from _what_if(plan)
-    if plan.notes:
-        yield "notes", _lines([f"- {note}" for note in plan.notes])
-    if files:
-        yield "files", _lines([str(path) for path in files])
-
-
 def _what_if(plan: PlanDocument) -> Iterable[tuple[str, RenderableType]]:
     if plan.what_if:
-        what = "largest peak" if plan.what_if[0].unit == "bytes" else "largest load" if plan.cost_graph else "step"
+        what = "largest peak" if plan.what_if[0].unit == "bytes" else "step"
         table = _table("what if", f">{what}", "gain")
-        for row in what_if_rows(plan):
+        for row in what_if_rows(plan.what_if):
             table.add_row(*map(Text, row))
         yield "what if (estimated)", table
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from partitioner.ir.plan import PlanDocument, WhatIf
+from partitioner.ir.plan import WhatIf
 from partitioner.ir.units import format_bytes, format_percent, format_seconds
 
 
-def what_if_rows(plan: PlanDocument) -> list[tuple[str, str, str]]:
+def what_if_rows(changes: Iterable[WhatIf]) -> list[tuple[str, str, str]]:
     """Change, what is minimised then, and what that gains."""
-    return [(one.change, _after(one), _gain(one)) for one in plan.what_if]
+    return [(one.change, _after(one), _gain(one)) for one in changes]
 
 
 def _after(one: WhatIf) -> str:

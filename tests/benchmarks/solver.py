@@ -13,11 +13,10 @@ import json
 import resource
 from pathlib import Path
 
-from partitioner.cost_graphs.check import check_cost_graph_plan
+from partitioner.cost_graphs.check import check_plan
 from partitioner.cost_graphs.plan import plan_cost_graph
 from partitioner.cost_graphs.read import read_cost_graph
 from partitioner.ir.devices import parse_devices
-from partitioner.ir.plan import PlanDocument
 
 
 def main() -> None:
@@ -45,20 +44,18 @@ def main() -> None:
 def _row(file: str, pieces: str, theirs: dict[str, float], options: argparse.Namespace) -> None:
     graph = read_cost_graph(file)
     before = _child_seconds()
-    plan = PlanDocument(
-        **plan_cost_graph(
-            graph,
-            parse_devices(options.devices) if options.devices else [],
-            name=Path(file).stem,
-            source=file,
-            contiguous=pieces == "contiguous",
-            time_limit=options.time_limit,
-            work_limit=options.work_limit,
-            seed=options.seed,
-        )
+    plan = plan_cost_graph(
+        graph,
+        parse_devices(options.devices) if options.devices else [],
+        name=Path(file).stem,
+        source=file,
+        contiguous=pieces == "contiguous",
+        time_limit=options.time_limit,
+        work_limit=options.work_limit,
+        seed=options.seed,
     )
     cpu = _child_seconds() - before
-    problems = check_cost_graph_plan(plan, graph).problems
+    problems = check_plan(plan, graph).problems
     solver = plan.solver
     known = [f"{theirs[key]:11.5f}" if key in theirs else f"{'':11}" for key in (pieces, f"{pieces}_bound")]
     print(

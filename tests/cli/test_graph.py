@@ -27,9 +27,11 @@ def test_a_workload_is_planned_shown_and_checked(run: Run, file, tmp_path: Path)
     first, second = plan["placement"]["1"], plan["placement"]["4"]
     assert plan["placement"] == {"1": first, "2": first, "3": second, "4": second}
     assert first.startswith("/job:localhost/replica:0/task:0/device:GPU:") and first != second
-    assert plan["predicted"]["step_seconds"] == pytest.approx(7e-3)
-    assert plan["predicted"]["peak_bytes"] == {first: 20, second: 20}
-    assert plan["model"]["source"] == "work.json"
+    assert [(one["device"], one["compute"], one["transfer"], one["memory_bytes"]) for one in plan["pieces"]] == [
+        (first, 6.0, 1.0, 20),
+        (second, 6.0, 1.0, 20),
+    ]
+    assert (plan["schema"], plan["graph"]["source"]) == ("partition-cost-graph-plan/1", "work.json")
     assert "parameters" not in (tmp_path / "work_partitioned" / "placement.dot").read_text()
     assert run("show", "work_partitioned/plan.json", "-q") == (0, out.split("\nfiles\n")[0], "")
     code, out, _ = run("check", "work_partitioned/plan.json")

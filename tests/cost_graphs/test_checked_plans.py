@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from instances import graph
 
-from partitioner.cost_graphs.check import check_cost_graph_plan
+from partitioner.cost_graphs.check import check_plan
+from partitioner.cost_graphs.document import CostGraphPlan
 from partitioner.cost_graphs.graph import CostGraph
 from partitioner.cost_graphs.plan import plan_cost_graph
 from partitioner.ir.devices import parse_devices
-from partitioner.ir.plan import PlanDocument
 
 DEVICES = parse_devices("GPU:0-2,CPU:0")
 
@@ -30,17 +30,17 @@ def random_graph(chance: random.Random, size: int) -> CostGraph:
     )
 
 
-def planned(of: CostGraph, contiguous: bool, time_limit: float = 300.0, work_limit: float | None = 1.0) -> PlanDocument:
-    return PlanDocument(
-        **plan_cost_graph(
-            of,
-            DEVICES,
-            name="random",
-            source="random.json",
-            contiguous=contiguous,
-            time_limit=time_limit,
-            work_limit=work_limit,
-        )
+def planned(
+    of: CostGraph, contiguous: bool, time_limit: float = 300.0, work_limit: float | None = 1.0
+) -> CostGraphPlan:
+    return plan_cost_graph(
+        of,
+        DEVICES,
+        name="random",
+        source="random.json",
+        contiguous=contiguous,
+        time_limit=time_limit,
+        work_limit=work_limit,
     )
 
 
@@ -49,7 +49,7 @@ def test_each_plan_is_accepted_and_no_other(seed: int) -> None:
     chance = random.Random(seed)
     of = random_graph(chance, 20)
     plan = planned(of, contiguous=bool(seed % 2))
-    assert check_cost_graph_plan(plan, of).problems == ()
+    assert check_plan(plan, of).problems == ()
     solver = plan.solver
     for changed in (
         replace(solver, objective=solver.objective * 0.99),
@@ -58,13 +58,13 @@ def test_each_plan_is_accepted_and_no_other(seed: int) -> None:
         replace(solver, gap=solver.gap + 0.01),
         replace(solver, status="optimal", lower_bound=solver.objective * 0.5, gap=0.5),
     ):
-        assert check_cost_graph_plan(replace(plan, solver=changed), of).problems
+        assert check_plan(replace(plan, solver=changed), of).problems
     names = [device.canonical for device in DEVICES]
     for _ in range(20):
         node = chance.choice(of.nodes)
         elsewhere = chance.choice([name for name in names if name != plan.placement[node.id]])
         moved = {**plan.placement, node.id: elsewhere}
-        found = check_cost_graph_plan(replace(plan, placement=moved), of)
+        found = check_plan(replace(plan, placement=moved), of)
         # What is not refused is another placement of the same largest load.
         assert found.problems or found.objective == pytest.approx(solver.objective)
 
@@ -76,7 +76,7 @@ def test_a_second_is_enough_for_a_plan() -> None:
     plan = planned(of, contiguous=False, time_limit=1.0, work_limit=None)
     assert time.monotonic() - began < 20  # the limit and what reading and writing take; a hang would take minutes
     assert plan.solver.seconds < 15
-    assert check_cost_graph_plan(plan, of).problems == ()
+    assert check_plan(plan, of).problems == ()
     assert 0 < plan.solver.lower_bound <= plan.solver.objective
 
 

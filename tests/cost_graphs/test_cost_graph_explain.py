@@ -6,11 +6,11 @@ import pytest
 from instances import graph
 
 from partitioner.constraints.match import requirements_of
+from partitioner.cost_graphs.document import CostGraphPlan
 from partitioner.cost_graphs.graph import CostGraph
 from partitioner.cost_graphs.plan import plan_cost_graph
 from partitioner.errors import InfeasibleError
 from partitioner.ir.devices import parse_devices
-from partitioner.ir.plan import PlanDocument
 
 TWO = parse_devices("GPU:0-1")
 
@@ -20,10 +20,8 @@ def chain(held: float = 10.0) -> CostGraph:
     return graph([4.0] * 4, [(0, 1), (1, 2), (2, 3)], [1.0] * 4, memory_bytes=[held] * 4)
 
 
-def plan(of: CostGraph, **options) -> PlanDocument:
-    return PlanDocument(
-        **plan_cost_graph(of, TWO, **{"name": "four", "source": "four.json", "time_limit": 300, **options})
-    )
+def plan(of: CostGraph, **options) -> CostGraphPlan:
+    return plan_cost_graph(of, TWO, **{"name": "four", "source": "four.json", "time_limit": 300, **options})
 
 
 def refused(**options) -> InfeasibleError:

@@ -13,7 +13,7 @@ import pytest
 
 from partitioner.cli import main
 from partitioner.ir.plan import Origin, PlanDocument
-from partitioner.report.dot import to_dot
+from partitioner.report.placement import to_dot
 
 SMALL = str(Path(__file__).parents[1] / "cli_models/small.py")
 NAMED = ("--hardware", "h100-sxm", "--link", "nvlink4")

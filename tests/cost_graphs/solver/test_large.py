@@ -16,7 +16,6 @@ from partitioner.cost_graphs.solver.problem import LoadDevice
 from partitioner.cost_graphs.solver.reduce.even import cut_evenly, rows
 from partitioner.errors import InfeasibleError
 from partitioner.ir.devices import DeviceName, parse_devices
-from partitioner.ir.plan import PlanDocument
 from tests.benchmarks.scaling import transformer
 
 
@@ -28,7 +27,7 @@ def test_pieces_of_a_row_are_allowed(
     asked = data.draw(requirement_lists(of, devices))
     try:
         rules = resolve_node_constraints(of, asked, [DeviceName.parse(device.name) for device in devices])
-        problem = build_problem(of, devices, rules=rules, contiguous=contiguous).problem
+        problem = build_problem(of, devices, constraints=rules, contiguous=contiguous).problem
     except InfeasibleError:
         return
     for row in rows(problem):
@@ -57,7 +56,7 @@ def test_ten_thousand_ops_on_eight_devices(contiguous: bool) -> None:
     fields = plan_cost_graph(
         of, parse_devices("GPU:0-7"), name="large", source="made", contiguous=contiguous, time_limit=10
     )
-    plan = PlanDocument(**fields)
+    plan = fields
     work = sum(node.accelerator_cost for node in of.nodes)
     assert work / 8 * (1 - 1e-6) <= plan.solver.lower_bound <= plan.solver.objective
     assert plan.solver.gap <= 0.05

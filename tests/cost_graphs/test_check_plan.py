@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from partitioner.constraints.match import requirements_of
-from partitioner.cost_graphs.check import check_cost_graph_plan
+from partitioner.cost_graphs.check import check_plan
+from partitioner.cost_graphs.document import CostGraphPlan
 from partitioner.cost_graphs.graph import CostGraph, CostNode, CostValue
 from partitioner.cost_graphs.plan import plan_cost_graph
 from partitioner.ir.devices import DeviceName
-from partitioner.ir.plan import PlanDocument
 
 GPU0, GPU1, CPU0 = (DeviceName.parse(name).canonical for name in ("GPU:0", "GPU:1", "CPU:0"))
 
@@ -36,20 +36,19 @@ GRAPH = CostGraph(
 )
 
 
-def plan_of(contiguous: bool) -> PlanDocument:
-    fields = plan_cost_graph(GRAPH, [], name="six", source="six.json", contiguous=contiguous, time_limit=300)
-    return PlanDocument(**fields)
+def plan_of(contiguous: bool) -> CostGraphPlan:
+    return plan_cost_graph(GRAPH, [], name="six", source="six.json", contiguous=contiguous, time_limit=300)
 
 
 @pytest.fixture(scope="module")
-def plans() -> dict[bool, PlanDocument]:
+def plans() -> dict[bool, CostGraphPlan]:
     return {contiguous: plan_of(contiguous) for contiguous in (False, True)}
 
 
 @pytest.mark.parametrize("contiguous", [False, True])
-def test_plans_are_accepted(plans: dict[bool, PlanDocument], contiguous: bool) -> None:
+def test_plans_are_accepted(plans: dict[bool, CostGraphPlan], contiguous: bool) -> None:
     plan = plans[contiguous]
-    found = check_cost_graph_plan(plan, GRAPH)
+    found = check_plan(plan, GRAPH)
     assert found.problems == ()
     assert found.objective == pytest.approx(plan.solver.objective)
     # 16 of work on two accelerators that can be helped by a CPU that is 20 times slower.
@@ -59,32 +58,32 @@ def test_plans_are_accepted(plans: dict[bool, PlanDocument], contiguous: bool) -
 
 def test_plans_keep_to_requirements() -> None:
     asked = requirements_of({"n0": "GPU:1", "n5": "CPU:0"}, {"n4": "GPU:1"}, ["n0|n3"])
-    plan = PlanDocument(**plan_cost_graph(GRAPH, [], name="six", source="six.json", requirements=asked, time_limit=300))
+    plan = plan_cost_graph(GRAPH, [], name="six", source="six.json", requirements=asked, time_limit=300)
     assert plan.requirements == asked
     assert (plan.placement["n0"], plan.placement["n3"], plan.placement["n5"]) == (GPU1, GPU1, CPU0)
     assert plan.placement["n4"] != GPU1
-    assert check_cost_graph_plan(plan, GRAPH).problems == ()
+    assert check_plan(plan, GRAPH).problems == ()
     # The CPU takes 20 for node 5, which nobody can help.
     assert (plan.solver.objective, plan.solver.lower_bound) == (20.0, 20.0)
 
 
-def with_placement(plan: PlanDocument, **moved: str) -> PlanDocument:
+def with_placement(plan: CostGraphPlan, **moved: str) -> CostGraphPlan:
     return replace(plan, placement={**plan.placement, **moved})
 
 
-def with_requirements(plan: PlanDocument, **asked) -> PlanDocument:
+def with_requirements(plan: CostGraphPlan, **asked) -> CostGraphPlan:
     return replace(plan, requirements=requirements_of(**asked))
 
 
-def with_solver(plan: PlanDocument, **changed) -> PlanDocument:
+def with_solver(plan: CostGraphPlan, **changed) -> CostGraphPlan:
     return replace(plan, solver=replace(plan.solver, **changed))
 
 
-def all_on(plan: PlanDocument, device: str) -> PlanDocument:
+def all_on(plan: CostGraphPlan, device: str) -> CostGraphPlan:
     return replace(plan, placement=dict.fromkeys(plan.placement, device))
 
 
-MUTATIONS: dict[str, Callable[[PlanDocument], PlanDocument]] = {
+MUTATIONS: dict[str, Callable[[CostGraphPlan], CostGraphPlan]] = {
     "nodes are not placed": lambda plan: replace(
         plan, placement={name: device for name, device in plan.placement.items() if name != "n3"}
     ),
@@ -106,26 +105,26 @@ MUTATIONS: dict[str, Callable[[PlanDocument], PlanDocument]] = {
 
 
 @pytest.mark.parametrize("said", MUTATIONS)
-def test_changed_plans_are_refused(plans: dict[bool, PlanDocument], said: str) -> None:
-    found = check_cost_graph_plan(MUTATIONS[said](plans[True]), GRAPH)
+def test_changed_plans_are_refused(plans: dict[bool, CostGraphPlan], said: str) -> None:
+    found = check_plan(MUTATIONS[said](plans[True]), GRAPH)
     assert any(said in problem for problem in found.problems), found.problems
 
 
-def test_every_other_device_of_a_node_is_noticed(plans: dict[bool, PlanDocument]) -> None:
+def test_every_other_device_of_a_node_is_noticed(plans: dict[bool, CostGraphPlan]) -> None:
     """Moving any node changes the objective or breaks a rule: no figure of the plan fits another placement."""
     plan = plans[False]
     for name, device in plan.placement.items():
         for other in {GPU0, GPU1, CPU0} - {device}:
-            found = check_cost_graph_plan(with_placement(plan, **{name: other}), GRAPH)
+            found = check_plan(with_placement(plan, **{name: other}), GRAPH)
             assert found.problems or found.objective == pytest.approx(plan.solver.objective)
 
 
-def test_a_bound_that_a_move_refutes_is_noticed(plans: dict[bool, PlanDocument]) -> None:
+def test_a_bound_that_a_move_refutes_is_noticed(plans: dict[bool, CostGraphPlan]) -> None:
     """Everything on one accelerator with room takes 16; without its first node, 12 and a value."""
     roomy = replace(
         all_on(plans[False], GPU0),
         devices=tuple(replace(device, memory_bytes=0) for device in plans[False].devices),
     )
     lie = with_solver(roomy, objective=16.0, lower_bound=16.0, gap=0.0, status="optimal")
-    found = check_cost_graph_plan(lie, GRAPH)
+    found = check_plan(lie, GRAPH)
     assert len(found.problems) == 1 and "moving one group gives 12.5" in found.problems[0]
