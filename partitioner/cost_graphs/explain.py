@@ -15,6 +15,7 @@ from partitioner.cost_graphs.solver.start import first_fit
 from partitioner.errors import InfeasibleError
 from partitioner.ir.devices import short_name
 from partitioner.ir.requirements import Requirement
+from partitioner.spelling import argument
 
 # What is looked for takes this long at most: one change, and all of them.
 _EACH_SECONDS = 5.0
@@ -22,7 +23,7 @@ _ALL_SECONDS = 30.0
 _MOST_DEVICES = 4
 _HALVINGS = 12
 
-_CONTIGUOUS = "--contiguous"
+_CONTIGUOUS = argument("contiguous")
 _Fact = Requirement | LoadDevice | str
 
 
@@ -37,7 +38,7 @@ def refuse_overfull(asked: CostGraphRequest) -> None:
     if only_on_cpus and not any(place.is_cpu for place in places):
         raise InfeasibleError(
             f"{len(only_on_cpus)} nodes run on CPUs only, and there is none: {shown(only_on_cpus)}",
-            help="add a CPU: --devices GPU:0,CPU:0",
+            help=f"add a CPU: {argument('devices', ['GPU:0', 'CPU:0'])}",
         )
     limited = [place.capacity_bytes for place in places if place.capacity_bytes is not None]
     if len(limited) < len(places):
@@ -58,7 +59,7 @@ def refuse_overfull(asked: CostGraphRequest) -> None:
         raise InfeasibleError(
             f"{what} {which} must be on one device, and none has room",
             notes=[f"needs {math.ceil(math.fsum(sizes)):,} bytes", f"the largest device has {max(limited):,} bytes"],
-            help="raise --memory-limit, or add a CPU, which has no limit",
+            help=f"raise {argument('memory_limit')}, or add a CPU, which has no limit",
         )
 
 
