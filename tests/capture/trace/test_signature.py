@@ -59,8 +59,6 @@ def test_open_size_that_nobody_gives() -> None:
 def test_sizes_that_contradict_the_model() -> None:
     message = r"input_shape=\(32, 16, 1\)\) contradicts the input 'image': \(\?, \?, \?, 3\)"
     with pytest.raises(UsageError, match=message):
-        UsageError, match=r"input_shape=\(32, 16, 1\)\) contradicts the input 'image': \(\?, \?, \?, 3\)"
-    ):
         input_specs(open_model(None, None, 3), {"": (32, 16, 1)})
 
 
