@@ -1,4 +1,4 @@
-"""Which way to pass the batch: as one graph, or in stages and microbatches; and what is proved of all of them."""
+"""Choose how the batch passes: as one graph or as a pipeline; and what is proved of all candidates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from partitioner.spelling import argument, arguments
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionSelector:
-    """All ways to pass a batch that may be chosen.
+    """All candidates for passing a batch: the step as one graph, and pipelines.
 
     Attributes:
         costed: The graph at the full batch size.
@@ -55,7 +55,7 @@ class ExecutionSelector:
         return self.microbatching is not None and self.microbatching.is_of_replica
 
     def are_needed(self, unpipelined: Sequence[Evaluation]) -> bool:
-        """Whether stages can be worth it: on one device only where its memory is what matters."""
+        """Whether pipelines can help: on one device only where its memory is what matters."""
         if self.evaluator is None:
             return False
         single = self.strategy is Strategy.SINGLE or len(self.costed.topology.devices) == 1
@@ -69,7 +69,7 @@ class ExecutionSelector:
             self._stage_search(unpipelined).run(given, thorough=thorough)
 
     def bound_seconds(self, unpipelined: Sequence[Evaluation]) -> float:
-        """No way that may be chosen is simulated faster; `unpipelined` as for `search`."""
+        """No candidate is simulated faster; `unpipelined` as for `search`."""
         return min(self._bounds(unpipelined))
 
     def are_proved(self, unpipelined: Sequence[Evaluation]) -> bool:
@@ -81,33 +81,34 @@ class ExecutionSelector:
         """For the step as one graph and for each number of microbatches; one by one, as each takes its time."""
         counts = self._stage_search(unpipelined).counts() if self.are_needed(unpipelined) else []
         if self.allows_unpipelined or not counts:
-            yield self._bound_in_one
+            yield self._unpipelined_bound
         if self.evaluator is not None:
             yield from map(self.evaluator.bound_seconds, counts)
 
     @cached_property
-    def _bound_in_one(self) -> float:
+    def _unpipelined_bound(self) -> float:
         return lower_bound_seconds(self.costed)
 
     def fitting(self) -> list[PipelineCandidate]:
-        """ExecutionSelector in stages that were simulated and may be chosen."""
+        """Pipelines that were simulated, fit and may be chosen."""
         return [] if self.evaluator is None else self._stage_search(()).eligible()
 
     def best(self, unpipelined: Evaluation | None) -> PipelineCandidate | None:
-        """The best way in stages; None where the step as one graph, `unpipelined`, is to be preferred."""
-        ways = self.fitting()
-        if not ways:
+        """The best pipeline; None where the step as one graph, `unpipelined`, is to be preferred."""
+        candidates = self.fitting()
+        if not candidates:
             return None
         if self.objective is Objective.MEMORY:
-            way = min(ways, key=lambda way: (way.staged.largest_peak_bytes, way.staged.step_seconds))
-            figures = (way.staged.largest_peak_bytes, way.staged.step_seconds)
-            return (
-                None if unpipelined and (unpipelined.largest_peak_bytes, unpipelined.step_seconds) <= figures else way
+            best = min(candidates, key=_peak_and_step)
+            is_worse = unpipelined and (unpipelined.largest_peak_bytes, unpipelined.step_seconds) <= _peak_and_step(
+                best
             )
-        fastest = min([way.staged.step_seconds for way in ways] + ([unpipelined.step_seconds] if unpipelined else []))
-        if unpipelined and unpipelined.step_seconds <= fastest * AS_FAST:
+            return None if is_worse else best
+        steps = [candidate.staged.step_seconds for candidate in candidates]
+        limit = min(steps + ([unpipelined.step_seconds] if unpipelined else [])) * AS_FAST
+        if unpipelined and unpipelined.step_seconds <= limit:
             return None
-        return min((way for way in ways if way.staged.step_seconds <= fastest * AS_FAST), key=_simplest)
+        return min((other for other in candidates if other.staged.step_seconds <= limit), key=_simplest)
 
     def considered(
         self, unpipelined: Sequence[Evaluation], chosen: Evaluation | PipelineCandidate | None
@@ -119,12 +120,13 @@ class ExecutionSelector:
         if self.evaluator is None:
             return ()
         allowed = self._stage_search(()).is_allowed
-        found = [evaluation.considered for evaluation in unpipelined]
-        found += [way.considered for way in self.evaluator.ways() if allowed(way.assignment)]
-        found.sort(key=lambda one: (not one.fits, one.step_seconds, one.largest_peak_bytes))
+        figures = [evaluation.considered for evaluation in unpipelined]
+        figures += [candidate.considered for candidate in self.evaluator.candidates() if allowed(candidate.assignment)]
+        figures.sort(key=lambda those: (not those.fits, those.step_seconds, those.largest_peak_bytes))
         best: dict[tuple[int, int, str, int], Considered] = {}
-        for one in [*([chosen.considered] if chosen else []), *found]:
-            best.setdefault((one.num_stages, one.num_microbatches, one.schedule, one.num_recomputed), one)
+        for those in [*([chosen.considered] if chosen else []), *figures]:
+            kind = (those.num_stages, those.num_microbatches, those.schedule, those.num_recomputed)
+            best.setdefault(kind, those)
         return tuple(best[key] for key in sorted(best))
 
     def refusal(self) -> UsageError | None:
@@ -132,8 +134,8 @@ class ExecutionSelector:
         if self.microbatching is None or self.evaluator is None or self.allows_unpipelined:
             return None
         num_devices = len(self.costed.topology.devices)
-        if ways := self.evaluator.ways():
-            most = max(len(set(way.assignment)) for way in ways)
+        if candidates := self.evaluator.candidates():
+            most = max(len(set(candidate.assignment)) for candidate in candidates)
             if self.strategy is not Strategy.LAYER_SPLIT or most == num_devices or self.deadline.is_over:
                 return None
             return UsageError(
@@ -167,11 +169,11 @@ class ExecutionSelector:
         ]
         for counts, how in tries:
             other = replace(microbatching, counts=counts, recompute=how)
-            ways = replace(self, microbatching=other, evaluator=self.evaluator.choosing(other))
+            selector = replace(self, microbatching=other, evaluator=self.evaluator.choosing(other))
             if counts:
-                ways.search((), thorough=False)
-            if fitting := ways.fitting():
-                count = min(way.num_microbatches for way in fitting)
+                selector.search((), thorough=False)
+            if fitting := selector.fitting():
+                count = min(candidate.num_microbatches for candidate in fitting)
                 changes: dict[str, Any] = {} if count in microbatching.counts else {"microbatches": count}
                 return arguments(**changes, **({"recompute": "all"} if how == "all" else {}))
         return ""
@@ -193,11 +195,15 @@ class ExecutionSelector:
         return self.objective is Objective.MEMORY or not alone
 
 
-def _simplest(way: PipelineCandidate) -> tuple[float, ...]:
+def _peak_and_step(candidate: PipelineCandidate) -> tuple[float, float]:
+    return candidate.staged.largest_peak_bytes, candidate.staged.step_seconds
+
+
+def _simplest(candidate: PipelineCandidate) -> tuple[float, ...]:
     return (
-        way.num_microbatches,
-        way.staged.largest_peak_bytes,
-        PREFERENCE.index(way.schedule),
-        len(way.recompute),
-        way.staged.step_seconds,
+        candidate.num_microbatches,
+        candidate.staged.largest_peak_bytes,
+        PREFERENCE.index(candidate.schedule),
+        len(candidate.recompute),
+        candidate.staged.step_seconds,
     )
