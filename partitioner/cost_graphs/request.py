@@ -93,5 +93,7 @@ def _devices_of_file(graph: CostGraph) -> list[DeviceName]:
     names = [DeviceName(type=kind, index=index) for kind, count in counts.items() for index in range(count)]
     if not names:
         said = "does not say for how many devices it is" if graph.accelerators is None else "is for 0 devices"
-        raise UsageError(f"which devices? The cost graph {said}", help=f"e.g. {argument('devices', ['GPU:0-3', 'CPU:0'])}")
+        raise UsageError(
+            f"which devices? The cost graph {said}", help=f"e.g. {argument('devices', ['GPU:0-3', 'CPU:0'])}"
+        )
     return names

@@ -49,11 +49,11 @@ def test_pieces_that_cannot_be_contiguous() -> None:
     assert set(error.notes) == {
         "the nodes hold 40 bytes",
         "colocate 0|3",
-        "--contiguous",
+        "contiguous",
         "GPU:0 holds at most 25 bytes",
         "GPU:1 holds at most 25 bytes",
     }
-    assert error.help == "leave out colocate 0|3, or leave out --contiguous, or 15 bytes more on each device"
+    assert error.help == "leave out colocate 0|3, or leave out contiguous, or 15 bytes more on each device"
 
 
 def test_devices_are_added_until_there_is_room() -> None:
