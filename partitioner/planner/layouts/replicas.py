@@ -29,7 +29,7 @@ def replica_groups(
     batch_size: int,
     microbatches: int | str,
 ) -> ReplicaGroups:
-    """The devices of each replica: consecutive ones, so that stages exchange tensors over the shortest ways.
+    """The devices of each replica: consecutive ones, so that stages exchange tensors over the shortest links.
 
     Args:
         strategy: `mirrored` has a device per replica; `mixed` needs their number; of the others only `auto` takes one.
@@ -112,8 +112,8 @@ def _count(strategy: Strategy, replicas: Any, num_devices: int) -> int:
 
 
 def _refuse_unequal(topology: Topology, groups: ReplicaGroups) -> None:
-    for twins in zip(*groups, strict=True):
-        placed = [topology.devices[index] for index in twins]
+    for peers in zip(*groups, strict=True):
+        placed = [topology.devices[index] for index in peers]
         names = [short_name(one.name) for one in placed]
         if any(one.device != placed[0].device for one in placed):
             raise UsageError(
@@ -161,7 +161,7 @@ def replicated(
         groups: The devices of each replica.
     """
     names = [[infos[index].name for index in group] for group in groups]
-    twin = [dict(zip(names[0], group, strict=True)) for group in names]
+    names_of = [dict(zip(names[0], group, strict=True)) for group in names]
     hosts = [info for info in fields["devices"] if info.name not in names[0]]
     predicted = fields["predicted"]
     sizes = dict(zip(names[0], data_parallel_degrees(groups), strict=True))
@@ -170,18 +170,18 @@ def replicated(
         "strategy": _strategy(groups) if len(groups) > 1 else fields["strategy"],
         "num_replicas": len(groups),
         "stages": tuple(
-            replace(stage, replica=replica, device=twin[replica][stage.device])
+            replace(stage, replica=replica, device=names_of[replica][stage.device])
             for replica in range(len(groups))
             for stage in _with_all_sends(fields["stages"], found, sizes, len(groups))
             if replica < sizes[stage.device]
         ),
         "predicted": replace(
             predicted,
-            peak_bytes={of[name]: size for of in twin for name, size in predicted.peak_bytes.items()},
+            peak_bytes={of[name]: size for of in names_of for name, size in predicted.peak_bytes.items()},
         ),
         "memory": tuple(
             replace(memory, device=of[memory.device])
-            for replica, of in enumerate(twin)
+            for replica, of in enumerate(names_of)
             for memory in fields["memory"]
             if replica < sizes[memory.device]
         ),
@@ -206,7 +206,7 @@ def _strategy(groups: ReplicaGroups) -> Strategy:
 def _with_all_sends(stages: Sequence[Stage], found: SearchResult, sizes: Mapping[str, int], count: int) -> list[Stage]:
     """The stages of the first replica, with what they send for others that share their devices.
 
-    What a device sends to its twins counts for its first stage.
+    What a device sends to its peers counts for its first stage.
     """
     sent = Counter[str]()
     for exchange in found.exchanges:
@@ -221,6 +221,6 @@ def _with_all_sends(stages: Sequence[Stage], found: SearchResult, sizes: Mapping
 def sends_of_all(found: SearchResult, infos: Sequence[DeviceInfo], groups: ReplicaGroups) -> tuple[Send, ...]:
     """Every tensor that crosses from one device to another in any replica, or between them."""
     names = [[infos[index].name for index in group] for group in groups]
-    twin = [dict(zip(names[0], group, strict=True)) for group in names]
-    own = [replace(s, source=of[s.source], target=of[s.target]) for of in twin for s in found.schedule.sends]
+    names_of = [dict(zip(names[0], group, strict=True)) for group in names]
+    own = [replace(s, source=of[s.source], target=of[s.target]) for of in names_of for s in found.schedule.sends]
     return (*own, *(send for exchange in found.exchanges for send in exchange.sends()))
