@@ -9,6 +9,7 @@ from partitioner.cost_graphs.request import CostGraphRequest
 from partitioner.errors import PartitionError
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import WhatIf
+from partitioner.spelling import in_words
 
 GIB = 2**30
 
@@ -30,7 +31,7 @@ def what_if(asked: CostGraphRequest, objective: float, held_bytes: Mapping[str, 
             # The plan that there is would do as well.
             after = objective if load is None else min(objective, load * built.unit)
         except PartitionError as error:
-            reason = error.message
+            reason = in_words(error.as_written[0])
         found.append(WhatIf(change=change, before=objective, after=after, unit=asked.graph.unit, reason=reason))
     return tuple(found)
 

@@ -33,7 +33,7 @@ def what_if(
             # What there is already would do on the better machine too.
             after = min(before, float(planned.largest_peak_bytes) if is_memory else planned.step_seconds)
         except PartitionError as error:
-            reason = in_words(error.message)
+            reason = in_words(error.as_written[0])
         unit = "bytes" if is_memory else "s"
         found.append(WhatIf(change=change, before=before, after=after, unit=unit, reason=reason))
     return tuple(found)

@@ -25,7 +25,7 @@ def replica_groups(
     batch_size: int,
     microbatches: int | str,
 ) -> ReplicaGroups:
-    """The devices of each replica: consecutive ones, so that stages exchange tensors over the shortest ways.
+    """The devices of each replica: consecutive ones, so that stages exchange tensors over the shortest links.
 
     Args:
         strategy: `mirrored` has a device per replica; `mixed` needs their number; of the others only `auto` takes one.
@@ -108,8 +108,8 @@ def _count(strategy: Strategy, replicas: Any, num_devices: int) -> int:
 
 
 def _refuse_unequal(topology: Topology, groups: ReplicaGroups) -> None:
-    for twins in zip(*groups, strict=True):
-        placed = [topology.devices[index] for index in twins]
+    for peers in zip(*groups, strict=True):
+        placed = [topology.devices[index] for index in peers]
         names = [short_name(one.name) for one in placed]
         if any(one.device != placed[0].device for one in placed):
             raise UsageError(
