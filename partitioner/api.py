@@ -28,6 +28,7 @@ from partitioner.errors import UsageError
 from partitioner.ir.devices import parse_devices
 from partitioner.ir.plan import PlanDocument, Verification
 from partitioner.ir.step import StepKind
+from partitioner.old_arguments import refusing_old_arguments
 from partitioner.options import Constraints, Machine, Parallelism, Request, Search, Step
 from partitioner.plan_view import Plan
 from partitioner.verification import verify_placed
@@ -64,6 +65,7 @@ def load_model(source: str) -> LoadedModel:
         return _load_model(source)
 
 
+@refusing_old_arguments
 def plan(
     model: keras.Model,
     devices: str | Sequence[str] | None = None,

@@ -126,6 +126,21 @@ def test_each_argument_has_an_option_of_the_same_meaning_and_default() -> None:
             assert options[option] == default, name
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"schedule": "gpipe"}, r"parallelism=Parallelism\(schedule=...\)"),
+        ({"pins": {"a": "CPU:0"}}, r"constraints=Constraints\(pins=...\)"),
+        ({"training": False}, r"step=Step\(training=...\)"),
+        ({"max_staleness": 3}, r"updates=AsyncUpdates\(max_staleness=...\)"),
+        ({"source": "model.py"}, r"step=Step\(source=...\)"),
+    ],
+)
+def test_an_argument_that_went_names_the_new_way(old: dict[str, object], new: str) -> None:
+    with pytest.raises(partitioner.UsageError, match=new):
+        partitioner.plan(None, "CPU:0", **old)
+
+
 def _written(name: str, signature: inspect.Signature) -> str:
     """One parameter per line, so that a change shows as one line."""
     unquoted = [re.sub(r": '([^']*)'", r": \1", str(p)) for p in signature.parameters.values()]

@@ -29,6 +29,7 @@ class Objective(StrEnum):
 
     THROUGHPUT = "throughput"
     LATENCY = "latency"
+    """In plans of earlier versions; not planned for any more."""
     MEMORY = "memory"
 
 

@@ -61,8 +61,7 @@ def search(
     Args:
         costed: The graph, its costs and its topology (which holds the memory limits).
         strategy: `single`; `layer-split`, which uses every device; or `auto`, which uses as many as pay.
-        objective: `throughput` and `latency` minimise the step (they differ only once microbatches overlap);
-            `memory` minimises the largest peak.
+        objective: `throughput` minimises the step, `memory` the largest peak.
         constraints: What ops may be on and with.
         time_limit_seconds: For the search. So long as the deadline does not cut in, what is looked at depends on this
             alone, not on the machine.
