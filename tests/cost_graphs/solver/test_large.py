@@ -1,4 +1,4 @@
-"""Large problems: the row is cut well, its pieces are allowed, and the bound is one of the graph as asked."""
+"""Large problems: the order is cut well, its pieces are allowed, and the bound is one of the graph as asked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from partitioner.cost_graphs.graph import CostGraph
 from partitioner.cost_graphs.plan import plan_cost_graph
 from partitioner.cost_graphs.solver.loads import loads, violations
 from partitioner.cost_graphs.solver.problem import LoadDevice
-from partitioner.cost_graphs.solver.reduce.even import cut_evenly, rows
+from partitioner.cost_graphs.solver.reduce.even import cut_evenly, linear_orders
 from partitioner.errors import InfeasibleError
 from partitioner.ir.devices import DeviceName, parse_devices
 from tests.benchmarks.scaling import transformer
@@ -30,19 +30,19 @@ def test_pieces_of_a_row_are_allowed(
         problem = build_problem(of, devices, constraints=rules, contiguous=contiguous).problem
     except InfeasibleError:
         return
-    for row in rows(problem):
-        if len(row) < len(problem.items):  # what precedes each other both ways is merged before
+    for order in linear_orders(problem):
+        if len(order) < len(problem.items):  # what precedes each other both ways is merged before
             continue
-        assert sorted(row) == list(range(len(problem.items)))
-        found = cut_evenly(problem, row)
+        assert sorted(order) == list(range(len(problem.items)))
+        found = cut_evenly(problem, order)
         assert found is None or not any(violations(problem, found))
 
 
 def test_a_chain_is_cut_where_a_dynamic_program_would() -> None:
     of = graph([float(1 + index % 3) for index in range(60)], [(index, index + 1) for index in range(59)])
     problem = build_problem(of, tuple(gpu(index) for index in range(4)), contiguous=True).problem
-    row = next(rows(problem))
-    found = cut_evenly(problem, row)
+    order = next(linear_orders(problem))
+    found = cut_evenly(problem, order)
     assert found is not None
     # 120 of work in four pieces, of which the inner ones move two values: 29, 31, 31 and 29, or one more somewhere.
     unit = build_problem(of, (gpu(0),)).unit
