@@ -263,7 +263,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_the_file_in_the_readme(tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    readme = (Path(__file__).parents[2] / "cost_models/README.md").read_text(encoding="utf-8")
     (tmp_path / "own.toml").write_text(readme.split("```toml\n")[1].split("```")[0])
     topology = read_topology(tmp_path / "own.toml")
     assert topology.hosts == (0, 0, 0, 0, 1)
