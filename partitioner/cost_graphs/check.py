@@ -38,7 +38,9 @@ class CheckResult:
     num_moves: int
 
     def to_text(self) -> str:
-        """What was computed anew, in sentences."""
+        """What was computed anew, in sentences; what is wrong, a line each, if anything is."""
+        if self.problems:
+            return "the plan is not what it says\n" + "".join(f"- {problem}\n" for problem in self.problems)
         solver = self.solver
         return (
             f"the plan is allowed, and its largest load is {self.objective:.9g} {solver.unit} as it says\n"
@@ -65,8 +67,8 @@ def check_plan(plan: CostGraphPlan, graph: CostGraph) -> CheckResult:
     if problems:
         return CheckResult(solver=plan.solver, problems=tuple(problems), objective=0.0, simple_bound=0.0, num_moves=0)
     contiguous = plan.contiguous
-    asked = plan.requirements
-    problems += _not_allowed(graph, plan.placement, devices, asked, contiguous=contiguous)
+    requirements = plan.requirements
+    problems += _not_allowed(graph, plan.placement, devices, requirements, contiguous=contiguous)
     objective = max(_loads(graph, plan.placement, devices).values())
     solver = plan.solver
     if abs(solver.objective - objective) > _TOLERANCE * objective:
@@ -86,7 +88,7 @@ def check_plan(plan: CostGraphPlan, graph: CostGraph) -> CheckResult:
         num_moves += 1
         load = max(_loads(graph, moved, devices).values())
         is_below = load < solver.lower_bound * (1 - _TOLERANCE)
-        if is_below and not _not_allowed(graph, moved, devices, asked, contiguous=contiguous):
+        if is_below and not _not_allowed(graph, moved, devices, requirements, contiguous=contiguous):
             problems.append(f"the lower bound {solver.lower_bound:.9g} is wrong: moving one group gives {load:.9g}")
             break
     return CheckResult(
@@ -117,11 +119,11 @@ def _not_allowed(
     graph: CostGraph,
     placement: Mapping[str, str],
     devices: Mapping[str, int],
-    asked: Sequence[Requirement],
+    requirements: Sequence[Requirement],
     *,
     contiguous: bool,
 ) -> list[str]:
-    problems = list(_not_met(graph, placement, asked))
+    problems = list(_not_met(graph, placement, requirements))
     held: dict[str, float] = defaultdict(float)
     homes: dict[str, set[str]] = defaultdict(set)
     for node in graph.nodes:
@@ -149,8 +151,8 @@ def _not_allowed(
     return problems
 
 
-def _not_met(graph: CostGraph, placement: Mapping[str, str], asked: Sequence[Requirement]) -> Iterator[str]:
-    for one in asked:
+def _not_met(graph: CostGraph, placement: Mapping[str, str], requirements: Sequence[Requirement]) -> Iterator[str]:
+    for one in requirements:
         matched = [node.id for node in graph.nodes for name in (node.id, node.description) if _matches(one, name)]
         homes = {node: placement[node] for node in matched}
         if not homes:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from partitioner.cost_graphs.first_document import fields_of_today, is_first_document
 from partitioner.errors import UsageError
 from partitioner.ir.json import from_json, to_json
-from partitioner.ir.plan import PlannedEdge, SolverInfo, WhatIf
+from partitioner.ir.plan import SCHEMA as MODEL_SCHEMA
+from partitioner.ir.plan import SolverInfo, WhatIf
 from partitioner.ir.requirements import Requirement
 
 SCHEMA = "partition-cost-graph-plan/1"
@@ -82,7 +84,16 @@ class LoadBaseline:
     fits: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """An edge of the graph; `size_bytes` are moved along it if its ends are on different devices."""
+
+    source: str
+    target: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CostGraphPlan:
     """Where every node of a cost graph goes, the largest load, and how good that is proved to be.
 
@@ -100,6 +111,9 @@ class CostGraphPlan:
         what_if: What better machines would gain.
         notes: What a reader should know.
         versions: Of the packages that made it.
+
+    Raises:
+        ValueError: The schema is another one, or a node is placed on a device that is not listed.
     """
 
     graph: CostGraphInfo
@@ -111,11 +125,18 @@ class CostGraphPlan:
     baselines: tuple[LoadBaseline, ...] = ()
     requirements: tuple[Requirement, ...] = ()
     descriptions: dict[str, str] = field(default_factory=dict)
-    edges: tuple[PlannedEdge, ...] = ()
+    edges: tuple[Transfer, ...] = ()
     what_if: tuple[WhatIf, ...] = ()
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     schema: str = SCHEMA
+
+    def __post_init__(self) -> None:
+        if self.schema != SCHEMA:
+            raise ValueError(f"schema is {self.schema!r}, this version reads {SCHEMA!r}")
+        known = {device.name for device in self.devices}
+        if strangers := sorted({*self.placement.values(), *(piece.device for piece in self.pieces)} - known):
+            raise ValueError(f"nodes are on devices that `devices` does not list: {', '.join(strangers)}")
 
     @property
     def source(self) -> str:
@@ -135,7 +156,7 @@ class CostGraphPlan:
         """Read the plan that `save`, or an earlier version, wrote to `path`.
 
         Raises:
-            UsageError: It is a document of another kind.
+            UsageError: It is a document of another kind, or an earlier version's with fields missing.
             msgspec.DecodeError: It is none, or a field is missing or wrong.
         """
         text = Path(path).read_bytes()
@@ -143,9 +164,16 @@ class CostGraphPlan:
         schema = document.get("schema") if isinstance(document, dict) else None
         if schema == SCHEMA:
             return from_json(text, cls)
-        if isinstance(document, dict) and document.get("cost_graph"):
-            return from_json(to_json(_of_today(document)), cls)
-        raise UsageError(f"{path} is no plan of a cost graph: its schema is {schema!r}, expected {SCHEMA!r}")
+        if not is_first_document(document):
+            raise UsageError(
+                f"{path} is no plan of a cost graph: its schema is {schema!r}, expected {SCHEMA!r}",
+                help=f"partition show {path}" if schema == MODEL_SCHEMA else None,
+            )
+        try:
+            fields = fields_of_today(document)
+        except (KeyError, TypeError) as error:
+            raise UsageError(f"{path} is no whole plan of a cost graph: {type(error).__name__} {error}") from error
+        return from_json(to_json(fields), cls)
 
     def to_text(self, files: Sequence[str | Path] = (), *, verbose: bool = False) -> str:
         """The report that the command line prints; `verbose` lists the nodes of each device."""
@@ -172,48 +200,3 @@ class CostGraphPlan:
         from partitioner.report.svg import write_svg
 
         write_svg(self.to_dot(**options), path)
-
-
-def _of_today(old: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan of a cost graph as versions before 0.2 wrote it, in a model's document with fields of zero."""
-    info, solver, model = old["cost_graph"], old["solver"], old["model"]
-    per_second = {"ms": 1e3, "s": 1.0}[solver["unit"]]
-    return {
-        "schema": SCHEMA,
-        "graph": {
-            "name": model["name"],
-            "source": model["source"],
-            "fingerprint": model["fingerprint"],
-            "num_nodes": model["num_ops"],
-            "num_values": info["num_values"],
-            "unit": solver["unit"],
-        },
-        "contiguous": info["contiguous"],
-        "devices": [
-            {"name": one["name"], "kind": one["hardware"], "memory_bytes": one["memory_bytes"] or None}
-            for one in old["devices"]
-        ],
-        "pieces": [
-            {
-                "device": stage["device"],
-                "nodes": stage["layers"],
-                "compute": info["compute"][stage["device"]],
-                "transfer": info["transfer"][stage["device"]],
-                "memory_bytes": stage["peak_bytes"],
-                "send_bytes": stage["send_bytes"],
-            }
-            for stage in old["stages"]
-        ],
-        "placement": old["placement"],
-        "solver": solver,
-        "baselines": [
-            {"name": one["name"], "load": one["step_seconds"] * per_second, "fits": one["fits"]}
-            for one in old["baselines"]
-        ],
-        "requirements": old.get("requirements", []),
-        "descriptions": {layer["name"]: layer["class_name"] for layer in old.get("layers", [])},
-        "edges": old.get("edges", []),
-        "what_if": old.get("what_if", []),
-        "notes": old.get("notes", []),
-        "versions": old.get("versions", {}),
-    }

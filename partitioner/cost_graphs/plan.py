@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 
-from partitioner.cost_graphs.document import CostGraphInfo, CostGraphPlan, GraphDevice, LoadBaseline, Piece
+from partitioner.cost_graphs.document import CostGraphInfo, CostGraphPlan, GraphDevice, LoadBaseline, Piece, Transfer
 from partitioner.cost_graphs.explain import explained, refuse_overfull
 from partitioner.cost_graphs.formulate import BuiltProblem
 from partitioner.cost_graphs.graph import CostGraph, CostNode
@@ -20,7 +20,7 @@ from partitioner.cost_graphs.what_if import what_if as gains_of
 from partitioner.errors import TimeLimitError
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.json import to_json
-from partitioner.ir.plan import PlannedEdge, SolverInfo
+from partitioner.ir.plan import SolverInfo
 from partitioner.ir.requirements import Requirement
 from partitioner.spelling import argument
 
@@ -64,7 +64,7 @@ def plan_cost_graph(
         InfeasibleError: It is proved that no placement is allowed.
         TimeLimitError: None was found in time.
     """
-    asked = CostGraphRequest(
+    request = CostGraphRequest(
         graph=graph,
         places=load_devices(graph, devices, memory_limit),
         requirements=tuple(requirements),
@@ -73,25 +73,25 @@ def plan_cost_graph(
         work_limit=work_limit,
         seed=seed,
     )
-    refuse_overfull(asked)
-    built, result = asked.solved(on_progress)
+    refuse_overfull(request)
+    built, result = request.solved(on_progress)
     if result.answer.status == "infeasible":
-        raise explained(asked)
+        raise explained(request)
     if result.answer.assignment is None:
         raise TimeLimitError(
             f"no placement was found in {time_limit:g} s",
             notes=[result.note] if result.note else [],
             help=f"give it more time: {argument('time_limit', 10 * time_limit)}",
         )
-    plan = _plan(graph, asked, built, result, name=name, source=source)
+    plan = _plan(graph, request, built, result, name=name, source=source)
     if not what_if:
         return plan
     held = {piece.device: piece.memory_bytes for piece in plan.pieces}
-    return replace(plan, what_if=gains_of(asked, plan.solver.objective, held))
+    return replace(plan, what_if=gains_of(request, plan.solver.objective, held))
 
 
 def _plan(
-    graph: CostGraph, asked: CostGraphRequest, built: BuiltProblem, result: MaxLoadResult, *, name: str, source: str
+    graph: CostGraph, request: CostGraphRequest, built: BuiltProblem, result: MaxLoadResult, *, name: str, source: str
 ) -> CostGraphPlan:
     assert result.answer.assignment is not None
     placement = built.placement(result.answer.assignment)
@@ -114,10 +114,10 @@ def _plan(
         placement=placement,
         solver=_solver(graph, built, result, max(piece.load for piece in pieces)),
         baselines=_baselines(built),
-        requirements=asked.requirements,
+        requirements=request.requirements,
         descriptions={node.id: node.description for node in graph.nodes},
         edges=tuple(
-            PlannedEdge(source=value.source, target=target, size_bytes=round(value.size_bytes))
+            Transfer(source=value.source, target=target, size_bytes=round(value.size_bytes))
             for value in graph.values
             for target in value.targets
         ),

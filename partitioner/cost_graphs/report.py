@@ -10,7 +10,7 @@ from rich.text import Text
 
 from partitioner.cost_graphs.document import CostGraphPlan, Piece
 from partitioner.ir.devices import short_name
-from partitioner.ir.plan import PlannedLayer
+from partitioner.ir.plan import PlannedEdge, PlannedLayer
 from partitioner.ir.units import format_bytes, format_percent, format_seconds, plural
 from partitioner.report.layout import Section, as_text, drawn, lines, table
 from partitioner.report.picture import Frame, Picture, escaped
@@ -57,7 +57,9 @@ def picture_of(plan: CostGraphPlan) -> Picture:
             PlannedLayer(name=node, class_name=plan.descriptions.get(node, ""), device=device)
             for node, device in plan.placement.items()
         ),
-        edges=plan.edges,
+        edges=tuple(
+            PlannedEdge(source=edge.source, target=edge.target, size_bytes=edge.size_bytes) for edge in plan.edges
+        ),
     )
 
 

@@ -108,6 +108,7 @@ MUTATIONS: dict[str, Callable[[CostGraphPlan], CostGraphPlan]] = {
 def test_changed_plans_are_refused(plans: dict[bool, CostGraphPlan], said: str) -> None:
     found = check_plan(MUTATIONS[said](plans[True]), GRAPH)
     assert any(said in problem for problem in found.problems), found.problems
+    assert found.to_text().startswith("the plan is not what it says\n- ") and said in found.to_text()
 
 
 def test_every_other_device_of_a_node_is_noticed(plans: dict[bool, CostGraphPlan]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from partitioner.cost_graphs.document import SCHEMA, CostGraphPlan
@@ -36,6 +38,39 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
     plan = CostGraphPlan.load(OLD)
     plan.save(tmp_path / "plan.json")
     assert CostGraphPlan.load(tmp_path / "plan.json") == plan
+
+
+def test_a_model_s_plan_is_shown_by_another_sub_command(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text('{"schema": "partition-plan/1", "cost_graph": null}')
+    with pytest.raises(UsageError) as raised:
+        CostGraphPlan.load(path)
+    assert "its schema is 'partition-plan/1'" in raised.value.message
+    assert raised.value.help == f"partition show {path}"
+
+
+@pytest.mark.parametrize("missing", ["contiguous", "compute"])
+def test_an_old_plan_with_a_field_missing_is_refused(tmp_path: Path, missing: str) -> None:
+    old = json.loads(OLD.read_text())
+    del old["cost_graph"][missing]
+    (tmp_path / "plan.json").write_text(json.dumps(old))
+    with pytest.raises(UsageError, match=f"is no whole plan of a cost graph: KeyError '{missing}'"):
+        CostGraphPlan.load(tmp_path / "plan.json")
+
+
+def test_a_device_that_is_not_listed_is_refused(tmp_path: Path) -> None:
+    plan = json.loads(CostGraphPlan.load(OLD).to_json())
+    plan["placement"]["1"] = "GPU:9"
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(msgspec.ValidationError, match="devices that `devices` does not list: GPU:9"):
+        CostGraphPlan.load(tmp_path / "plan.json")
+
+
+def test_nothing_is_written_that_only_models_have() -> None:
+    text = CostGraphPlan.load(OLD).to_json()
+    assert text.startswith('{\n  "baselines"')  # sorted keys
+    for key in ("gradient_bytes", "step_seconds", "num_parameters", "batch_size", "replica", "schedule"):
+        assert f'"{key}"' not in text
 
 
 @pytest.mark.parametrize(
