@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,24 @@ from partitioner.ir.plan import PlanDocument
 from partitioner.report.dot import to_dot
 from partitioner.report.svg import write_svg
 from partitioner.report.text import render
+from partitioner.spelling import as_python
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(PlanDocument):
     """Where every op of a model goes, what that is predicted to cost and how good it is proved to be."""
 
-    def to_text(self, files: Sequence[str | Path] = ()) -> str:
-        """The report that the command line prints."""
-        return render(self, files=files)
+    def to_text(
+        self, files: Sequence[str | Path] = (), *, verbose: bool = False, spell: Callable[[str], str] = as_python
+    ) -> str:
+        """The report that the command line prints.
+
+        Args:
+            files: Paths just written, listed at the end.
+            verbose: Whether to show everything; otherwise the report is one screen, at most 60 lines.
+            spell: How it names arguments: `as_python` or `as_flags` of `partitioner.spelling`.
+        """
+        return render(self, files, verbose=verbose, spell=spell)
 
     def to_dot(self, path: str | Path | None = None, **options: Any) -> str:
         """The placement as a DOT picture: one cluster per device, cut tensors thick; written to `path` if given.

@@ -10,7 +10,6 @@ from enum import StrEnum
 
 import pydot
 
-from partitioner.cost_graphs.report import verdict_line
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import PlanDocument, Stage
 from partitioner.ir.units import format_bytes, format_bytes_of, format_seconds
@@ -85,8 +84,6 @@ def _devices_in_use(plan: PlanDocument) -> list[str]:
 def _empty_graph(plan: PlanDocument, rankdir: str) -> pydot.Dot:
     step = f"{plan.strategy}, estimated step {format_seconds(plan.predicted.step_seconds)}"
     step = f"{step}, batch size {plan.model.batch_size}"
-    if plan.cost_graph is not None:
-        step = _text(verdict_line(plan, plan.cost_graph))
     lines = [f"<b>{_text(plan.model.name)}</b>", step]
     if shows_first_only(plan):
         lines.append(f"replica 0 of {plan.num_replicas}, which are alike")
@@ -126,8 +123,7 @@ def _cluster(plan: PlanDocument, device: str, index: int, color: str) -> pydot.S
         if info.name == device:
             memory = format_bytes_of(plan.predicted.peak_bytes.get(device, 0), info.memory_bytes)
             lines += [f"{_text(info.hardware)} ({info.origin})", f"peak memory {memory}"]
-    if plan.cost_graph is None:  # which tells no parameters apart
-        lines.append(f"parameters {format_bytes(sum(stage.parameter_bytes for stage in stages))}")
+    lines.append(f"parameters {format_bytes(sum(stage.parameter_bytes for stage in stages))}")
     if any(stage.send_bytes for stage in stages):
         lines.append(f"sends {format_bytes(sum(stage.send_bytes for stage in stages))}")
     cluster = pydot.Subgraph(
