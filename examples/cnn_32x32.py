@@ -35,7 +35,8 @@ def train(title, devices, epochs, pins=None):
     keras.utils.set_random_seed(0)
     model = build_model()
 
-    plan = partitioner.plan(model, devices=devices, batch_size=64, strategy="layer-split", pins=pins)
+    constraints = partitioner.Constraints(pins=pins or {})
+    plan = partitioner.plan(model, devices=devices, batch_size=64, strategy="layer-split", constraints=constraints)
     print(plan.to_text())
     placed = partitioner.place(model, plan)
 

@@ -42,7 +42,13 @@ def main():
 
     alone, model = new_model(), new_model()
     plan = partitioner.plan(
-        model, devices=devices, batch_size=64, strategy="mixed", replicas=2, microbatches=2, schedule="1f1b"
+        model,
+        devices=devices,
+        batch_size=64,
+        strategy="mixed",
+        replicas=2,
+        microbatches=2,
+        parallelism=partitioner.Parallelism(schedule="1f1b"),
     )
     print(plan.to_text())
     placed = partitioner.place(model, plan)

@@ -39,8 +39,14 @@ def measure(updates, replicas, seeds, epochs, data):
     """Losses by seed and epoch, accuracies by seed, samples per second, updates by staleness."""
     (x_train, y_train), (x_test, y_test) = data
     devices = [f"CPU:{index}" for index in range(replicas)]
-    plan = {"batch_size": BATCH, "strategy": "mirrored", "microbatches": 1, "updates": updates}
-    placed = partitioner.auto_place(build_model(), devices=devices, **plan)
+    placed = partitioner.auto_place(
+        build_model(),
+        devices=devices,
+        batch_size=BATCH,
+        strategy="mirrored",
+        microbatches=1,
+        parallelism=partitioner.Parallelism(updates=updates),
+    )
     placed.fit(
         x_train[:BATCH], y_train[:BATCH], batch_size=BATCH, verbose=0
     )  # trace everything before the clock starts

@@ -70,7 +70,8 @@ def main():
         devices=[first, second],
         batch_size=64,
         strategy="layer-split",
-        pins={"encoder/.*": first, "classifier/.*": second},  # the layers of a model inside: model/layer
+        # The layers of a model inside: model/layer.
+        constraints=partitioner.Constraints(pins={"encoder/.*": first, "classifier/.*": second}),
     )
     print(plan.to_text())
     plan.save("two_models.plan.json")

@@ -9,27 +9,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from partitioner.errors import (
+    CheckError,
     InfeasibleError,
     ModelError,
     PartitionError,
     TimeLimitError,
     UsageError,
     VerificationError,
+    WriteError,
 )
 
 if TYPE_CHECKING:
-    from partitioner.api import Plan, auto_place, load, place, plan, set_up_devices, verify
+    from partitioner.api import auto_place, load, place, plan, set_up_devices, verify
+    from partitioner.options import AsyncUpdates, Constraints, Parallelism, Step
+    from partitioner.plan_view import Plan
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncUpdates",
+    "CheckError",
+    "Constraints",
     "InfeasibleError",
     "ModelError",
+    "Parallelism",
     "PartitionError",
     "Plan",
+    "Step",
     "TimeLimitError",
     "UsageError",
     "VerificationError",
+    "WriteError",
     "auto_place",
     "load",
     "place",
@@ -39,13 +49,20 @@ __all__ = [
 ]
 
 
+_OPTIONS = ("AsyncUpdates", "Constraints", "Parallelism", "Step")
+
+
 def __getattr__(name: str) -> object:
     # TensorFlow takes seconds to import, so the API is imported when first used.
-    if name in __all__:
-        from partitioner import api
-
-        return getattr(api, name)
-    raise AttributeError(f"module 'partitioner' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'partitioner' has no attribute {name!r}")
+    if name in _OPTIONS:
+        from partitioner import options as home
+    elif name == "Plan":
+        from partitioner import plan_view as home
+    else:
+        from partitioner import api as home
+    return getattr(home, name)
 
 
 def __dir__() -> list[str]:

@@ -23,10 +23,24 @@ class PartitionError(Exception):
         self, message: str, *, where: str | None = None, notes: Sequence[str] = (), help: str | None = None
     ) -> None:
         super().__init__(message)
-        self.message = message
         self.where = where
-        self.notes = tuple(notes)
-        self.help = help
+        # Arguments are still marked, so that another error may take it up.
+        self.as_written = (message, tuple(notes), help)
+
+    @property
+    def message(self) -> str:
+        """The line that names the offender."""
+        return as_python(self.as_written[0])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The numbers, a line each."""
+        return tuple(map(as_python, self.as_written[1]))
+
+    @property
+    def help(self) -> str | None:
+        """The way out."""
+        return as_python(self.as_written[2]) if self.as_written[2] else None
 
     def __str__(self) -> str:
         return self._text(as_python)
@@ -36,12 +50,13 @@ class PartitionError(Exception):
         return self._text(as_flags)
 
     def _text(self, spell: Callable[[str], str]) -> str:
-        lines = [self.message]
+        message, notes, help = self.as_written
+        lines = [message]
         if self.where:
             lines.append(f"  --> {self.where}")
-        lines += [f"   |  {note}" for note in self.notes]
-        if self.help:
-            lines.append(f"   help: {self.help}")
+        lines += [f"   |  {note}" for note in notes]
+        if help:
+            lines.append(f"   help: {help}")
         return spell("\n".join(lines))
 
 

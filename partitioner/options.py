@@ -209,7 +209,11 @@ class Search:
     what_if: bool = False
 
     def __post_init__(self) -> None:
-        chosen(Objective, self.objective, "objective")
+        if chosen(Objective, self.objective, "objective") is Objective.LATENCY:
+            raise UsageError(
+                "the objective latency went: steps do not overlap, so that it is the time of a step",
+                help=argument("objective", Objective.THROUGHPUT.value),
+            )
         if not self.time_limit > 0:
             raise UsageError(f"time_limit is {self.time_limit}, expected more than 0 seconds")
 

@@ -3,37 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from cost_models.measured import MeasuredCosts
+from partitioner.errors import UsageError
+from partitioner.ir.json import to_json
 from partitioner.ir.plan import PlanDocument
-from partitioner.report.dot import to_dot
+from partitioner.report.placement import to_dot
 from partitioner.report.svg import write_svg
 from partitioner.report.text import render
-from partitioner.spelling import as_python
+from partitioner.spelling import argument, as_python
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(PlanDocument):
-    """Where every op of a model goes, what that is predicted to cost and how good it is proved to be."""
+    """Where every op of a model goes, what that is predicted to cost and how good it is proved to be.
+
+    Attributes:
+        traced: The step it was made from, for placing the model without tracing it again; None if it was loaded.
+        measured_costs: The measured costs it was made with, if any.
+    """
+
+    traced: Any = field(default=None, repr=False, compare=False)
+    measured_costs: MeasuredCosts | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, document: PlanDocument, **more: Any) -> Plan:
+        """The document with its views, and more fields or others."""
+        return cls(**{known.name: getattr(document, known.name) for known in fields(PlanDocument)} | more)
+
+    @property
+    def document(self) -> PlanDocument:
+        """What plan.json holds."""
+        return PlanDocument(**{known.name: getattr(self, known.name) for known in fields(PlanDocument)})
+
+    def to_json(self) -> str:
+        """The text of plan.json: sorted keys, two spaces per level."""
+        return self.document.to_json()
+
+    def save_costs(self, path: str | Path) -> None:
+        """Write the measured costs, for `plan(..., costs=path)` here or elsewhere.
+
+        Raises:
+            UsageError: The plan was made without measuring, or was loaded.
+        """
+        if self.measured_costs is None:
+            raise UsageError("the plan has no measured costs", help=f"plan with {argument('costs', 'measured')}")
+        Path(path).write_text(to_json(self.measured_costs, indent=2) + "\n", encoding="utf-8")
 
     def to_text(
-        self, files: Sequence[str | Path] = (), *, verbose: bool = False, spell: Callable[[str], str] = as_python
+        self,
+        files: Sequence[str | Path] = (),
+        *,
+        verbose: bool = False,
+        spell: Callable[[str], str] = as_python,
     ) -> str:
         """The report that the command line prints.
 
         Args:
-            files: Paths just written, listed at the end.
-            verbose: Whether to show everything; otherwise the report is one screen, at most 60 lines.
-            spell: How it names arguments: `as_python` or `as_flags` of `partitioner.spelling`.
+            files: Paths to list at its end.
+            verbose: Everything, in place of one screen of at most 60 lines.
+            spell: How arguments are named: `as_python` or `as_flags` of `partitioner.spelling`.
         """
         return render(self, files, verbose=verbose, spell=spell)
 
     def to_dot(self, path: str | Path | None = None, **options: Any) -> str:
         """The placement as a DOT picture: one cluster per device, cut tensors thick; written to `path` if given.
 
-        Options are those of `partitioner.report.dot.to_dot`, named as in `keras.utils.plot_model`.
+        Options are those of `partitioner.report.dot.draw`, named as in `keras.utils.plot_model`.
         """
         text = to_dot(self, **options)
         if path is not None:

@@ -1,6 +1,7 @@
 """How a message names an argument: as Python has it, or as a flag of the command line.
 
-No pass knows who called it. It writes `argument("microbatches", 1)`, and whoever shows the message spells it.
+No pass knows who called it. It writes `argument("microbatches", 1)`, and whoever shows the message spells it. What is
+kept in a plan is read by everybody, so it names no argument at all: "8 microbatches", "the strategy mirrored".
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-_MARKED = re.compile(r"⟪(\w+)(?:=(.*?))?⟫", re.DOTALL)
+_MARKED = re.compile(r"⟪(\w+)(?:=(.*?))?⟫(?=(⟪)?)", re.DOTALL)
 _HOLDER = {
     **dict.fromkeys(("training", "loss", "optimizer", "input_shape", "example_inputs", "example_targets"), "Step"),
     **dict.fromkeys(("schedule", "recompute", "updates"), "Parallelism"),
@@ -27,26 +28,42 @@ def argument(name: str, value: Any = None) -> str:
 
     Args:
         name: As in Python: `memory_limit`. What patterns ask for is `argument("pins", "encoder=GPU:0")`.
-        value: A number, a text or a list of texts; the argument by its name alone if None.
+        value: A number, a text, a list of texts, or sizes by input name; the argument by its name alone if None.
     """
     return f"⟪{name}⟫" if value is None else f"⟪{name}={value!r}⟫"
 
 
+def arguments(**values: Any) -> str:
+    """Several arguments to be given together: `strategy="mixed", replicas=2` or `--strategy mixed --replicas 2`."""
+    return "".join(argument(name, value) for name, value in values.items())
+
+
+def command(program: str, **options: Any) -> str:
+    """A line for the shell, whoever reads it: `command("partition MODEL", costs="measured")`."""
+    return " ".join([program, *(_as_flag(name, value) for name, value in options.items())])
+
+
 def as_python(text: str) -> str:
     """The text with its arguments as `partitioner.plan` takes them: `step=Step(optimizer='sgd')`."""
-    return _spelled(text, _in_python)
+    return _spelled(text, _in_python, separator=", ")
 
 
 def as_flags(text: str) -> str:
     """The text with its arguments as the command line takes them: `--optimizer sgd`."""
-    return _spelled(text, _as_flag)
+    return _spelled(text, _as_flag, separator=" ")
 
 
-def _spelled(text: str, spell: Callable[[str, Any], str]) -> str:
-    def one(match: re.Match[str]) -> str:
-        return spell(match[1], None if match[2] is None else ast.literal_eval(match[2]))
+def in_words(text: str) -> str:
+    """The text with its arguments in plain words, to be kept in a plan: `optimizer sgd`."""
+    return _spelled(text, _in_words, separator=", ")
 
-    return _MARKED.sub(one, text)
+
+def _spelled(text: str, spell: Callable[[str, Any], str], *, separator: str) -> str:
+    def spelled(match: re.Match[str]) -> str:
+        value = None if match[2] is None else ast.literal_eval(match[2])
+        return spell(match[1], value) + (separator if match[3] else "")
+
+    return _MARKED.sub(spelled, text)
 
 
 def _in_python(name: str, value: Any) -> str:
@@ -73,4 +90,17 @@ def _as_flag(name: str, value: Any) -> str:
     flag = f"--{_FLAGS.get(name, name).replace('_', '-')}"
     if value is None or value is True:
         return flag
-    return f"{flag} {shlex.quote(','.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))}"
+    if isinstance(value, Mapping):
+        return " ".join(f"{flag} {shlex.quote(f'{key}={_listed(item)}')}" for key, item in value.items())
+    return f"{flag} {shlex.quote(_listed(value))}"
+
+
+def _in_words(name: str, value: Any) -> str:
+    words = name.replace("_", " ")
+    return words if value is None else f"{words} {_listed(value)}"
+
+
+def _listed(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(_listed, value))
+    return f"{value:g}" if isinstance(value, float) else f"{value}"

@@ -39,7 +39,6 @@ CASES: dict[str, tuple[str, ...]] = {
             "branching",
             "nested",
             "siamese",
-            "subclassed",
             "regularized",
             "frozen",
             "float16",

@@ -233,7 +233,7 @@ def on(costed: CostedGraph, **places: int) -> Mapping[str, int]:
 def pinned(**places: int) -> tuple[ResolvedConstraint, ...]:
     """A constraint for each op named: the device that it must be on."""
     return tuple(
-        ResolvedConstraint(text=f"--pin {op}=GPU:{device}", ops=(op,), devices=frozenset([device]))
+        ResolvedConstraint(text=f"pin {op}=GPU:{device}", ops=(op,), devices=frozenset([device]))
         for op, device in places.items()
     )
 

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from asking import asked
+
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import keras
@@ -56,7 +58,10 @@ def placed_model(optimizer: Any) -> Any:
     model.compile(optimizer, "mse")
     devices = ["CPU:1", "CPU:2"]
     return partitioner.auto_place(
-        model, devices=devices, batch_size=ROWS, strategy="layer-split", microbatches=4, schedule="1f1b", time_limit=4
+        model,
+        **asked(
+            devices=devices, batch_size=ROWS, strategy="layer-split", microbatches=4, schedule="1f1b", time_limit=4
+        ),
     )
 
 

@@ -30,12 +30,16 @@ print(code, sorted(heavy), len(out.getvalue()) > 0, len(err.getvalue()) > 0)
     ("arguments", "expected"),
     [
         (["--help"], "0 [] True False"),
+        (["--help-all"], "0 [] True False"),
+        (["graph", "--help"], "0 [] True False"),
+        (["worker", "--help"], "0 [] True False"),
         (["--version"], "0 [] True False"),
         (["model.py", "--devices", "XPU:0"], "2 [] False True"),
         (["model.py", "--devices", "GPU:0", "--hardware", "a1000"], "2 [] False True"),
         (["model.py", "--topology", "dgx-h10"], "2 [] False True"),
-        (["--list-hardware"], "0 [] True False"),
-        (["plan.json", "--dot", "plan.dot"], "0 [] True False"),
+        (["plan.json", "--devices", "GPU:0"], "2 [] False True"),
+        (["hardware"], "0 [] True False"),
+        (["show", "plan.json", "--dot", "plan.dot"], "0 [] True False"),
     ],
 )
 def test_nothing_heavy_is_imported(tmp_path: Path, arguments: list[str], expected: str) -> None:

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
 
@@ -15,17 +16,32 @@ import cost_models
 import partitioner
 from partitioner import api, errors, plan_view
 from partitioner.cli import main
-from partitioner.cli.options import read_options
+from partitioner.cli.commands import compile
+from partitioner.cli.parser import Parser
 
 GOLDEN = Path(__file__).parent / "golden"
 FUNCTIONS = ("auto_place", "load", "place", "plan", "set_up_devices", "verify")
-# Arguments of `plan` whose option has another name, or that have none, and why.
+OPTIONS = ("AsyncUpdates", "Constraints", "Parallelism", "Step")
+EXIT_CODES = {
+    "UsageError": 2,
+    "ModelError": 3,
+    "InfeasibleError": 4,
+    "TimeLimitError": 5,
+    "VerificationError": 6,
+    "CheckError": 7,
+    "WriteError": 8,
+}
+MOST_ARGUMENTS = 19
+# Arguments whose option has another name, or that have none, and why.
 OTHER_NAMES = {"pins": "pin"}
 NO_OPTION = {
     "model": "the MODEL argument",
+    "source": "the MODEL argument as it was typed",
     "example_inputs": "arrays do not fit on a command line: the file's variable of that name",
     "example_targets": "likewise",
-    "source": "the MODEL argument as it was typed",
+    "step": "its fields have options",
+    "parallelism": "likewise",
+    "constraints": "likewise",
     "on_progress": "a bar on the terminal",
 }
 
@@ -34,13 +50,10 @@ def test_the_public_names() -> None:
     assert partitioner.__all__ == sorted(
         [
             *FUNCTIONS,
+            *OPTIONS,
+            *EXIT_CODES,
             "Plan",
             "PartitionError",
-            "InfeasibleError",
-            "ModelError",
-            "TimeLimitError",
-            "UsageError",
-            "VerificationError",
         ]
     )
     assert all(getattr(partitioner, name) for name in partitioner.__all__)
@@ -57,16 +70,23 @@ def test_the_installed_command_and_version() -> None:
 def test_signatures() -> None:
     """Change them only by adding; then change the golden file with them."""
     told = [_written(name, inspect.signature(getattr(partitioner, name))) for name in FUNCTIONS]
-    methods = ("from_json", "load", "save", "to_dot", "to_json", "to_svg", "to_text")
+    methods = ("from_json", "load", "save", "save_costs", "to_dot", "to_json", "to_svg", "to_text")
+    told += [_written(name, inspect.signature(getattr(partitioner, name))) for name in OPTIONS]
     told += [_written(f"Plan.{name}", inspect.signature(getattr(partitioner.Plan, name))) for name in methods]
     assert "\n".join(told) + "\n" == (GOLDEN / "public_api.txt").read_text(encoding="utf-8")
 
 
 def test_each_error_has_the_exit_code_of_the_contract() -> None:
-    kinds = ("UsageError", "ModelError", "InfeasibleError", "TimeLimitError", "VerificationError")
-    codes = {name: getattr(partitioner, name).exit_code for name in kinds}
-    assert list(codes.values()) == [2, 3, 4, 5, 6]
-    assert all(issubclass(getattr(partitioner, name), partitioner.PartitionError) for name in kinds)
+    assert {name: getattr(partitioner, name).exit_code for name in EXIT_CODES} == EXIT_CODES
+    assert all(issubclass(getattr(partitioner, name), partitioner.PartitionError) for name in EXIT_CODES)
+
+
+def test_plan_takes_few_arguments_and_no_option_value_holds_one_of_them() -> None:
+    arguments = set(inspect.signature(partitioner.plan).parameters)
+    assert len(arguments) <= MOST_ARGUMENTS
+    for name in OPTIONS:
+        held = {field.name for field in fields(getattr(partitioner, name))}
+        assert not held & arguments, name
 
 
 def test_an_error_reads_offender_place_numbers_help() -> None:
@@ -89,23 +109,42 @@ def test_everything_public_has_a_docstring() -> None:
     assert not silent
 
 
-def test_each_argument_of_plan_has_an_option_of_the_same_meaning_and_default() -> None:
-    options = vars(read_options(["model.py", "--devices", "CPU:0"]))
-    parameters = inspect.signature(partitioner.plan).parameters
-    assert set(NO_OPTION) <= set(parameters)
-    for name, parameter in parameters.items():
+def test_each_argument_has_an_option_of_the_same_meaning_and_default() -> None:
+    parser = Parser(prog="partition")
+    compile.add_arguments(parser)
+    options = vars(parser.read(["model.py", "--devices", "CPU:0"]))
+    arguments = {name: known.default for name, known in inspect.signature(partitioner.plan).parameters.items()}
+    for holder in (partitioner.Step, partitioner.Parallelism, partitioner.Constraints):
+        arguments |= {name: known.default for name, known in inspect.signature(holder).parameters.items()}
+    assert set(NO_OPTION) <= set(arguments)
+    for name, default in arguments.items():
         if name in NO_OPTION:
             continue
         option = OTHER_NAMES.get(name, name)
-        assert option in options, f"plan({name}=) has no option"
-        if parameter.default is not inspect.Parameter.empty and name != "devices":  # given above: there must be some
-            assert (options[option] or None) == (parameter.default or None), name
+        assert option in options, f"{name} has no option"
+        if isinstance(default, (bool, int, float, str)):
+            assert options[option] == default, name
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"schedule": "gpipe"}, r"parallelism=Parallelism\(schedule=...\)"),
+        ({"pins": {"a": "CPU:0"}}, r"constraints=Constraints\(pins=...\)"),
+        ({"training": False}, r"step=Step\(training=...\)"),
+        ({"max_staleness": 3}, r"updates=AsyncUpdates\(max_staleness=...\)"),
+        ({"source": "model.py"}, r"step=Step\(source=...\)"),
+    ],
+)
+def test_an_argument_that_went_names_the_new_way(old: dict[str, object], new: str) -> None:
+    with pytest.raises(partitioner.UsageError, match=new):
+        partitioner.plan(None, "CPU:0", **old)
 
 
 def _written(name: str, signature: inspect.Signature) -> str:
     """One parameter per line, so that a change shows as one line."""
     unquoted = [re.sub(r": '([^']*)'", r": \1", str(p)) for p in signature.parameters.values()]
-    lines = [f"    {parameter}," for parameter in unquoted]
+    lines = [re.sub(r"<function (\w+) at \w+>", r"\1", f"    {parameter},") for parameter in unquoted]
     keyword_only = [p.kind is inspect.Parameter.KEYWORD_ONLY for p in signature.parameters.values()]
     if True in keyword_only:
         lines.insert(keyword_only.index(True), "    *,")

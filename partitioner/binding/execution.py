@@ -38,7 +38,7 @@ def execution_of_plan(
         num_microbatches=count,
         schedule=schedule,
         recompute=recompute,
-        replicas=tuple(_twins(plan, replica, devices) for replica in range(1, plan.num_replicas)),
+        replicas=tuple(_peers(plan, replica, devices) for replica in range(1, plan.num_replicas)),
         alone=bool(step.uncuttable) and step.kind is not StepKind.TRAIN,
     )
     if not execution.is_staged:
@@ -47,7 +47,7 @@ def execution_of_plan(
     return replace(execution, placement={**placement, **programs.relocated})
 
 
-def _twins(plan: PlanDocument, replica: int, devices: Mapping[str, str]) -> dict[str, str]:
+def _peers(plan: PlanDocument, replica: int, devices: Mapping[str, str]) -> dict[str, str]:
     """The device of a replica by that of the first one, in this process."""
     pairs = zip(plan.devices_of(0), plan.devices_of(replica), strict=True)
-    return {devices[first]: devices[twin] for first, twin in pairs}
+    return {devices[first]: devices[peer] for first, peer in pairs}

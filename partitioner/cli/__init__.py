@@ -1,5 +1,5 @@
 """The command line: `partition MODEL --devices ...`, from a model file to a placed model."""
 
-from partitioner.cli.command import main
+from partitioner.cli.main import main
 
 __all__ = ["main"]

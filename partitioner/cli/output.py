@@ -1,39 +1,62 @@
-"""Where results go: a directory that is ours or new, and the pictures asked for."""
+"""Where results go: a directory that is ours or new, the pictures asked for, and stdout."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
-from partitioner.cli.console import without_native_notices
-from partitioner.errors import UsageError
-from partitioner.plan_view import Plan
+from partitioner.cli.console import print_result, without_native_notices
+from partitioner.errors import UsageError, WriteError
 
 _OURS = {"plan.json", "placement.dot", "placed_model", "costs.json"}
 
 
-def output_directory(options: argparse.Namespace) -> Path:
-    """The directory to write: `--output`, or `<model>_partitioned`. Called before any work is done.
+class Document(Protocol):
+    """A plan, of a model or of a cost graph."""
+
+    def save(self, path: Path, /) -> None:
+        """Write plan.json."""
+
+    def to_json(self) -> str:
+        """The text of plan.json."""
+        ...
+
+    def to_text(self, files: Sequence[str | Path] = (), *, verbose: bool = False) -> str:
+        """The report."""
+        ...
+
+    def to_dot(self, path: Path, /) -> str:
+        """Write the picture."""
+        ...
+
+    def to_svg(self, path: Path, /) -> None:
+        """Draw the picture."""
+
+
+def output_directory(options: argparse.Namespace, source: str) -> Path:
+    """The directory to write: `--output`, or `<source>_partitioned`. Called before any work is done.
 
     Raises:
-        UsageError: It is a file or holds files that partition did not write, or a picture has no directory.
+        UsageError: It is a file or holds files that partition did not write, a picture has no directory, or `--dry-run`
+            is asked to write.
     """
-    for name in ("dot", "svg"):
-        if getattr(options, name) and not Path(getattr(options, name)).parent.is_dir():
-            parent = Path(getattr(options, name)).parent
-            raise UsageError(f"--{name}: there is no directory {str(parent)!r}", help=f"mkdir -p {parent}")
-    stem = Path(options.model.split(":")[0]).stem or "model"
+    written = [name for name in ("output", "dot", "svg") if getattr(options, name)]
+    if options.dry_run and written:
+        raise UsageError(f"--dry-run writes no file, but --{written[0]} asks for one")
+    refuse_missing_directories(options)
+    stem = Path(source.split(":")[0]).stem or "model"
     directory = Path(options.output or f"{stem}_partitioned")
     if options.dry_run or not directory.exists():
         return directory
     if not directory.is_dir():
         raise UsageError(f"the output {str(directory)!r} is a file", help="name a directory: -o DIR")
-    with _write_errors():
-        found = sorted(entry.name for entry in directory.iterdir())
-    others = [name for name in found if name not in _OURS]
-    if others or (found and "plan.json" not in found):
+    with write_errors():
+        entries = sorted(entry.name for entry in directory.iterdir())
+    others = [name for name in entries if name not in _OURS]
+    if others or (entries and "plan.json" not in entries):
         raise UsageError(
             f"the output directory {str(directory)!r} holds files that partition did not write",
             notes=[f"found: {', '.join(others[:5]) or 'a placed_model without its plan.json'}"],
@@ -42,14 +65,27 @@ def output_directory(options: argparse.Namespace) -> Path:
     return directory
 
 
-def write_plan(plan: Plan, directory: Path, write_placed_model: Callable[[Path], None] | None) -> list[Path]:
+def refuse_missing_directories(options: argparse.Namespace) -> None:
+    """Refuse a picture whose directory is not there.
+
+    Raises:
+        UsageError: It is not.
+    """
+    for name in ("dot", "svg"):
+        path = getattr(options, name)
+        if path and not Path(path).parent.is_dir():
+            parent = Path(path).parent
+            raise UsageError(f"--{name}: there is no directory {str(parent)!r}", help=f"mkdir -p {parent}")
+
+
+def write_plan(plan: Document, directory: Path, write_placed_model: Callable[[Path], None] | None = None) -> list[Path]:
     """Write plan.json, placement.dot and the placed model; the paths written.
 
     Raises:
-        UsageError: A file cannot be written.
+        WriteError: A file cannot be written.
     """
     files = [directory / "plan.json", directory / "placement.dot"]
-    with _write_errors():
+    with write_errors():
         directory.mkdir(parents=True, exist_ok=True)
         plan.save(files[0])
         plan.to_dot(files[1])
@@ -59,30 +95,41 @@ def write_plan(plan: Plan, directory: Path, write_placed_model: Callable[[Path],
     return files
 
 
-def write_pictures(plan: Plan, options: argparse.Namespace) -> list[Path]:
+def write_pictures(plan: Document, options: argparse.Namespace) -> list[Path]:
     """Write what `--dot` and `--svg` ask for; the paths written.
 
     Raises:
-        UsageError: A file cannot be written, or nothing is installed that draws SVG.
+        WriteError: A file cannot be written.
+        UsageError: Nothing is installed that draws SVG.
     """
     files = []
-    with _write_errors():
+    with write_errors():
         if options.dot:
-            plan.to_dot(options.dot)
             files.append(Path(options.dot))
+            plan.to_dot(files[-1])
         if options.svg:
-            with without_native_notices(enabled=not options.verbose):  # fontconfig's
-                plan.to_svg(options.svg)
             files.append(Path(options.svg))
+            with without_native_notices(enabled=not options.verbose):  # fontconfig's
+                plan.to_svg(files[-1])
     return files
 
 
+def print_plan(plan: Document, options: argparse.Namespace, files: Sequence[Path]) -> None:
+    """Print the report with the files that were written, or plan.json."""
+    print_result(plan.to_json() + "\n" if options.json else plan.to_text(files=files, verbose=options.verbose))
+
+
 @contextlib.contextmanager
-def _write_errors() -> Iterator[None]:
+def write_errors() -> Iterator[None]:
+    """An error of the operating system within the block is one of writing.
+
+    Raises:
+        WriteError: There was one.
+    """
     try:
         yield
     except OSError as error:
-        raise UsageError(
+        raise WriteError(
             f"cannot write {error.filename or 'the results'}: {error.strerror or error}",
-            help="name another place: -o DIR",
+            help="name another place to write, e.g. -o DIR",
         ) from error

@@ -10,8 +10,9 @@ from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName, parse_devices
 from partitioner.ir.op_graph import OpGraph
 from partitioner.ir.requirements import Requirement, RequirementKind, ResolvedConstraint
+from partitioner.spelling import argument
 
-Twins = Sequence[Sequence[DeviceName]]
+Peers = Sequence[Sequence[DeviceName]]
 """For each device, itself and then the devices that do the same in other replicas."""
 
 
@@ -33,23 +34,27 @@ def requirements_of(
         try:
             names = parse_devices([name for text in texts for name in text.split(",")])
         except UsageError as error:
-            problems += [f"--{kind} {pattern}={','.join(texts)}: {note}" for note in error.notes or [error.message]]
+            problems += [
+                f"{kind} {pattern}={','.join(texts)}: {note}" for note in error.as_written[1] or [error.message]
+            ]
             continue
         if kind is RequirementKind.PIN and len(names) > 1:
-            problems.append(f"--{kind} {pattern}={texts[0]}: a pin names one device, not {len(names)}")
+            problems.append(f"{kind} {pattern}={texts[0]}: a pin names one device, not {len(names)}")
         found.append(Requirement(kind=kind, pattern=pattern, devices=tuple(name.canonical for name in names)))
     if problems:
-        raise UsageError("what is asked of devices cannot be read", notes=problems, help="e.g. --pin 'conv.*=GPU:0'")
+        raise UsageError(
+            "what is asked of devices cannot be read", notes=problems, help=f"e.g. {argument('pins', 'conv.*=GPU:0')}"
+        )
     return (*found, *(Requirement(kind=RequirementKind.COLOCATE, pattern=pattern) for pattern in colocate))
 
 
 def resolve_constraints(
-    graph: OpGraph, requirements: Sequence[Requirement], devices: Twins
+    graph: OpGraph, requirements: Sequence[Requirement], devices: Peers
 ) -> tuple[ResolvedConstraint, ...]:
     """The constraints for the ops of a graph.
 
     A pattern must match all of a layer path (`encoder/dense`), of a layer around it (`encoder`), or of an op name. A
-    pin names a device of the first replica; what may not be on a device of one may not be on its twins, which do the
+    pin names a device of the first replica; what may not be on a device of one may not be on its peers, which do the
     same.
 
     Raises:
@@ -65,7 +70,7 @@ def resolved(
     requirements: Sequence[Requirement],
     names: Mapping[str, Sequence[str]],
     known: Sequence[str],
-    devices: Twins,
+    devices: Peers,
     nothing: str,
 ) -> tuple[ResolvedConstraint, ...]:
     """The constraints, given the names that each op goes by, and the names to find near misses among."""
@@ -90,7 +95,7 @@ def resolved(
         raise UsageError(
             f"{len(problems)} of {len(requirements)} requirements cannot be read",
             notes=problems,
-            help="patterns match whole names (re.fullmatch), e.g. --pin 'conv.*=GPU:0'",
+            help=f"patterns match whole names (re.fullmatch), e.g. {argument('pins', 'conv.*=GPU:0')}",
         )
     return tuple(constraints)
 
@@ -104,12 +109,12 @@ def _matched(pattern: str, names: Mapping[str, Sequence[str]]) -> tuple[str, ...
     return tuple(op for op, of_op in names.items() if not matching.isdisjoint(of_op))
 
 
-def _devices(requirement: Requirement, devices: Twins) -> frozenset[int] | None:
+def _devices(requirement: Requirement, devices: Peers) -> frozenset[int] | None:
     """Indices of the devices that are left."""
     if requirement.kind is RequirementKind.COLOCATE:
         return None
     is_pin = requirement.kind is RequirementKind.PIN
-    index = {name: place for place, twins in enumerate(devices) for name in (twins[:1] if is_pin else twins)}
+    index = {name: place for place, peers in enumerate(devices) for name in (peers[:1] if is_pin else peers)}
     named = [DeviceName.parse(name) for name in requirement.devices]
     if strangers := [name.short for name in named if name not in index]:
         known = ", ".join(name.short for name in index)

@@ -9,19 +9,21 @@ from dataclasses import dataclass
 
 import networkx as nx
 
+from partitioner.cost_graphs.document import CostGraphPlan
 from partitioner.cost_graphs.graph import CostGraph
 from partitioner.ir.devices import DeviceName
-from partitioner.ir.plan import PlanDocument
+from partitioner.ir.plan import SolverInfo
 from partitioner.ir.requirements import Requirement, RequirementKind
 
 _TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostGraphCheck:
-    """What a check found, in the graph's unit.
+class CheckResult:
+    """What a check showed, in the graph's unit.
 
     Attributes:
+        solver: What the plan says.
         problems: What is wrong with the plan; empty if nothing is.
         objective: The largest load, computed anew.
         simple_bound: What no placement can be below, by work and by the dearest group alone.
@@ -29,26 +31,44 @@ class CostGraphCheck:
             the plan's bound.
     """
 
+    solver: SolverInfo
     problems: tuple[str, ...]
     objective: float
     simple_bound: float
     num_moves: int
 
+    def to_text(self) -> str:
+        """What was computed anew, in sentences; what is wrong, a line each, if anything is."""
+        if self.problems:
+            return "the plan is not what it says\n" + "".join(f"- {problem}\n" for problem in self.problems)
+        solver = self.solver
+        return (
+            f"the plan is allowed, and its largest load is {self.objective:.9g} {solver.unit} as it says\n"
+            f"its lower bound {solver.lower_bound:.9g} {solver.unit} (gap {100 * solver.gap:.4g} %) is not "
+            f"contradicted: a simple bound is {self.simple_bound:.9g} {solver.unit}, and none of {self.num_moves:,} "
+            "placements beside it is below\n"
+        )
 
-def check_cost_graph_plan(plan: PlanDocument, graph: CostGraph) -> CostGraphCheck:
-    """Compare what a plan says with what its placement and its cost graph say."""
-    devices = {device.name: device.memory_bytes for device in plan.devices}
+
+def check_plan(plan: CostGraphPlan, graph: CostGraph) -> CheckResult:
+    """Compare what a plan says with what its placement and its cost graph say.
+
+    Args:
+        plan: The plan.
+        graph: Its cost graph, read anew.
+    """
+    devices = {device.name: device.memory_bytes or 0 for device in plan.devices}
     known = {node.id for node in graph.nodes}
     problems = []
     if missing := sorted(known - plan.placement.keys()):
         problems.append(f"{len(missing)} nodes are not placed: {', '.join(missing[:5])}")
     if strangers := sorted(plan.placement.keys() - known):
         problems.append(f"{len(strangers)} nodes are not of the cost graph: {', '.join(strangers[:5])}")
-    if problems or plan.cost_graph is None:
-        return CostGraphCheck(problems=tuple(problems), objective=0.0, simple_bound=0.0, num_moves=0)
-    contiguous = plan.cost_graph.contiguous
-    asked = plan.requirements
-    problems += _not_allowed(graph, plan.placement, devices, asked, contiguous=contiguous)
+    if problems:
+        return CheckResult(solver=plan.solver, problems=tuple(problems), objective=0.0, simple_bound=0.0, num_moves=0)
+    contiguous = plan.contiguous
+    requirements = plan.requirements
+    problems += _not_allowed(graph, plan.placement, devices, requirements, contiguous=contiguous)
     objective = max(_loads(graph, plan.placement, devices).values())
     solver = plan.solver
     if abs(solver.objective - objective) > _TOLERANCE * objective:
@@ -68,10 +88,12 @@ def check_cost_graph_plan(plan: PlanDocument, graph: CostGraph) -> CostGraphChec
         num_moves += 1
         load = max(_loads(graph, moved, devices).values())
         is_below = load < solver.lower_bound * (1 - _TOLERANCE)
-        if is_below and not _not_allowed(graph, moved, devices, asked, contiguous=contiguous):
+        if is_below and not _not_allowed(graph, moved, devices, requirements, contiguous=contiguous):
             problems.append(f"the lower bound {solver.lower_bound:.9g} is wrong: moving one group gives {load:.9g}")
             break
-    return CostGraphCheck(problems=tuple(problems), objective=objective, simple_bound=simple, num_moves=num_moves)
+    return CheckResult(
+        solver=plan.solver, problems=tuple(problems), objective=objective, simple_bound=simple, num_moves=num_moves
+    )
 
 
 def _is_cpu(device: str) -> bool:
@@ -97,11 +119,11 @@ def _not_allowed(
     graph: CostGraph,
     placement: Mapping[str, str],
     devices: Mapping[str, int],
-    asked: Sequence[Requirement],
+    requirements: Sequence[Requirement],
     *,
     contiguous: bool,
 ) -> list[str]:
-    problems = list(_not_met(graph, placement, asked))
+    problems = list(_not_met(graph, placement, requirements))
     held: dict[str, float] = defaultdict(float)
     homes: dict[str, set[str]] = defaultdict(set)
     for node in graph.nodes:
@@ -129,8 +151,8 @@ def _not_allowed(
     return problems
 
 
-def _not_met(graph: CostGraph, placement: Mapping[str, str], asked: Sequence[Requirement]) -> Iterator[str]:
-    for one in asked:
+def _not_met(graph: CostGraph, placement: Mapping[str, str], requirements: Sequence[Requirement]) -> Iterator[str]:
+    for one in requirements:
         matched = [node.id for node in graph.nodes for name in (node.id, node.description) if _matches(one, name)]
         homes = {node: placement[node] for node in matched}
         if not homes:

@@ -15,6 +15,7 @@ from partitioner.cost_graphs.solver.start import first_fit
 from partitioner.errors import InfeasibleError
 from partitioner.ir.devices import short_name
 from partitioner.ir.requirements import Requirement
+from partitioner.spelling import argument
 
 # What is looked for takes this long at most: one change, and all of them.
 _EACH_SECONDS = 5.0
@@ -22,22 +23,22 @@ _ALL_SECONDS = 30.0
 _MOST_DEVICES = 4
 _HALVINGS = 12
 
-_CONTIGUOUS = "--contiguous"
+_CONTIGUOUS = argument("contiguous")
 _Fact = Requirement | LoadDevice | str
 
 
-def refuse_overfull(asked: CostGraphRequest) -> None:
+def refuse_overfull(request: CostGraphRequest) -> None:
     """Refuse what needs no search to be seen.
 
     Raises:
         InfeasibleError: Everything together is too much, one group is, or nothing may run somewhere.
     """
-    graph, places = asked.graph, asked.places
+    graph, places = request.graph, request.places
     only_on_cpus = [node.id for node in graph.nodes if node.needs_cpu]
     if only_on_cpus and not any(place.is_cpu for place in places):
         raise InfeasibleError(
             f"{len(only_on_cpus)} nodes run on CPUs only, and there is none: {shown(only_on_cpus)}",
-            help="add a CPU: --devices GPU:0,CPU:0",
+            help=f"add a CPU: {argument('devices', ['GPU:0', 'CPU:0'])}",
         )
     limited = [place.capacity_bytes for place in places if place.capacity_bytes is not None]
     if len(limited) < len(places):
@@ -47,7 +48,7 @@ def refuse_overfull(asked: CostGraphRequest) -> None:
         raise InfeasibleError(
             "the cost graph does not fit on the given devices",
             notes=[f"needs {needed:,} bytes", f"have  {sum(limited):,} bytes on {len(limited)} devices"],
-            help=_ways_out(asked, [], time.monotonic() + _ALL_SECONDS),
+            help=_changes_that_help(request, [], time.monotonic() + _ALL_SECONDS),
         )
     groups: dict[tuple[str, str], list[float]] = {}
     for node in graph.nodes:
@@ -58,46 +59,48 @@ def refuse_overfull(asked: CostGraphRequest) -> None:
         raise InfeasibleError(
             f"{what} {which} must be on one device, and none has room",
             notes=[f"needs {math.ceil(math.fsum(sizes)):,} bytes", f"the largest device has {max(limited):,} bytes"],
-            help="raise --memory-limit, or add a CPU, which has no limit",
+            help=f"raise {argument('memory_limit')}, or add a CPU, which has no limit",
         )
 
 
-def explained(asked: CostGraphRequest) -> InfeasibleError:
+def explained(request: CostGraphRequest) -> InfeasibleError:
     """The error for what is known to be infeasible: the fewest facts that conflict, and changes that resolve it."""
-    deadline = time.monotonic() + min(_ALL_SECONDS, asked.time_limit)
-    contiguous = [_CONTIGUOUS] if asked.contiguous else []
-    limited = [place for place in asked.places if place.capacity_bytes is not None]
-    facts: list[_Fact] = [*asked.requirements, *contiguous, *limited]
-    conflict = smallest_conflict(facts, lambda some: time.monotonic() > deadline or _can_hold(asked, some))
-    needed = math.ceil(math.fsum(node.memory_bytes for node in asked.graph.nodes))
+    deadline = time.monotonic() + min(_ALL_SECONDS, request.time_limit)
+    contiguous = [_CONTIGUOUS] if request.contiguous else []
+    limited = [place for place in request.places if place.capacity_bytes is not None]
+    facts: list[_Fact] = [*request.requirements, *contiguous, *limited]
+    conflict = smallest_conflict(facts, lambda some: time.monotonic() > deadline or _can_hold(request, some))
+    needed = math.ceil(math.fsum(node.memory_bytes for node in request.graph.nodes))
     notes = [f"the nodes hold {needed:,} bytes"]
-    notes += [_told(asked, fact) for fact in conflict]
+    notes += [_in_words(fact) for fact in conflict]
     pieces = " in contiguous pieces" if _CONTIGUOUS in conflict else ""
     memory = " within the memory of the devices" if any(isinstance(one, LoadDevice) for one in conflict) else ""
     return InfeasibleError(
         f"no placement keeps to what is asked{memory}{pieces}",
         notes=notes,
-        help=_ways_out(asked, [one for one in conflict if not isinstance(one, LoadDevice)], deadline + _ALL_SECONDS),
+        help=_changes_that_help(
+            request, [one for one in conflict if not isinstance(one, LoadDevice)], deadline + _ALL_SECONDS
+        ),
     )
 
 
-def _told(asked: CostGraphRequest, fact: _Fact) -> str:
+def _in_words(fact: _Fact) -> str:
     if isinstance(fact, LoadDevice):
         return f"{short_name(fact.name)} holds at most {fact.capacity_bytes:,} bytes"
     return fact.text if isinstance(fact, Requirement) else fact
 
 
-def _ways_out(asked: CostGraphRequest, droppable: Sequence[_Fact], deadline: float) -> str | None:
+def _changes_that_help(request: CostGraphRequest, droppable: Sequence[_Fact], deadline: float) -> str | None:
     """Changes under which something was placed; none if none were found."""
     helps = []
-    for text, other in _changes(asked, droppable):
+    for text, other in _changes(request, droppable):
         if time.monotonic() < deadline and _is_placed(other):
             helps.append(text)
-    if extra := _missing_bytes(asked, deadline):
+    if extra := _missing_bytes(request, deadline):
         helps.append(f"{extra:,} bytes more on each device")
-    larger = asked
+    larger = request
     for count in range(1, _MOST_DEVICES + 1):
-        if all(place.is_cpu for place in asked.places) or time.monotonic() > deadline:
+        if all(place.is_cpu for place in request.places) or time.monotonic() > deadline:
             break
         larger = larger.with_another_accelerator()
         if _is_placed(larger):
@@ -106,24 +109,24 @@ def _ways_out(asked: CostGraphRequest, droppable: Sequence[_Fact], deadline: flo
     return ", or ".join(helps) or None
 
 
-def _changes(asked: CostGraphRequest, droppable: Sequence[_Fact]) -> Iterator[tuple[str, CostGraphRequest]]:
+def _changes(request: CostGraphRequest, droppable: Sequence[_Fact]) -> Iterator[tuple[str, CostGraphRequest]]:
     for fact in droppable:
         if isinstance(fact, Requirement):
-            left = tuple(one for one in asked.requirements if one != fact)
-            yield f"leave out {fact.text}", replace(asked, requirements=left)
+            left = tuple(one for one in request.requirements if one != fact)
+            yield f"leave out {fact.text}", replace(request, requirements=left)
         else:
-            yield f"leave out {fact}", replace(asked, contiguous=False)
+            yield f"leave out {fact}", replace(request, contiguous=False)
 
 
-def _missing_bytes(asked: CostGraphRequest, deadline: float) -> int:
+def _missing_bytes(request: CostGraphRequest, deadline: float) -> int:
     """The least that each limited device must hold more, to a few digits; 0 if more memory does not help."""
 
     def with_more(extra: int) -> CostGraphRequest:
-        sizes = [None if place.capacity_bytes is None else place.capacity_bytes + extra for place in asked.places]
-        places = zip(asked.places, sizes, strict=True)
-        return replace(asked, places=tuple(replace(place, capacity_bytes=size) for place, size in places))
+        sizes = [None if place.capacity_bytes is None else place.capacity_bytes + extra for place in request.places]
+        places = zip(request.places, sizes, strict=True)
+        return replace(request, places=tuple(replace(place, capacity_bytes=size) for place, size in places))
 
-    low, high = 0, math.ceil(math.fsum(node.memory_bytes for node in asked.graph.nodes))
+    low, high = 0, math.ceil(math.fsum(node.memory_bytes for node in request.graph.nodes))
     if not _is_placed(with_more(high)):
         return 0
     for _ in range(_HALVINGS):
@@ -137,29 +140,29 @@ def _missing_bytes(asked: CostGraphRequest, deadline: float) -> int:
     return high
 
 
-def _can_hold(asked: CostGraphRequest, facts: Sequence[_Fact]) -> bool:
+def _can_hold(request: CostGraphRequest, facts: Sequence[_Fact]) -> bool:
     """Whether something is allowed under some of the facts; also if that was not found out."""
     kept = [one.name for one in facts if isinstance(one, LoadDevice)]
-    places = [place if place.name in kept else replace(place, capacity_bytes=None) for place in asked.places]
+    places = [place if place.name in kept else replace(place, capacity_bytes=None) for place in request.places]
     left = tuple(one for one in facts if isinstance(one, Requirement))
-    some = replace(asked, places=tuple(places), requirements=left, contiguous=_CONTIGUOUS in facts)
+    some = replace(request, places=tuple(places), requirements=left, contiguous=_CONTIGUOUS in facts)
     return _status(some) != "infeasible"
 
 
-def _is_placed(asked: CostGraphRequest) -> bool:
-    return _status(asked) in ("optimal", "feasible")
+def _is_placed(request: CostGraphRequest) -> bool:
+    return _status(request) in ("optimal", "feasible")
 
 
-def _status(asked: CostGraphRequest) -> str:
+def _status(request: CostGraphRequest) -> str:
     """How the search ends for a placement of any load: nothing costs anything."""
-    graph = asked.graph
+    graph = request.graph
     free = replace(
         graph,
         nodes=tuple(replace(node, accelerator_cost=0.0, cpu_cost=0.0) for node in graph.nodes),
         values=tuple(replace(value, cost=0.0) for value in graph.values),
     )
     try:
-        problem = replace(asked, graph=free, time_limit=_EACH_SECONDS, work_limit=None).built().problem
+        problem = replace(request, graph=free, time_limit=_EACH_SECONDS, work_limit=None).built().problem
     except InfeasibleError:
         return "infeasible"
     everywhere = frozenset(range(len(problem.devices)))

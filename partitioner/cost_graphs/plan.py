@@ -1,12 +1,15 @@
-"""Plan a cost graph: solve its max-load problem and write what was found as the fields of a plan."""
+"""Plan a cost graph: solve its max-load problem, and write the answer as a document."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+import platform
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from importlib.metadata import version
 
+from partitioner.cost_graphs.document import CostGraphInfo, CostGraphPlan, GraphDevice, LoadBaseline, Piece, Transfer
 from partitioner.cost_graphs.explain import explained, refuse_overfull
 from partitioner.cost_graphs.formulate import BuiltProblem
 from partitioner.cost_graphs.graph import CostGraph, CostNode
@@ -17,22 +20,11 @@ from partitioner.cost_graphs.what_if import what_if as gains_of
 from partitioner.errors import TimeLimitError
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.json import to_json
-from partitioner.ir.plan import (
-    Baseline,
-    CostGraphInfo,
-    DeviceInfo,
-    ModelInfo,
-    Origin,
-    PlannedEdge,
-    PlannedLayer,
-    Predicted,
-    SolverInfo,
-    Stage,
-    Strategy,
-)
+from partitioner.ir.plan import SolverInfo
 from partitioner.ir.requirements import Requirement
+from partitioner.spelling import argument
 
-_SECONDS = {"ms": 1e-3, "s": 1.0}
+_PACKAGES = ("partition", "ortools", "numpy")
 _ROUNDING = 1e-9
 
 
@@ -50,8 +42,8 @@ def plan_cost_graph(
     seed: int = 0,
     what_if: bool = False,
     on_progress: Callable[[float, float, float], None] = lambda _objective, _bound, _seconds: None,
-) -> dict[str, Any]:
-    """The fields of the plan with the smallest largest load that was found.
+) -> CostGraphPlan:
+    """The plan with the smallest largest load that was found.
 
     Args:
         graph: What to place.
@@ -60,19 +52,19 @@ def plan_cost_graph(
         source: Where it was read.
         requirements: What nodes may be on and with.
         contiguous: Whether pieces must be contiguous.
-        memory_limit: As `--memory-limit`; else GPUs have what the file says, and CPUs no limit.
+        memory_limit: `8GiB`, or a size by device; else GPUs have what the file says, and CPUs no limit.
         time_limit: Seconds for the search.
         work_limit: See `MaxLoadProblem`.
         seed: Same seed, same plan, if the work and not the clock ends the search.
         what_if: Whether to plan anew for better devices too.
-        on_progress: Is told objective and bound in the graph's unit, and the seconds so far.
+        on_progress: Is called with objective and bound in the graph's unit, and the seconds so far.
 
     Raises:
         UsageError: There are no devices, or requirements cannot be read.
         InfeasibleError: It is proved that no placement is allowed.
         TimeLimitError: None was found in time.
     """
-    asked = CostGraphRequest(
+    request = CostGraphRequest(
         graph=graph,
         places=load_devices(graph, devices, memory_limit),
         requirements=tuple(requirements),
@@ -81,98 +73,83 @@ def plan_cost_graph(
         work_limit=work_limit,
         seed=seed,
     )
-    refuse_overfull(asked)
-    built, result = asked.solved(on_progress)
+    refuse_overfull(request)
+    built, result = request.solved(on_progress)
     if result.answer.status == "infeasible":
-        raise explained(asked)
+        raise explained(request)
     if result.answer.assignment is None:
         raise TimeLimitError(
             f"no placement was found in {time_limit:g} s",
             notes=[result.note] if result.note else [],
-            help=f"give it more time: --time-limit {10 * time_limit:g}",
+            help=f"give it more time: {argument('time_limit', 10 * time_limit)}",
         )
-    fields = _fields(graph, built, result, name=name, source=source)
-    fields["requirements"] = asked.requirements
-    if what_if:
-        fields["what_if"] = gains_of(asked, fields["solver"].objective, fields["predicted"].peak_bytes)
-    return fields
+    plan = _plan(graph, request, built, result, name=name, source=source)
+    if not what_if:
+        return plan
+    held = {piece.device: piece.memory_bytes for piece in plan.pieces}
+    return replace(plan, what_if=gains_of(request, plan.solver.objective, held))
 
 
-def _fields(graph: CostGraph, built: BuiltProblem, result: MaxLoadResult, *, name: str, source: str) -> dict[str, Any]:
-    answer, problem = result.answer, built.problem
-    assert answer.assignment is not None
-    placement = built.placement(answer.assignment)
-    devices = [device.name for device in problem.devices]
-    order = (device_order(problem, answer.assignment) if problem.contiguous else None) or range(len(devices))
-    holding = set(placement.values())
-    used = [devices[index] for index in order if devices[index] in holding]
-    compute, transfer = _figures(graph, placement, built)
-    objective = max(compute[device] + transfer[device] for device in used)
-    bound = min(objective, answer.lower_bound * built.unit)
-    if objective - bound <= _ROUNDING * objective:
-        bound = objective
-    seconds = _SECONDS[graph.unit]
-    stages = _stages(graph, placement, used, compute, seconds)
-    busy = sum(compute[device] + transfer[device] for device in used)
-    loads_of = {stage.device: compute[stage.device] + transfer[stage.device] for stage in stages}
-    return {
-        "model": ModelInfo(
-            source=source,
+def _plan(
+    graph: CostGraph, request: CostGraphRequest, built: BuiltProblem, result: MaxLoadResult, *, name: str, source: str
+) -> CostGraphPlan:
+    assert result.answer.assignment is not None
+    placement = built.placement(result.answer.assignment)
+    pieces = _pieces(graph, placement, built, _used_in_order(built, result))
+    return CostGraphPlan(
+        graph=CostGraphInfo(
             name=name,
+            source=source,
             fingerprint=hashlib.sha256(to_json(graph).encode()).hexdigest()[:16],
-            num_ops=len(graph.nodes),
-            num_parameters=0,
-            batch_size=0,
-            training=any(node.is_backward for node in graph.nodes),
-        ),
-        "devices": tuple(
-            DeviceInfo(
-                name=device.name, hardware=device.kind, origin=Origin.FILE, memory_bytes=device.capacity_bytes or 0
-            )
-            for device in problem.devices
-        ),
-        "strategy": Strategy.SINGLE if len(used) == 1 else Strategy.LAYER_SPLIT,
-        "num_replicas": 1,
-        "num_stages": len(stages),
-        "num_microbatches": 1,
-        "schedule": "sequential",
-        "updates": "sync",
-        "stages": stages,
-        "placement": placement,
-        "predicted": Predicted(
-            step_seconds=objective * seconds,
-            latency_seconds=0.0,
-            bottleneck_stage=max(stages, key=lambda stage: loads_of[stage.device]).index,
-            bubble_fraction=1 - busy / (objective * len(used)) if objective else 0.0,
-            peak_bytes={stage.device: stage.peak_bytes for stage in stages},
-        ),
-        "baselines": _baselines(built, seconds),
-        "solver": SolverInfo(
-            status="optimal" if bound == objective else answer.status,
-            objective=objective,
-            lower_bound=bound,
-            gap=(objective - bound) / objective if objective else 0.0,
-            seconds=result.seconds,
-            seed=problem.seed,
+            num_nodes=len(graph.nodes),
+            num_values=len(graph.values),
             unit=graph.unit,
-            method=answer.method,
         ),
-        "layers": tuple(
-            PlannedLayer(name=node.id, class_name=node.description, device=placement[node.id]) for node in graph.nodes
+        contiguous=built.problem.contiguous,
+        devices=tuple(
+            GraphDevice(name=device.name, kind=device.kind, memory_bytes=device.capacity_bytes)
+            for device in built.problem.devices
         ),
-        "edges": tuple(
-            PlannedEdge(source=value.source, target=target, size_bytes=round(value.size_bytes))
+        pieces=pieces,
+        placement=placement,
+        solver=_solver(graph, built, result, max(piece.load for piece in pieces)),
+        baselines=_baselines(built),
+        requirements=request.requirements,
+        descriptions={node.id: node.description for node in graph.nodes},
+        edges=tuple(
+            Transfer(source=value.source, target=target, size_bytes=round(value.size_bytes))
             for value in graph.values
             for target in value.targets
         ),
-        "notes": tuple(filter(None, [result.note])),
-        "cost_graph": CostGraphInfo(
-            contiguous=problem.contiguous,
-            num_values=len(graph.values),
-            compute={device: compute[device] for device in used},
-            transfer={device: transfer[device] for device in used},
-        ),
-    }
+        notes=tuple(filter(None, [result.note])),
+        versions={package: version(package) for package in _PACKAGES} | {"python": platform.python_version()},
+    )
+
+
+def _used_in_order(built: BuiltProblem, result: MaxLoadResult) -> list[str]:
+    """The devices that hold something, along the chain where pieces are contiguous."""
+    problem, assignment = built.problem, result.answer.assignment
+    assert assignment is not None
+    order = (device_order(problem, assignment) if problem.contiguous else None) or range(len(problem.devices))
+    holding = set(built.placement(assignment).values())
+    return [problem.devices[index].name for index in order if problem.devices[index].name in holding]
+
+
+def _solver(graph: CostGraph, built: BuiltProblem, result: MaxLoadResult, objective: float) -> SolverInfo:
+    """What is proved, in the file's own figures: what rounding to integers leaves of a gap is none."""
+    bound = min(objective, result.answer.lower_bound * built.unit)
+    if objective - bound <= _ROUNDING * objective:
+        bound = objective
+    return SolverInfo(
+        status="optimal" if bound == objective else result.answer.status,
+        objective=objective,
+        lower_bound=bound,
+        gap=(objective - bound) / objective if objective else 0.0,
+        seconds=result.seconds,
+        seed=built.problem.seed,
+        unit=graph.unit,
+        method=result.answer.method,
+    )
 
 
 def _figures(
@@ -193,10 +170,10 @@ def _figures(
     return {d: math.fsum(costs) for d, costs in compute.items()}, {d: math.fsum(c) for d, c in transfer.items()}
 
 
-def _stages(
-    graph: CostGraph, placement: Mapping[str, str], used: Sequence[str], compute: Mapping[str, float], seconds: float
-) -> tuple[Stage, ...]:
-    stages = []
+def _pieces(
+    graph: CostGraph, placement: Mapping[str, str], built: BuiltProblem, used: Sequence[str]
+) -> tuple[Piece, ...]:
+    compute, transfer = _figures(graph, placement, built)
     nodes_on: dict[str, list[CostNode]] = {device: [] for device in used}
     for node in graph.nodes:
         nodes_on[placement[node.id]].append(node)
@@ -205,32 +182,27 @@ def _stages(
         home = placement[value.source]
         if any(placement[target] != home for target in value.targets):
             sent_by[home].append(value.size_bytes)
-    for index, device in enumerate(used):
-        nodes = nodes_on[device]
-        stages.append(
-            Stage(
-                index=index,
-                replica=0,
-                device=device,
-                layers=tuple(node.id for node in nodes),
-                num_ops=len(nodes),
-                parameter_bytes=0,
-                peak_bytes=math.ceil(math.fsum(node.memory_bytes for node in nodes)),
-                compute_seconds=compute[device] * seconds,
-                send_bytes=round(math.fsum(sent_by[device])),
-            )
+    return tuple(
+        Piece(
+            device=device,
+            nodes=tuple(node.id for node in nodes_on[device]),
+            compute=compute[device],
+            transfer=transfer[device],
+            memory_bytes=math.ceil(math.fsum(node.memory_bytes for node in nodes_on[device])),
+            send_bytes=round(math.fsum(sent_by[device])),
         )
-    return tuple(stages)
+        for device in used
+    )
 
 
-def _baselines(built: BuiltProblem, seconds: float) -> tuple[Baseline, ...]:
+def _baselines(built: BuiltProblem) -> tuple[LoadBaseline, ...]:
     """Everything on the first device of each kind."""
     problem = built.problem
     firsts = {device.kind: index for index, device in reversed(list(enumerate(problem.devices)))}
     return tuple(
-        Baseline(
+        LoadBaseline(
             name=f"single-device {DeviceName.parse(problem.devices[index].name).short}",
-            step_seconds=max(loads(problem, single)) * built.unit * seconds,
+            load=max(loads(problem, single)) * built.unit,
             fits=not any(violations(problem, single)),
         )
         for index in sorted(firsts.values())

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from partitioner.cost_graphs.graph import CostGraph
 from partitioner.errors import UsageError
+from partitioner.spelling import argument
 
 _MOST_BEGINNINGS = 4000
 _MS_PER_BYTE = 1e-6  # 1 GB/s, as values of profiles are costed
@@ -80,7 +81,7 @@ def _beginnings(graph: CostGraph) -> NDArray[np.bool_]:
         if len(queue) > _MOST_BEGINNINGS:
             raise UsageError(
                 f"stages on several devices: the cost graph has more than {_MOST_BEGINNINGS:,} beginnings to try",
-                help="plan without: --contiguous",
+                help=f"plan without {argument('contiguous')}",
             )
     return np.array([[bool(mask >> index & 1) for index in range(len(needs))] for mask in sorted(queue, key=_size)])
 

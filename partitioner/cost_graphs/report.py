@@ -1,64 +1,141 @@
-"""What a report says of a plan for a cost graph: loads in the file's unit in place of a simulated step."""
+"""The report and the picture of a cost graph's plan: loads in the file's unit."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from partitioner.cost_graphs.document import CostGraphPlan, Piece
 from partitioner.ir.devices import short_name
-from partitioner.ir.plan import CostGraphInfo, PlanDocument
+from partitioner.ir.plan import PlannedEdge, PlannedLayer
 from partitioner.ir.units import format_bytes, format_percent, format_seconds, plural
+from partitioner.report.layout import Section, as_text, drawn, lines, table
+from partitioner.report.picture import Frame, Picture, escaped
 from partitioner.report.verdict import short_names
+from partitioner.report.what_if import what_if_rows
+
+_MAX_NODES = 12
 
 
-def opening_line(plan: PlanDocument, info: CostGraphInfo) -> str:
-    """What was asked: `600 nodes, 540 values, devices GPU:0, GPU:1 and CPU:0`."""
-    return (
-        f"cost graph, {plural(plan.model.num_ops, 'node')}, {plural(info.num_values, 'value')}, "
-        f"devices {short_names([device.name for device in plan.devices])}"
+def render(
+    plan: CostGraphPlan,
+    *,
+    files: Sequence[str | Path] = (),
+    verbose: bool = False,
+    width: int = 100,
+    color: bool = False,
+) -> str:
+    """The report of a plan as text; equal plans give equal text.
+
+    Args:
+        plan: The plan.
+        files: Paths just written, listed at the end.
+        verbose: Whether to list the nodes of each device.
+        width: Columns of the terminal; longer cells wrap.
+        color: Whether to style the text with ANSI escapes.
+    """
+    graph = plan.graph
+    opening: list[RenderableType] = [
+        Text(f"{graph.name} ({graph.source})", style="bold"),
+        Text(
+            f"  cost graph, {plural(graph.num_nodes, 'node')}, {plural(graph.num_values, 'value')}, "
+            f"devices {short_names([device.name for device in plan.devices])}"
+        ),
+    ]
+    return as_text([*opening, *map(drawn, _sections(plan, files, verbose))], width=width, color=color)
+
+
+def picture_of(plan: CostGraphPlan) -> Picture:
+    """What the picture of a plan shows: a box per node."""
+    return Picture(
+        heading=(f"<b>{escaped(plan.graph.name)}</b>", escaped(headline(plan))),
+        frames=tuple(_frame(plan, piece) for piece in plan.pieces),
+        layers=tuple(
+            PlannedLayer(name=node, class_name=plan.descriptions.get(node, ""), device=device)
+            for node, device in plan.placement.items()
+        ),
+        edges=tuple(
+            PlannedEdge(source=edge.source, target=edge.target, size_bytes=edge.size_bytes) for edge in plan.edges
+        ),
     )
 
 
-def verdict_line(plan: PlanDocument, info: CostGraphInfo) -> str:
+def headline(plan: CostGraphPlan) -> str:
     """What came out: how many devices, whether in contiguous pieces, and the largest load."""
-    pieces = "contiguous pieces" if info.contiguous else "free pieces"
-    load = f"largest load {format_load(plan, plan.solver.objective)}"
-    return f"{pieces} on {short_names(plan.used_devices)}: {load}"
+    kind = "contiguous pieces" if plan.contiguous else "free pieces"
+    used = short_names([piece.device for piece in plan.pieces])
+    return f"{kind} on {used}: largest load {_load(plan, plan.solver.objective)}"
 
 
-def load_rows(plan: PlanDocument, info: CostGraphInfo) -> list[tuple[str, ...]]:
-    """Device, nodes, compute, transfer, load, share of the largest, memory."""
-    memory = {device.name: device.memory_bytes for device in plan.devices}
-    rows = []
-    for stage in plan.stages:
-        load = info.load[stage.device]
-        limit = memory[stage.device]
-        held = format_bytes(stage.peak_bytes) + (f" of {format_bytes(limit)}" if limit else "")
-        rows.append(
-            (
-                short_name(stage.device),
-                f"{stage.num_ops:,}",
-                format_load(plan, info.compute[stage.device]),
-                format_load(plan, info.transfer[stage.device]),
-                format_load(plan, load),
-                format_percent(load / plan.solver.objective if plan.solver.objective else 1.0),
-                held,
-            )
-        )
-    return rows
+def _sections(plan: CostGraphPlan, files: Sequence[str | Path], verbose: bool) -> Iterable[Section]:
+    yield Section(title="placement", body=lines([headline(plan)]))
+    loads = table("device", ">nodes", ">compute", ">transfers", ">load", ">of the largest", ">memory")
+    for piece in plan.pieces:
+        loads.add_row(*map(Text, _row(plan, piece)))
+    yield Section(title="loads", body=loads)
+    yield Section(title="solver", body=lines(_solver(plan)))
+    if plan.what_if:
+        what = "largest peak" if plan.what_if[0].unit == "bytes" else "largest load"
+        gains = table("what if", f">{what}", "gain")
+        for row in what_if_rows(plan.what_if):
+            gains.add_row(*map(Text, row))
+        yield Section(title="what if (estimated)", body=gains)
+    if plan.notes:
+        yield Section(title="notes", body=lines([f"- {note}" for note in plan.notes]))
+    if verbose:
+        yield Section(title="nodes", body=lines(_nodes(piece) for piece in plan.pieces))
+    if files:
+        yield Section(title="files", body=lines(map(str, files)))
 
 
-def solver_lines(plan: PlanDocument) -> list[str]:
-    """Status, bound and gap, and the single devices beside the plan."""
+def _row(plan: CostGraphPlan, piece: Piece) -> tuple[str, ...]:
+    """Device, nodes, compute, transfers, load, share of the largest, memory."""
+    limit = _limits(plan)[piece.device]
+    largest = plan.solver.objective
+    return (
+        short_name(piece.device),
+        f"{len(piece.nodes):,}",
+        _load(plan, piece.compute),
+        _load(plan, piece.transfer),
+        _load(plan, piece.load),
+        format_percent(piece.load / largest if largest else 1.0),
+        format_bytes(piece.memory_bytes) + (f" of {format_bytes(limit)}" if limit else ""),
+    )
+
+
+def _solver(plan: CostGraphPlan) -> Iterable[str]:
+    """Status, bound and gap, and the baselines beside the plan."""
     solver = plan.solver
-    lines = [
-        f"{solver.status} in {format_seconds(solver.seconds)}, seed {solver.seed}, found by {solver.method}",
-        f"lower bound {format_load(plan, solver.lower_bound)}: no allowed placement has a smaller largest load; "
-        f"gap {format_percent(solver.gap)}",
-    ]
+    yield f"{solver.status} in {format_seconds(solver.seconds)}, seed {solver.seed}, method {solver.method}"
+    yield (
+        f"lower bound {_load(plan, solver.lower_bound)}: no allowed placement has a smaller largest load; "
+        f"gap {format_percent(solver.gap)}"
+    )
     for baseline in plan.baselines:
-        fits = "" if baseline.fits else ", which is not allowed"
-        lines.append(f"{baseline.name}: {format_seconds(baseline.step_seconds)}{fits}")
-    return lines
+        yield f"{baseline.name}: {_load(plan, baseline.load)}{'' if baseline.fits else ', which is not allowed'}"
 
 
-def format_load(plan: PlanDocument, load: float) -> str:
+def _nodes(piece: Piece) -> str:
+    return f"{short_name(piece.device)}: {', '.join(piece.nodes)}"
+
+
+def _frame(plan: CostGraphPlan, piece: Piece) -> Frame:
+    kinds = {device.name: device.kind for device in plan.devices}
+    limit = _limits(plan)[piece.device]
+    memory = format_bytes(piece.memory_bytes) + (f" of {format_bytes(limit)}" if limit else "")
+    facts = [escaped(kinds[piece.device]), f"load {escaped(_load(plan, piece.load))}", f"memory {memory}"]
+    if piece.send_bytes:
+        facts.append(f"sends {format_bytes(piece.send_bytes)}")
+    return Frame(device=piece.device, title=f"<b>{escaped(short_name(piece.device))}</b>", facts=tuple(facts))
+
+
+def _limits(plan: CostGraphPlan) -> dict[str, int | None]:
+    return {device.name: device.memory_bytes for device in plan.devices}
+
+
+def _load(plan: CostGraphPlan, load: float) -> str:
     """`17.7147 ms`: six digits, in the file's unit."""
-    return f"{load:.6g} {plan.solver.unit}"
+    return f"{load:.6g} {plan.graph.unit}"

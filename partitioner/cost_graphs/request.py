@@ -15,6 +15,7 @@ from partitioner.errors import UsageError
 from partitioner.hardware.topology import memory_limits
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.requirements import Requirement
+from partitioner.spelling import argument
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,5 +93,7 @@ def _devices_of_file(graph: CostGraph) -> list[DeviceName]:
     names = [DeviceName(type=kind, index=index) for kind, count in counts.items() for index in range(count)]
     if not names:
         said = "does not say for how many devices it is" if graph.accelerators is None else "is for 0 devices"
-        raise UsageError(f"which devices? The cost graph {said}", help="e.g. --devices GPU:0-3,CPU:0")
+        raise UsageError(
+            f"which devices? The cost graph {said}", help=f"e.g. {argument('devices', ['GPU:0-3', 'CPU:0'])}"
+        )
     return names

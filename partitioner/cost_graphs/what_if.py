@@ -9,20 +9,21 @@ from partitioner.cost_graphs.request import CostGraphRequest
 from partitioner.errors import PartitionError
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import WhatIf
+from partitioner.spelling import in_words
 
 GIB = 2**30
 
 
-def what_if(asked: CostGraphRequest, objective: float, held_bytes: Mapping[str, int]) -> tuple[WhatIf, ...]:
+def what_if(request: CostGraphRequest, objective: float, held_bytes: Mapping[str, int]) -> tuple[WhatIf, ...]:
     """The gains of three changes.
 
     Args:
-        asked: What was asked.
+        request: What was planned.
         objective: The largest load of the plan that was found.
         held_bytes: What its nodes hold, by device.
     """
     found = []
-    for change, other in _changes(asked, held_bytes):
+    for change, other in _changes(request, held_bytes):
         after, reason = None, ""
         try:
             built, result = other.solved()
@@ -30,26 +31,26 @@ def what_if(asked: CostGraphRequest, objective: float, held_bytes: Mapping[str, 
             # The plan that there is would do as well.
             after = objective if load is None else min(objective, load * built.unit)
         except PartitionError as error:
-            reason = error.message
-        found.append(WhatIf(change=change, before=objective, after=after, unit=asked.graph.unit, reason=reason))
+            reason = in_words(error.as_written[0])
+        found.append(WhatIf(change=change, before=objective, after=after, unit=request.graph.unit, reason=reason))
     return tuple(found)
 
 
-def _changes(asked: CostGraphRequest, held_bytes: Mapping[str, int]) -> Iterator[tuple[str, CostGraphRequest]]:
-    accelerators = [place for place in asked.places if not place.is_cpu]
+def _changes(request: CostGraphRequest, held_bytes: Mapping[str, int]) -> Iterator[tuple[str, CostGraphRequest]]:
+    accelerators = [place for place in request.places if not place.is_cpu]
     if accelerators:
-        yield f"one more device like {short_name(accelerators[-1].name)}", asked.with_another_accelerator()
-        halved = tuple(replace(value, cost=value.cost / 2) for value in asked.graph.values)
-        yield "twice the bandwidth of every link", replace(asked, graph=replace(asked.graph, values=halved))
+        yield f"one more device like {short_name(accelerators[-1].name)}", request.with_another_accelerator()
+        halved = tuple(replace(value, cost=value.cost / 2) for value in request.graph.values)
+        yield "twice the bandwidth of every link", replace(request, graph=replace(request.graph, values=halved))
     left = {
         place.name: place.capacity_bytes - held_bytes.get(place.name, 0)
-        for place in asked.places
+        for place in request.places
         if place.capacity_bytes is not None
     }
     if left:
         tightest = min(left, key=lambda name: left[name])
         places = tuple(
             replace(place, capacity_bytes=(place.capacity_bytes or 0) + GIB) if place.name == tightest else place
-            for place in asked.places
+            for place in request.places
         )
-        yield f"1 GiB more on {short_name(tightest)}", replace(asked, places=places)
+        yield f"1 GiB more on {short_name(tightest)}", replace(request, places=places)

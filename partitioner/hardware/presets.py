@@ -11,6 +11,7 @@ from cost_models.topology import Topology, TopologyDevice, Uplink
 from partitioner.errors import UsageError
 from partitioner.hardware.topology import SHOW_ALL, usable_bytes
 from partitioner.ir.devices import DeviceName
+from partitioner.spelling import argument
 
 MAX_DEVICES = 4096
 
@@ -28,7 +29,7 @@ def preset_topology(text: str) -> Topology:
     try:
         kind = host_named(match[2] if match else text)
     except UnknownHardware as error:
-        raise UsageError(str(error), help=f"{SHOW_ALL}, or a file: --topology FILE.toml") from error
+        raise UsageError(str(error), help=f"{SHOW_ALL}, or a file: {argument('topology', 'FILE.toml')}") from error
     num_hosts = int(match[1]) if match and match[1] else 1
     if not 1 <= num_hosts * kind.num_devices <= MAX_DEVICES:
         raise UsageError(f"{text!r} has {num_hosts * kind.num_devices} devices, expected 1 to {MAX_DEVICES}")

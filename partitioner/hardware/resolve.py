@@ -14,6 +14,7 @@ from partitioner.hardware.topology import build_topology, memory_limits
 from partitioner.hardware.topology_file import read_topology
 from partitioner.ir.devices import DeviceName, parse_devices, short_ranges
 from partitioner.ir.plan import DeviceInfo, Origin
+from partitioner.spelling import argument
 
 
 def chosen_topology(
@@ -47,7 +48,7 @@ def chosen_topology(
         return names, found, infos
     whole = _whole(topology)
     if link:
-        raise UsageError("the topology says what joins the devices; --link would do nothing")
+        raise UsageError(f"the topology says what joins the devices; {argument('link', link)} would do nothing")
     _refuse_other_hardware(hardware, whole)
     position = {DeviceName.parse(placed.name): index for index, placed in enumerate(whole.devices)}
     names = _counted_through(parse_devices(devices), list(position)) if devices else list(position)
@@ -76,7 +77,7 @@ def _refuse_other_hardware(hardware: str | None, topology: Topology) -> None:
     known = {placed.device.name for placed in topology.devices}
     if hardware and known != {hardware.strip().lower()}:
         raise UsageError(
-            f"the topology says what the devices are; --hardware {hardware} would do nothing",
+            f"the topology says what the devices are; {argument('hardware', hardware)} would do nothing",
             notes=[f"its devices: {', '.join(sorted(known))}"],
         )
 

@@ -12,11 +12,12 @@ from cost_models.topology import Topology, TopologyDevice
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName, parse_devices
 from partitioner.ir.plan import DeviceInfo, Origin
+from partitioner.spelling import argument
 
 DEFAULT_GPU = "a100-40gb"
 DEFAULT_GPU_LINK = "pcie4"
 DEFAULT_NETWORK = "ethernet-25g"
-SHOW_ALL = "partition --list-hardware"
+SHOW_ALL = "partition hardware"
 # TensorFlow's BFC allocator leaves this much of a GPU to CUDA's context, cuDNN and NCCL (gpu_device.cc,
 # MinSystemMemory: 6 % and at least 300 MiB on devices of 2 GiB and more).
 _RESERVED_FRACTION = 0.06
@@ -140,7 +141,7 @@ def memory_limits(
     strangers = [name.short for name in found if name not in names]
     if strangers:
         raise UsageError(
-            f"--memory-limit names {', '.join(strangers)}, which {'is' if len(strangers) == 1 else 'are'} "
+            f"{argument('memory_limit')} names {', '.join(strangers)}, which {'is' if len(strangers) == 1 else 'are'} "
             "not among the devices",
             notes=[f"devices: {', '.join(name.short for name in names)}"],
         )

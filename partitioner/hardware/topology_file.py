@@ -3,7 +3,7 @@
     link = "pcie4"                          # between devices that nothing below says more of
 
     [[devices]]
-    names = "GPU:0-3"                       # as in --devices
+    names = "GPU:0-3"                       # as on the command line
     hardware = "a100-80gb"                  # from the catalogue, or a table of numbers
     memory = "70GiB"                        # what may be used of each; all that TensorFlow takes, if not given
 
@@ -36,6 +36,7 @@ from cost_models.topology import Topology, TopologyDevice, Uplink
 from partitioner.errors import UsageError
 from partitioner.hardware.topology import SHOW_ALL, parse_bytes, usable_bytes
 from partitioner.ir.devices import DeviceName, parse_devices
+from partitioner.spelling import command
 
 _ENDS = {"among", "between", "from", "to"}
 _RATE = "bytes per second"
@@ -209,7 +210,7 @@ def _in_plain_units() -> Iterator[None]:
         raise UsageError(
             str(error),
             help="FLOP/s, bytes, bytes per second and seconds: 19.5 TFLOP/s is 19.5e12, 25 us is 25e-6; "
-            f"{SHOW_ALL} --json prints examples",
+            f"{command(SHOW_ALL, json=True)} prints examples",
         ) from error
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from partitioner.errors import UsageError
+from partitioner.spelling import argument
 
 _LOCAL = ("localhost", 0, 0)
 _SHORT = re.compile(
@@ -100,7 +101,7 @@ def parse_devices(text: str | Sequence[str]) -> list[DeviceName]:
         raise UsageError(
             f"{len(problems)} of the devices {'is' if len(problems) == 1 else 'are'} wrong",
             notes=problems,
-            help="e.g. --devices GPU:0,GPU:1 or GPU:0-3 or CPU:0,CPU:1",
+            help=f"e.g. {argument('devices', 'GPU:0,GPU:1')} or GPU:0-3 or CPU:0,CPU:1",
         )
     return devices
 

@@ -29,6 +29,7 @@ class Objective(StrEnum):
 
     THROUGHPUT = "throughput"
     LATENCY = "latency"
+    """In plans of earlier versions; not planned for any more."""
     MEMORY = "memory"
 
 
@@ -303,28 +304,6 @@ class PlannedEdge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostGraphInfo:
-    """What is said of a plan for a cost graph only, in the solver's unit.
-
-    Attributes:
-        contiguous: Whether the pieces had to be contiguous.
-        num_values: How many nodes make something that others need.
-        compute: What each used device computes.
-        transfer: What each used device takes to move values in and out.
-    """
-
-    contiguous: bool
-    num_values: int
-    compute: dict[str, float]
-    transfer: dict[str, float]
-
-    @property
-    def load(self) -> dict[str, float]:
-        """What each used device takes in all; the largest is the objective."""
-        return {device: figure + self.transfer[device] for device, figure in self.compute.items()}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
     """What a change of the machine would make of the objective, planned anew with the same limits.
 
@@ -383,7 +362,6 @@ class PlanDocument:
     max_staleness: int = 0
     requirements: tuple[Requirement, ...] = ()
     what_if: tuple[WhatIf, ...] = ()
-    cost_graph: CostGraphInfo | None = None
     schema: str = SCHEMA
 
     def __post_init__(self) -> None:

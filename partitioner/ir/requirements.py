@@ -32,9 +32,9 @@ class Requirement:
 
     @property
     def text(self) -> str:
-        """As one would type it: `--pin encoder=GPU:0`."""
+        """In words: `pin encoder=GPU:0`."""
         named = ",".join(map(short_name, self.devices))
-        return f"--{self.kind} {self.pattern}" + (f"={named}" if named else "")
+        return f"{self.kind} {self.pattern}" + (f"={named}" if named else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from cost_models.hardware import Link
 from cost_models.measured import MeasuredCosts, MeasuredDevice, MeasuredLink
 from cost_models.topology import Topology
 from partitioner.capture.lower.batching import BatchSizes
+from partitioner.deadline import MEASURING_SECONDS
 from partitioner.emit.graph.function import emit_function
 from partitioner.emit.graph.variables import held_variable
 from partitioner.errors import UsageError
@@ -25,11 +26,11 @@ from partitioner.measure.measure import Measurable, measure_device
 from partitioner.measure.store import cache_costs, cached_costs, processor_title, read_costs, settings
 from partitioner.planner.model.costs import cost_ops
 from partitioner.planner.simulate.unpipelined import simulate
+from partitioner.spelling import argument
 from partitioner.verification.data import random_batches
 from partitioner.verification.reference import restored
 
 ANALYTIC, MEASURED = "analytic", "measured"
-BUDGET_SECONDS = 30.0
 
 OnProgress = Callable[[str, float], object]
 
@@ -50,7 +51,7 @@ def costs_for(
         topology: What it is planned for.
         titles: What drivers call the GPUs of this machine, by canonical name.
         sizes: Rows to measure the step on: those of the batch, and of the microbatches that may be chosen.
-        on_progress: Is told what is measured, and the fraction done.
+        on_progress: Called with what is measured, and the fraction done.
 
     Raises:
         UsageError: The file is none or of other devices, none of the devices is here, or the step does not fit on one
@@ -69,7 +70,7 @@ def costs_for(
         names = ", ".join(DeviceName.parse(placed.name).short for placed in topology.devices)
         raise UsageError(
             f"cannot measure on {names}: this machine has none of them",
-            help="measure where they are, and give the costs.json written there: --costs costs.json",
+            help=f"measure where they are, and give the costs.json written there: {argument('costs', 'costs.json')}",
         )
     tell = on_progress or (lambda _text, _fraction: None)
     known = cached_costs(settings())
@@ -83,9 +84,9 @@ def costs_for(
     links = {link.between: link for link in known.links}
     for link in _measured_links(here, topology, tell):
         links[link.between] = link
-    found = replace(known, devices=tuple(devices.values()), links=tuple(links.values()))
-    cache_costs(found)
-    return found
+    measured = replace(known, devices=tuple(devices.values()), links=tuple(links.values()))
+    cache_costs(measured)
+    return measured
 
 
 def measured_devices(
@@ -151,31 +152,31 @@ def _measured_device(
     graph = BatchSizes(step)
     graphs = {count: cost_ops(graph(count), topology) for count in dict.fromkeys(sizes)}
     is_known = all(before.has(spec) for costed in graphs.values() for spec in costed.graph.specs)
-    twins = _sharing_memory(index, topology)
-    if is_known and before.crowd == 1 + len(twins):
+    neighbours = _sharing_memory(index, topology)
+    if is_known and before.crowd == 1 + len(neighbours):
         return before
     whole = graphs[step.graph.batch_size]
     need = simulate(whole, dict.fromkeys(whole.graph.op, index)).peak[placed.name].total_bytes
-    if need * (1 + len(twins)) > _half_of_memory():
-        twins = []
-    if is_known and not twins:
+    if need * (1 + len(neighbours)) > _half_of_memory():
+        neighbours = []
+    if is_known and not neighbours:
         return before
     if need > placed.memory_bytes:
         short = DeviceName.parse(placed.name).short
         raise UsageError(
             f"cannot measure: the model does not fit on {short} alone",
             notes=[f"needs {need:,} bytes at a batch of {step.graph.batch_size}, {short} has {placed.memory_bytes:,}"],
-            help="measure with a smaller --batch-size; what is measured serves larger ones too",
+            help=f"measure with a smaller {argument('batch_size')}; what is measured serves larger ones too",
         )
     run_on = _runner(step, placed.name)
-    others = [_runner(_with_own_variables(step, twin), twin) for twin in twins]
+    others = [_runner(_with_own_variables(step, neighbour), neighbour) for neighbour in neighbours]
     return measure_device(
         [
             Measurable(costed=costed, run=run_on(count), others=[other(count) for other in others])
             for count, costed in graphs.items()
         ],
         before,
-        budget_seconds=BUDGET_SECONDS,
+        budget_seconds=MEASURING_SECONDS,
         on_progress=lambda done: on_progress(f"measuring ops on {DeviceName.parse(placed.name).short}", done),
     )
 
@@ -210,7 +211,7 @@ def _runner(step: CapturedStep, device: str) -> Callable[[int], Callable[[], Non
         try:
             (arguments,) = random_batches(step.specs, rows, 1, seed=0)
         except ValueError as error:
-            raise UsageError(f"cannot measure: {error}", help="--costs analytic") from error
+            raise UsageError(f"cannot measure: {error}", help=argument("costs", "analytic")) from error
 
         def run() -> None:
             for value in tf.nest.flatten(function(*arguments)):

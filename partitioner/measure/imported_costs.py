@@ -1,4 +1,4 @@
-"""Costs that were measured elsewhere: whether they are of what is planned for, and what a plan must tell of them."""
+"""Costs that were measured elsewhere: whether they are of what is planned for, and what a plan must say of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from cost_models.topology import Topology
 from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName, short_name
+from partitioner.spelling import argument
 
 _MAX_LISTED = 5
 
@@ -19,7 +20,7 @@ def refuse_other_devices(path: str, costs: MeasuredCosts, topology: Topology) ->
     Raises:
         UsageError: The file has nothing of a type of device that is planned for, or of other hardware only.
     """
-    has = [f"{path} has: {_told(device)}" for device in costs.devices] or [f"{path} has no device"]
+    has = [f"{path} has: {_described(device)}" for device in costs.devices] or [f"{path} has no device"]
     for placed in topology.devices:
         kind = DeviceName.parse(placed.name).type
         of_type = [device for device in costs.devices if device.type == kind]
@@ -27,13 +28,13 @@ def refuse_other_devices(path: str, costs: MeasuredCosts, topology: Topology) ->
             raise UsageError(
                 f"{path} holds no costs of a {kind}, and {short_name(placed.name)} is planned for",
                 notes=has,
-                help="measure there: --costs measured; or leave --costs out",
+                help=f"measure there: {argument('costs', 'measured')}; or leave out {argument('costs')}",
             )
         if placed.device.name not in [device.hardware for device in of_type]:
             raise UsageError(
                 f"{path} holds no costs of {placed.device.name}, which {short_name(placed.name)} is planned as",
                 notes=has,
-                help=f"--hardware {of_type[0].hardware}; or leave --costs out",
+                help=f"{argument('hardware', of_type[0].hardware)}; or leave out {argument('costs')}",
             )
 
 
@@ -52,7 +53,7 @@ def refuse_other_ops(path: str, costed: CostedGraph, measured: Mapping[int, Meas
             raise UsageError(
                 f"{path} knows no op like those of this model on {short_name(costed.topology.devices[index].name)}",
                 notes=[f"measured: {_first(known) or 'nothing'}", f"model:    {_first(wanted)}"],
-                help="measure this model: --costs measured; or leave --costs out",
+                help=f"measure this model: {argument('costs', 'measured')}; or leave out {argument('costs')}",
             )
 
 
@@ -84,18 +85,7 @@ def costs_notes(
     return notes + [f"{path} was measured on {there}, this machine has {here}" for there, here in others]
 
 
-def inferred_ops(costed: CostedGraph) -> dict[str, float]:
-    """Share of the seconds on measured devices by type of op, of ops whose very shapes were not measured."""
-    found: dict[str, float] = {}
-    whole = sum(map(sum, costed.measured.values()))
-    for position, op in enumerate(costed.graph.ops):
-        seconds = sum(row[position] for row in costed.measured.values())
-        if seconds > 0 and op.name not in costed.measured_ops:
-            found[op.type] = found.get(op.type, 0.0) + seconds / whole
-    return found
-
-
-def _told(device: MeasuredDevice) -> str:
+def _described(device: MeasuredDevice) -> str:
     return f"{device.type} {device.title or 'without a title'} (as {device.hardware}), {len(device.ops)} ops"
 
 

@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cost_models.measured import MeasuredDevice, MeasuredOp, signature
+from partitioner.deadline import SHARE_OF_CROWD
 from partitioner.ir.costed import CostedGraph
 from partitioner.measure.crowd import crowding
 from partitioner.measure.fused import shared_seconds
 from partitioner.measure.step_times import StepTimes, time_step
-
-_SHARE_OF_CROWD = 0.3
-"""Of the time for a step, what goes into running it beside others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +54,13 @@ def measure_device(
         times = time_step(
             step.run,
             step.costed.graph.op,
-            budget_seconds=(1 - _SHARE_OF_CROWD) * budget if step.others else budget,
+            budget_seconds=(1 - SHARE_OF_CROWD) * budget if step.others else budget,
             on_progress=lambda done, number=number: on_progress((number + done) / len(steps)),
         )
         if number == 0:
             overhead = _overhead_seconds(step.costed, times)
         crowded = (
-            crowding(step.run, step.others, step.costed.graph.op, budget_seconds=_SHARE_OF_CROWD * budget)
+            crowding(step.run, step.others, step.costed.graph.op, budget_seconds=SHARE_OF_CROWD * budget)
             if step.others
             else {}
         )

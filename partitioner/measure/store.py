@@ -15,6 +15,7 @@ from cost_models.measured import MeasuredCosts
 from partitioner.emit.cluster.runtime import num_cores
 from partitioner.errors import UsageError
 from partitioner.ir.json import from_json, to_json
+from partitioner.spelling import command
 
 
 def read_costs(path: Path) -> MeasuredCosts:
@@ -23,7 +24,7 @@ def read_costs(path: Path) -> MeasuredCosts:
     Raises:
         UsageError: It cannot be read, or is none.
     """
-    help = "give a costs.json that `partition MODEL --costs measured` wrote"
+    help = f"give a costs.json that `{command('partition MODEL', costs='measured')}` wrote"
     try:
         return from_json(path.read_bytes(), MeasuredCosts)
     except OSError as error:

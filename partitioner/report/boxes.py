@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from partitioner.ir.plan import PlanDocument, PlannedEdge, PlannedLayer
+from partitioner.ir.plan import PlannedEdge, PlannedLayer
 
 INPUT_CLASS = "InputLayer"
 
@@ -101,8 +101,8 @@ def layer_runs(names: Iterable[str], order: Sequence[str], *, max_runs: int, max
     return f"{text} and {left} more" if left else text
 
 
-def draw_boxes(plan: PlanDocument, *, fold: bool) -> Boxes:
-    """The boxes and arrows of a plan.
+def draw_boxes(layers: Sequence[PlannedLayer], edges: Sequence[PlannedEdge], *, fold: bool) -> Boxes:
+    """The boxes and arrows of a placement.
 
     With `fold`, a layer joins the one before it when both are on one device, nothing else reads the first and
     the second reads nothing else: a chain reads as well in one box as in ten. Several tensors between two
@@ -111,14 +111,14 @@ def draw_boxes(plan: PlanDocument, *, fold: bool) -> Boxes:
     Raises:
         ValueError: Two layers share a name, or an edge names an unknown layer.
     """
-    names = {layer.name for layer in plan.layers}
-    if len(names) != len(plan.layers):
+    names = {layer.name for layer in layers}
+    if len(names) != len(layers):
         raise ValueError("two layers of the plan share a name")
-    edges = [edge for edge in plan.edges if edge.source != edge.target]
+    edges = [edge for edge in edges if edge.source != edge.target]
     for edge in edges:
         if unknown := {edge.source, edge.target} - names:
             raise ValueError(f"an edge of the plan names the unknown layer {min(unknown)!r}")
-    runs = _chains(plan.layers, edges) if fold else [[layer] for layer in plan.layers]
+    runs = _chains(layers, edges) if fold else [[layer] for layer in layers]
     number = {layer.name: index for index, run in enumerate(runs) for layer in run}
     totals: dict[tuple[int, int], tuple[int, int]] = {}
     for edge in edges:

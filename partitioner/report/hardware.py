@@ -28,21 +28,21 @@ def render_catalogue(catalogue: Catalogue) -> str:
     tables = (
         ("devices: dense TFLOP/s, all of the memory, peak memory bandwidth", _devices(catalogue.devices.values())),
         ("links: one direction", _links(catalogue)),
-        ("hosts: a topology is a NAME, or '8x NAME' for eight of them", _hosts(catalogue)),
+        ("hosts, for --topology NAME or --topology '8x NAME'", _hosts(catalogue)),
     )
     for title, table in tables:
         console.print(Text(title))
         console.print(table)
         console.print()
-    console.print(Text("dates are those of the sources; as JSON the catalogue names the sources"))
+    console.print(Text("dates are those of the sources, which `partition hardware --json` names"))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
 def catalogue_json(catalogue: Catalogue) -> str:
     """The whole catalogue with its sources: units in the names, keys in order."""
     tables = {"devices": catalogue.devices, "links": catalogue.links, "hosts": catalogue.hosts}
-    entries = {name: [asdict(entry) for _, entry in sorted(table.items())] for name, table in tables.items()}
-    return json.dumps(entries, indent=2, sort_keys=True) + "\n"
+    found = {name: [asdict(entry) for _, entry in sorted(table.items())] for name, table in tables.items()}
+    return json.dumps(found, indent=2, sort_keys=True) + "\n"
 
 
 def _devices(devices: Iterable[Device]) -> RenderableType:

@@ -11,9 +11,9 @@ from partitioner.ir.units import format_bytes, format_percent, format_seconds
 from partitioner.report.layout import Section, table
 
 
-def what_if_rows(plan: PlanDocument) -> list[tuple[str, str, str]]:
+def what_if_rows(changes: Iterable[WhatIf]) -> list[tuple[str, str, str]]:
     """Change, what is minimised then, and what that gains."""
-    return [(change.change, _after(change), _gain(change)) for change in plan.what_if]
+    return [(change.change, _after(change), _gain(change)) for change in changes]
 
 
 def what_if_sentences(plan: PlanDocument, *, count: int) -> tuple[str, ...]:
@@ -29,7 +29,7 @@ def what_if_sections(plan: PlanDocument) -> Iterable[Section]:
     if plan.what_if:
         what = "largest peak" if plan.what_if[0].unit == "bytes" else "step"
         body = table("what if", f">{what}", "gain")
-        for row in what_if_rows(plan):
+        for row in what_if_rows(plan.what_if):
             body.add_row(*map(Text, row))
         yield Section(title="what if (estimated)", body=body)
 

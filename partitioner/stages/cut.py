@@ -11,13 +11,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName
-from partitioner.ir.op_graph import Op, Phase
+from partitioner.ir.op_graph import Op
 from partitioner.ir.stage_programs import CarriedState, Gather, ProgramKind, StageProgram, StagePrograms
-from partitioner.stages.pieces import pieces
+from partitioner.spelling import argument
+from partitioner.stages.assignment import StageAssignment
 from partitioner.stages.roles import Role, Roles
 
-# A sum of gradients is linear: it may as well add what was summed over the microbatches before.
-_SUM = "AddN"
 # On CPUs TensorFlow takes oneDNN's kernels for the gradients of these only where it finds the op itself in the same
 # graph: in a program of its own the gradient of a pooling took 17 times as long, and running the op again costs less.
 _RERUN_ON_CPUS = ("LRN", "MaxPool", "MaxPool3D")
@@ -42,114 +41,20 @@ def cut(
         UsageError: The step cannot be cut: one piece of state is used by several stages, or an update needs more of the
             forward pass than its gradients.
     """
-    return _Cut(roles, placement, devices, recompute).programs()
+    return _Cut(StageAssignment(roles, placement, devices), recompute).programs()
 
 
 class _Cut:
-    def __init__(
-        self,
-        roles: Roles,
-        placement: Mapping[str, str],
-        devices: Collection[str] | None,
-        recompute: Collection[int] | None,
-    ) -> None:
-        self.roles, self.graph, self.ops, self.inputs = roles, roles.graph, roles.ops, roles.inputs
-        self.role = dict(roles.role)
-        self.device = self._stage_devices(placement, devices)
-        self.stages, self.stage = self._forward_stages()
-        self._place_backward()
-        self._delay_sums()
-        self.relocated = {
-            name: self.stages[stage]
-            for name, stage in self.stage.items()
-            if self.stages[stage] != placement[name] and (devices is None or placement[name] in devices)
-        }
+    def __init__(self, assigned: StageAssignment, recompute: Collection[int] | None) -> None:
+        self.assigned = assigned
+        self.roles, self.graph, self.ops, self.inputs = assigned.roles, assigned.graph, assigned.ops, assigned.inputs
+        self.role, self.device = assigned.role, assigned.device
+        self.stages, self.stage = assigned.stages, assigned.stage
         self.recomputed = frozenset(range(len(self.stages)) if recompute is None else recompute)
 
-    def producer(self, tensor: str) -> str:
-        return self.graph.tensor[tensor].producer
-
-    def _stage_devices(self, placement: Mapping[str, str], devices: Collection[str] | None) -> dict[str, str]:
-        """Device that decides the stage of each op: its own, or that of its readers where it holds no stages."""
-        known = {op.name: placement[op.name] for op in self.ops if devices is None or placement[op.name] in devices}
-        for op in reversed(self.ops):
-            if op.name not in known:
-                readers = (r for name in op.outputs for r in self.graph.consumers[name] if r in known)
-                if (reader := next(readers, None)) is not None:
-                    known[op.name] = known[reader]
-        for op in self.ops:
-            if op.name not in known:
-                sources = (self.producer(name) for name in op.inputs)
-                known[op.name] = next((known[s] for s in sources if s in known), placement[op.name])
-        return known
-
-    # -- stages ----------------------------------------------------------------------------------------------------
-
-    def _forward_stages(self) -> tuple[tuple[str, ...], dict[str, int]]:
-        forward = [op for op in self.ops if self.role[op.name] is Role.FORWARD]
-        # What is computed of forward values for the backward pass alone stays with these, where they lie together.
-        for op in forward:
-            if op.phase is not Phase.FORWARD:
-                sources = [
-                    s for name in self.inputs[op.name] if self.role.get(s := self.producer(name)) is Role.FORWARD
-                ]
-                if len(devices := {self.device[source] for source in sources}) == 1:
-                    self.device[op.name] = devices.pop()
-        found = self._pieces(forward, late=self._of_state_alone(forward))
-        stages = tuple(self.device[ops[0]] for ops in found)
-        return stages, {name: index for index, ops in enumerate(found) for name in ops}
-
-    def _of_state_alone(self, forward: Sequence[Op]) -> set[str]:
-        """Ops that compute of carried state and no rows: the decayed moving average, to which a mean is added."""
-        found: set[str] = set()
-        for op in forward:
-            sources = [*map(self.producer, self.inputs[op.name]), *(c for c in op.control_inputs if c in self.role)]
-            if all(source in found or self.role[source] in (Role.COPIED, Role.ONCE) for source in sources):
-                found.add(op.name)
-        return found
-
-    def _pieces(self, ops: Sequence[Op], late: Collection[str] = ()) -> list[list[str]]:
-        known = {op.name for op in ops}
-        needs = {
-            op.name: [s for s in (*map(self.producer, self.inputs[op.name]), *op.control_inputs) if s in known]
-            for op in ops
-        }
-        return pieces([op.name for op in ops], needs, self.device, late)
-
-    def _place_backward(self) -> None:
-        """A stage for every backward op: that of the op it differentiates, at latest that of what it reads."""
-        backward = [op for op in self.ops if self.role[op.name] is Role.BACKWARD]
-        last = len(self.stages) - 1
-        wanted = {op.name: self.stage[op.differentiates] for op in backward if op.differentiates in self.stage}
-        for op in reversed(backward):
-            if op.name not in wanted:
-                readers = [wanted[r] for name in op.outputs for r in self.graph.consumers[name] if r in wanted]
-                own = [s for s in range(last + 1) if self.stages[s] == self.device[op.name]]
-                wanted[op.name] = max(readers, default=max(own, default=last))
-        for op in backward:
-            sources = [self.producer(name) for name in self.inputs[op.name] if name != self.roles.seed]
-            limits = [self.stage[s] for s in sources if self.role[s] is Role.BACKWARD]
-            self.stage[op.name] = min([wanted[op.name], *limits])
-
-    def _delay_sums(self) -> None:
-        """Make a sum of gradients of several stages an update op: each stage sums its own part over microbatches."""
-        last_uses = {name: self.graph.consumers[name] for name in self.graph.tensor}
-        wanted = set(self.roles.results)
-        for op in reversed(self.ops):
-            if self.role[op.name] is not Role.BACKWARD or op.type != _SUM:
-                continue
-            sources = [self.producer(name) for name in self.inputs[op.name]]
-            readers = [self.role[r] for name in op.outputs for r in last_uses[name] if r in self.roles.role]
-            is_gradient = all(role is Role.UPDATE for role in readers) and (readers or wanted.intersection(op.outputs))
-            if is_gradient and len({self.stage.get(s) for s in sources}) > 1:
-                self.role[op.name] = Role.UPDATE
-                del self.stage[op.name]
-
-    # -- programs --------------------------------------------------------------------------------------------------
-
     def programs(self) -> StagePrograms:
-        once = self._pieces([op for op in self.ops if self.role[op.name] is Role.ONCE])
-        update = self._pieces([op for op in self.ops if self.role[op.name] is Role.UPDATE])
+        once = self.assigned.pieces([op for op in self.ops if self.role[op.name] is Role.ONCE])
+        update = self.assigned.pieces([op for op in self.ops if self.role[op.name] is Role.UPDATE])
         bodies: list[tuple[ProgramKind, int, str, list[str]]] = []
         bodies += [(ProgramKind.ONCE, i, self.device[ops[0]], ops) for i, ops in enumerate(once)]
         for kind, roles in self._repeated_roles().items():
@@ -195,7 +100,7 @@ class _Cut:
             states=tuple(self._staged_states()),
             recomputed=self.recomputed,
             aliases=self.roles.aliases,
-            relocated=self.relocated,
+            relocated=self.assigned.relocated,
         )
 
     def _repeated_roles(self) -> dict[ProgramKind, set[Role]]:
@@ -211,7 +116,7 @@ class _Cut:
         carried = {state.read for state in self.roles.states}
         while stack:
             for name in self.inputs[stack.pop()]:
-                source = self.producer(name)
+                source = self.assigned.producer(name)
                 if source in body or name == self.roles.seed or name in carried:
                     continue
                 reruns = kind is ProgramKind.BACKWARD and self._is_rerun(self.graph.op[source], stage)
@@ -230,15 +135,8 @@ class _Cut:
 
     def _needed(self, ops: Sequence[str]) -> list[str]:
         body = set(ops)
-        carried = {state.read for state in self.roles.states}
-        return list(
-            dict.fromkeys(
-                name
-                for one in ops
-                for name in self.inputs[one]
-                if self.producer(name) not in body or name == self.roles.seed or (name in carried and one not in body)
-            )
-        )
+        names = (name for op in ops for name in self.inputs[op])
+        return list(dict.fromkeys(n for n in names if n == self.roles.seed or self.assigned.producer(n) not in body))
 
     def _waits_for(self, ops: Sequence[str], kind: ProgramKind, update: Sequence[Sequence[str]]) -> tuple[int, ...]:
         if kind is not ProgramKind.UPDATE:
@@ -253,23 +151,23 @@ class _Cut:
         sparse: dict[str, Gather] = {}
         for values, indices, *shape in self.roles.sparse_gradients:
             # Rows that every microbatch looks up (positions in a sentence) add up like a dense gradient.
-            same = self.role[self.producer(indices)] in (Role.COPIED, Role.ONCE)
+            same = self.role[self.assigned.producer(indices)] in (Role.COPIED, Role.ONCE)
             sparse |= {values: Gather.SUM if same else Gather.CONCAT, indices: Gather.CONCAT}
             sparse |= dict.fromkeys(shape, Gather.FIRST)
         found: dict[str, Gather] = {}
         wanted = [name for program in by_kind[ProgramKind.UPDATE] for name in program.inputs]
         for name in dict.fromkeys([*wanted, *self.roles.results]):
-            role = self.role[self.producer(name)]
+            role = self.role[self.assigned.producer(name)]
             if role is Role.BACKWARD:
                 found[name] = sparse.get(name, Gather.SUM)
             elif name in sparse and role not in (Role.COPIED, Role.ONCE):
                 found[name] = sparse[name]
             elif role in (Role.FORWARD, Role.ARGUMENT) and name in wanted:
-                op = self.graph.op[self.producer(name)]
+                op = self.graph.op[self.assigned.producer(name)]
                 raise UsageError(
                     f"microbatches: the update needs {name} ({op.type}) of the forward pass, which has one value per "
                     "microbatch",
-                    help="--microbatches 1",
+                    help=argument("microbatches", 1),
                 )
         return found
 
@@ -280,14 +178,14 @@ class _Cut:
                 for r in (self.graph.consumers[state.read] if state.read else ())
                 if self.role.get(r) is Role.FORWARD
             }
-            maker = self.stage.get(self.producer(state.written), -1)
+            maker = self.stage.get(self.assigned.producer(state.written), -1)
             if users and maker > min(users):
                 layers = sorted({self.graph.op[r].layer for r in self.graph.consumers[state.read]})
                 raise UsageError(
                     f"microbatches: the variable {state.variable} is read by stage {min(users)} and written by stage "
                     f"{maker}, so a microbatch would wait until the one before has passed both",
                     notes=[f"layers: {', '.join(layers)}"],
-                    help="pin these layers to one device, next to each other, or --microbatches 1",
+                    help=f"pin these layers to one device, next to each other, or {argument('microbatches', 1)}",
                 )
             yield CarriedState(
                 variable=state.variable, stage=max([maker, *users]), read=state.read, written=state.written

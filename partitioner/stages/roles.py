@@ -14,6 +14,7 @@ from enum import Enum, auto
 from partitioner.errors import UsageError
 from partitioner.ir.op_graph import Op, OpGraph, Phase
 from partitioner.ir.stage_programs import CarriedState
+from partitioner.spelling import argument
 
 READ, WRITE = "ReadVariableOp", "AssignVariableOp"
 _WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign")
@@ -135,7 +136,7 @@ class _Finder:
                         f"microbatches: the op {op.name} ({op.type}) uses the variable {variable}, which the forward "
                         "pass writes, so it cannot be carried from one microbatch to the next",
                         notes=[f"layer: {op.layer}"] if op.layer else [],
-                        help="--microbatches 1",
+                        help=argument("microbatches", 1),
                     )
                 elif variable in value:
                     aliases[op.outputs[0]] = value[variable]

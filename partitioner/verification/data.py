@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from partitioner.errors import UsageError
+from partitioner.spelling import argument
 
 
 def random_batches(specs: Any, batch_size: int, count: int, seed: int) -> list[Any]:
@@ -32,7 +33,7 @@ def random_batches(specs: Any, batch_size: int, count: int, seed: int) -> list[A
             return tf.as_string(tf.constant(generator.integers(0, 2, shape)))
         raise UsageError(
             f"the model cannot be verified: no random values can be made for an input of dtype {spec.dtype.name}",
-            help="leave out --verify",
+            help=f"leave out {argument('verify')}",
         )
 
     return [tf.nest.map_structure(one, specs) for _ in range(count)]

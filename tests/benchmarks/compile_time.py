@@ -19,6 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from tests.asking import asked
 from tests.benchmarks.pipeline_workloads import Workload, batch, keras_model
 from tests.benchmarks.turns import take_turns
 
@@ -55,12 +56,14 @@ def _contender(name: str, num_microbatches: int) -> None:
     model, data = MODELS[name]()
     plan = partitioner.plan(
         model,
-        devices=DEVICES,
-        batch_size=BATCH_SIZE,
-        strategy="layer-split",
-        microbatches=num_microbatches,
-        schedule="1f1b" if num_microbatches > 1 else "sequential",
-        time_limit=15,
+        **asked(
+            devices=DEVICES,
+            batch_size=BATCH_SIZE,
+            strategy="layer-split",
+            microbatches=num_microbatches,
+            schedule="1f1b" if num_microbatches > 1 else "sequential",
+            time_limit=15,
+        ),
     )
     placed = partitioner.place(model, plan)
     kind, specs = placed.program.signatures()[0]

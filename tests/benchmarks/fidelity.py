@@ -26,6 +26,7 @@ from rich.table import Table
 
 from cost_models.measured import MeasuredCosts, MeasuredDevice
 from partitioner.ir.step import StepKind
+from tests.asking import asked
 from tests.benchmarks.busy_loops import BUSY_LOOPS, free_rounds
 from tests.benchmarks.fidelity_models import MODELS
 from tests.benchmarks.logical_devices import start
@@ -49,26 +50,25 @@ def _plan(model: Any, way: str, devices: Sequence[str], rows: int, costs: Any) -
     fixed: dict[str, Any] = staged if way == "train on 2" else {"microbatches": 1}
     return partitioner.plan(
         model,
-        devices=devices,
-        batch_size=rows,
-        training=way != "infer",
-        strategy="single" if len(devices) == 1 else "layer-split",
-        costs=costs,
-        time_limit=15,
-        **fixed,
+        **asked(
+            devices=devices,
+            batch_size=rows,
+            training=way != "infer",
+            strategy="single" if len(devices) == 1 else "layer-split",
+            costs=costs,
+            time_limit=15,
+            **fixed,
+        ),
     )
 
 
 def _measure(name: str, path: Path) -> None:
     """Write what the ops of a model's training and inference take."""
-    from partitioner import api
-
     devices = _start("train")
     os.environ["XDG_CACHE_HOME"] = str(path.parent / f"cache-{name}")
     model, (x, _) = MODELS[name]()
     for way in ("train", "infer"):
-        _plan(model, way, devices, len(x), "measured")
-        api.save_costs(model, path)
+        _plan(model, way, devices, len(x), "measured").save_costs(path)
     print("{}", flush=True)
 
 

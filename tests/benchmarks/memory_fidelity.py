@@ -22,6 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tests.asking import asked
 from tests.benchmarks.allocations import ENVIRONMENT
 from tests.benchmarks.fidelity_models import MODELS
 from tests.benchmarks.logical_devices import start
@@ -76,12 +77,14 @@ def prepare(model: str, way: str) -> tuple[Any, Any, Callable[[], Any], Any]:
     fixed: dict[str, Any] = {"microbatches": 1} if len(devices) == 1 or "in one" in way else staged
     plan = partitioner.plan(
         keras_model,
-        devices=devices,
-        batch_size=len(x),
-        training=training,
-        strategy="layer-split" if len(devices) > 1 else "single",
-        time_limit=15,
-        **fixed,
+        **asked(
+            devices=devices,
+            batch_size=len(x),
+            training=training,
+            strategy="layer-split" if len(devices) > 1 else "single",
+            time_limit=15,
+            **fixed,
+        ),
     )
     placed: Any = partitioner.place(keras_model, plan)
     kind = StepKind.TRAIN if training else StepKind.PREDICT

@@ -26,6 +26,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from tests.asking import asked
 from tests.benchmarks.busy_loops import BUSY_LOOPS, free_rounds
 from tests.benchmarks.logical_devices import start
 from tests.benchmarks.pipeline_workloads import Workload, batch, keras_model
@@ -124,19 +125,18 @@ def _plan(name: str, strategy: str, costs: str | Path) -> tuple[Any, Any, Any]:
 
     model, data = MODELS[name]()
     plan = partitioner.plan(
-        model, devices=DEVICES, batch_size=len(data[0]), strategy=strategy, costs=costs, time_limit=5, source=name
+        model,
+        **asked(devices=DEVICES, batch_size=len(data[0]), strategy=strategy, costs=costs, time_limit=5, source=name),
     )
     return model, data, plan
 
 
 def _measure(name: str, path: Path) -> None:
     """Write what the model's ops take, on every size of microbatch that may be chosen."""
-    from partitioner import api
-
     _start("auto")
     os.environ["XDG_CACHE_HOME"] = str(path.parent)
-    model, _, _ = _plan(name, "auto", "measured")
-    api.save_costs(model, path)
+    _, _, plan = _plan(name, "auto", "measured")
+    plan.save_costs(path)
     print("{}", flush=True)
 
 

@@ -15,13 +15,12 @@ import json
 import time
 from pathlib import Path
 
-from partitioner.cost_graphs.check import check_cost_graph_plan
+from partitioner.cost_graphs.check import check_plan
 from partitioner.cost_graphs.graph import CostGraph
 from partitioner.cost_graphs.plan import plan_cost_graph
 from partitioner.cost_graphs.read import read_cost_graph
 from partitioner.cost_graphs.replicated import best_replicated_chain
 from partitioner.ir.devices import parse_devices
-from partitioner.ir.plan import PlanDocument
 
 
 def main() -> None:
@@ -53,14 +52,11 @@ def main() -> None:
 
 def _planned(graph: CostGraph, name: str, options: argparse.Namespace, *, contiguous: bool) -> None:
     devices = parse_devices(f"GPU:0-{options.devices - 1}")
-    fields = plan_cost_graph(
-        graph, devices, name=name, source=name, contiguous=contiguous, time_limit=options.time_limit
-    )
-    plan = PlanDocument(**fields)
-    solver, shape = plan.solver, "-".join("1" for _ in plan.stages)
+    plan = plan_cost_graph(graph, devices, name=name, source=name, contiguous=contiguous, time_limit=options.time_limit)
+    solver, shape = plan.solver, "-".join("1" for _ in plan.pieces)
     kind = "one device each, " + ("contiguous" if contiguous else "free")
     _row(name, kind, solver.objective, solver.lower_bound, solver.seconds, shape, None)
-    for problem in check_cost_graph_plan(plan, graph).problems:
+    for problem in check_plan(plan, graph).problems:
         print(f"  WRONG: {problem}")
 
 

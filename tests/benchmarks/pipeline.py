@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from tests.asking import asked
 from tests.benchmarks.busy_loops import BUSY_LOOPS, free_rounds
 from tests.benchmarks.pipeline_workloads import WORKLOADS, Workload, batch, keras_model
 from tests.benchmarks.turns import Contender, answer_turns, take_turns
@@ -54,12 +55,14 @@ def _contender(workload: Workload, way: str) -> None:
         model = keras_model(workload)
         plan = partitioner.plan(
             model,
-            devices=DEVICES,
-            batch_size=workload.batch_size,
-            strategy="layer-split",
-            schedule=schedule,
-            microbatches=int(num_microbatches),
-            time_limit=20,
+            **asked(
+                devices=DEVICES,
+                batch_size=workload.batch_size,
+                strategy="layer-split",
+                schedule=schedule,
+                microbatches=int(num_microbatches),
+                time_limit=20,
+            ),
         )
         single = min(b.step_seconds for b in plan.baselines if b.name.startswith("single"))
         predicted = {"speed_up": single / plan.predicted.step_seconds}

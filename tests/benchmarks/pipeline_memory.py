@@ -23,6 +23,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tests.asking import asked
 from tests.benchmarks.allocations import ENVIRONMENT
 from tests.benchmarks.logical_devices import start
 
@@ -144,13 +145,15 @@ def _contend(name: str, num_devices: int, num_microbatches: int) -> Iterator[Pea
             model.compile("adam", loss, jit_compile=False)
             plan = partitioner.plan(
                 model,
-                devices=devices,
-                batch_size=len(x),
-                strategy="layer-split",
-                microbatches=num_microbatches,
-                schedule=schedule,
-                recompute=recompute,
-                time_limit=10,
+                **asked(
+                    devices=devices,
+                    batch_size=len(x),
+                    strategy="layer-split",
+                    microbatches=num_microbatches,
+                    schedule=schedule,
+                    recompute=recompute,
+                    time_limit=10,
+                ),
             )
             placed: Any = partitioner.place(model, plan)
             run = partial(placed.train_on_batch, x, y)

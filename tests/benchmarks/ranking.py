@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import kendalltau
 
+from tests.asking import asked
 from tests.benchmarks.logical_devices import start
 from tests.benchmarks.pipeline_workloads import WORKLOADS, batch, keras_model
 from tests.benchmarks.turns import Contender, answer_turns, take_turns
@@ -83,13 +84,13 @@ def ways(model: str, training: bool) -> dict[str, Mapping[str, Any]]:
 
 def _measure(name: str, training: bool, path: Path) -> None:
     """Write what the model's ops take, one at a time."""
-    from partitioner import api
+    import partitioner
 
     start(len(DEVICES), num_threads=1, serial=True)
     os.environ["XDG_CACHE_HOME"] = str(path.parent)
     model, (x, _) = MODELS[name]()
-    api.plan(model, devices=DEVICES, batch_size=len(x), costs="measured", training=training, time_limit=5)
-    api.save_costs(model, path)
+    asking = asked(devices=DEVICES, batch_size=len(x), costs="measured", training=training, time_limit=5)
+    partitioner.plan(model, **asking).save_costs(path)
     print("{}", flush=True)
 
 
@@ -106,12 +107,7 @@ def _run(name: str, way: str, training: bool, costs: Path) -> None:
         arguments["schedule"] = "gpipe"
     plan = partitioner.plan(
         model,
-        devices=DEVICES,
-        batch_size=len(data[0]),
-        training=training,
-        costs=costs,
-        time_limit=20,
-        **arguments,
+        **asked(devices=DEVICES, batch_size=len(data[0]), training=training, costs=costs, time_limit=20, **arguments),
     )
     text = f"{plan.strategy}, {plan.num_microbatches} microbatches, {plan.schedule}"
     placed: Any = partitioner.place(model, plan)

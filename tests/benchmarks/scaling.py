@@ -16,11 +16,10 @@ import resource
 import time
 from multiprocessing.connection import Connection
 
-from partitioner.cost_graphs.check import check_cost_graph_plan
+from partitioner.cost_graphs.check import check_plan
 from partitioner.cost_graphs.graph import CostGraph, CostNode, CostValue
 from partitioner.cost_graphs.plan import plan_cost_graph
 from partitioner.ir.devices import parse_devices
-from partitioner.ir.plan import PlanDocument
 
 _LAYERS = 96
 _GIB = 2**30
@@ -100,9 +99,9 @@ def _row(ops: int, devices: int, time_limit: float, contiguous: bool, answers: C
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu = sum(one.ru_utime + one.ru_stime for one in used)
     peak = sum(one.ru_maxrss for one in used) * 1024 / _GIB
-    plan = PlanDocument(**fields)
+    plan = fields
     # The check tries moves one by one, which takes long for many groups; small graphs are checked whole.
-    problems = check_cost_graph_plan(plan, graph).problems if ops <= 1000 else ()
+    problems = check_plan(plan, graph).problems if ops <= 1000 else ()
     answers.send(
         f"{len(graph.nodes):8,} {devices:8} {seconds:8.1f} {cpu:7.1f} {peak:9.2f} {plan.solver.objective:12.5g} "
         f"{100 * plan.solver.gap:6.2f}%  {plan.solver.method}" + "".join(f"\n  WRONG: {one}" for one in problems)

@@ -20,6 +20,7 @@ from sklearn.datasets import load_digits
 
 import partitioner
 from partitioner.emit.pipeline.stage_function import StageFunctions
+from tests.asking import asked
 
 _SECONDS = "seconds_to_wait"
 BATCH = 64
@@ -87,11 +88,13 @@ def main() -> None:
         keras.utils.set_random_seed(0)
         placed: Any = partitioner.auto_place(
             build_model(Wait(options.seconds)),
-            devices=[f"CPU:{index}" for index in range(REPLICAS)],
-            batch_size=BATCH,
-            strategy="mirrored",
-            microbatches=1,
-            updates=updates,
+            **asked(
+                devices=[f"CPU:{index}" for index in range(REPLICAS)],
+                batch_size=BATCH,
+                strategy="mirrored",
+                microbatches=1,
+                updates=updates,
+            ),
         )
         placed.fit(x[:BATCH], y[:BATCH], batch_size=BATCH, verbose=0)  # traces
         start = time.perf_counter()

@@ -1,9 +1,11 @@
-"""A command line, run in this process in an empty directory."""
+"""A command line, run in this process in an empty directory, and a cost graph there."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import keras
 import pytest
@@ -26,3 +28,18 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
         return code, out, err
 
     return run
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[..., str]:
+    """Write a cost graph, some of it changed: a chain of four nodes, 3 ms each, 1 ms to move a value; two accelerators
+    of 30 bytes and a CPU ten times slower. Returns its name."""
+    nodes = [{"id": i, "name": f"op{i}", "cpuLatency": 30.0, "fpgaLatency": 3.0, "size": 10.0} for i in range(1, 5)]
+    edges = [{"sourceId": i, "destId": i + 1, "cost": 1.0, "size": 8.0} for i in range(1, 4)]
+    workload = {"maxSizePerFPGA": 30.0, "maxFPGAs": 2, "maxCPUs": 1, "nodes": nodes, "edges": edges}
+
+    def file(**changed: Any) -> str:
+        (tmp_path / "work.json").write_text(json.dumps({**workload, **changed}))
+        return "work.json"
+
+    return file

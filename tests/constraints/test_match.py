@@ -42,9 +42,9 @@ def test_what_a_pattern_matches(pattern: str, matched: set[str]) -> None:
     assert (pin.devices, forbid.devices, colocate.devices) == ({1}, {1}, None)
     assert (pin.together, forbid.together, colocate.together) == (False, False, True)
     assert [constraint.text for constraint in (pin, forbid, colocate)] == [
-        f"--pin {pattern}=GPU:1",
-        f"--forbid {pattern}=GPU:0,GPU:2",
-        f"--colocate {pattern}",
+        f"pin {pattern}=GPU:1",
+        f"forbid {pattern}=GPU:0,GPU:2",
+        f"colocate {pattern}",
     ]
 
 
@@ -59,7 +59,7 @@ def test_what_is_forbidden_in_one_replica_is_so_in_all() -> None:
     assert constraint.devices == {0}
     with pytest.raises(UsageError, match="cannot be read") as raised:
         resolve_constraints(graph(), requirements_of({"head": "GPU:3"}), twins)
-    assert raised.value.notes == ("--pin head=GPU:3: GPU:3 is not among the devices (GPU:0, GPU:1)",)
+    assert raised.value.notes == ("pin head=GPU:3: GPU:3 is not among the devices (GPU:0, GPU:1)",)
 
 
 def test_everything_wrong_is_reported_at_once() -> None:
@@ -69,21 +69,21 @@ def test_everything_wrong_is_reported_at_once() -> None:
         resolve_constraints(graph(), asked, DEVICES)
     assert raised.value.message == "4 of 5 requirements cannot be read"
     missed, broken, absent, lost = raised.value.notes
-    assert missed.startswith("--pin dense=GPU:0: matches no layer and no op; near: ")
+    assert missed.startswith("pin dense=GPU:0: matches no layer and no op; near: ")
     assert "head/dense_1" in missed
     assert "encoder/dense" in missed
-    assert broken.startswith("--pin (=GPU:0: not a regular expression: ")
-    assert absent == "--forbid head=GPU:1,GPU:7: GPU:7 is not among the devices (GPU:0, GPU:1, GPU:2)"
-    assert lost.startswith("--colocate lost/Mean: matches no layer and no op; near: ")
+    assert broken.startswith("pin (=GPU:0: not a regular expression: ")
+    assert absent == "forbid head=GPU:1,GPU:7: GPU:7 is not among the devices (GPU:0, GPU:1, GPU:2)"
+    assert lost.startswith("colocate lost/Mean: matches no layer and no op; near: ")
 
 
 def test_devices_that_are_none() -> None:
     with pytest.raises(UsageError) as raised:
         requirements_of({"a": "TPU:0", "b": "GPU:0,GPU:1"}, {"c": "GPU"})
     unknown, several, no_device = raised.value.notes
-    assert unknown.startswith("--pin a=TPU:0: ") and "expected CPU or GPU" in unknown
-    assert several == "--pin b=GPU:0,GPU:1: a pin names one device, not 2"
-    assert no_device.startswith("--forbid c=GPU: 'GPU' is not a device")
+    assert unknown.startswith("pin a=TPU:0: ") and "expected CPU or GPU" in unknown
+    assert several == "pin b=GPU:0,GPU:1: a pin names one device, not 2"
+    assert no_device.startswith("forbid c=GPU: 'GPU' is not a device")
 
 
 def test_nodes_go_by_id_and_description() -> None:
@@ -94,7 +94,7 @@ def test_nodes_go_by_id_and_description() -> None:
     assert [constraint.ops for constraint in constraints] == [("0", "1"), ("2",)]
     with pytest.raises(UsageError) as raised:
         resolve_node_constraints(made, requirements_of(colocate=["aa"]), devices)
-    assert raised.value.notes == ("--colocate aa: matches no node; near: a",)
+    assert raised.value.notes == ("colocate aa: matches no node; near: a",)
 
 
 def test_none() -> None:

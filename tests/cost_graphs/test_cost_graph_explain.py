@@ -6,11 +6,11 @@ import pytest
 from instances import graph
 
 from partitioner.constraints.match import requirements_of
+from partitioner.cost_graphs.document import CostGraphPlan
 from partitioner.cost_graphs.graph import CostGraph
 from partitioner.cost_graphs.plan import plan_cost_graph
 from partitioner.errors import InfeasibleError
 from partitioner.ir.devices import parse_devices
-from partitioner.ir.plan import PlanDocument
 
 TWO = parse_devices("GPU:0-1")
 
@@ -20,10 +20,8 @@ def chain(held: float = 10.0) -> CostGraph:
     return graph([4.0] * 4, [(0, 1), (1, 2), (2, 3)], [1.0] * 4, memory_bytes=[held] * 4)
 
 
-def plan(of: CostGraph, **options) -> PlanDocument:
-    return PlanDocument(
-        **plan_cost_graph(of, TWO, **{"name": "four", "source": "four.json", "time_limit": 300, **options})
-    )
+def plan(of: CostGraph, **options) -> CostGraphPlan:
+    return plan_cost_graph(of, TWO, **{"name": "four", "source": "four.json", "time_limit": 300, **options})
 
 
 def refused(**options) -> InfeasibleError:
@@ -37,8 +35,8 @@ def test_a_pin_that_leaves_too_little_room() -> None:
     asked = requirements_of({"[012]": "GPU:0", "3": "GPU:1"})
     error = refused(requirements=asked, memory_limit="25")
     assert error.message == "no placement keeps to what is asked within the memory of the devices"
-    assert error.notes == ("the nodes hold 40 bytes", "--pin [012]=GPU:0", "GPU:0 holds at most 25 bytes")
-    assert error.help == "leave out --pin [012]=GPU:0, or 5 bytes more on each device"
+    assert error.notes == ("the nodes hold 40 bytes", "pin [012]=GPU:0", "GPU:0 holds at most 25 bytes")
+    assert error.help == "leave out pin [012]=GPU:0, or 5 bytes more on each device"
     assert plan(chain(), requirements=asked, memory_limit="30").placement["0"].endswith("GPU:0")
     with pytest.raises(InfeasibleError):
         plan(chain(), requirements=asked, memory_limit="29")
@@ -50,12 +48,12 @@ def test_pieces_that_cannot_be_contiguous() -> None:
     assert error.message.endswith("within the memory of the devices in contiguous pieces")
     assert set(error.notes) == {
         "the nodes hold 40 bytes",
-        "--colocate 0|3",
-        "--contiguous",
+        "colocate 0|3",
+        "contiguous",
         "GPU:0 holds at most 25 bytes",
         "GPU:1 holds at most 25 bytes",
     }
-    assert error.help == "leave out --colocate 0|3, or leave out --contiguous, or 15 bytes more on each device"
+    assert error.help == "leave out colocate 0|3, or leave out contiguous, or 15 bytes more on each device"
 
 
 def test_devices_are_added_until_there_is_room() -> None:

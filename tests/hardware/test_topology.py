@@ -9,6 +9,7 @@ from partitioner.errors import UsageError
 from partitioner.hardware.topology import build_topology, parse_bytes
 from partitioner.ir.devices import parse_devices
 from partitioner.ir.plan import Origin
+from partitioner.spelling import argument, as_python
 
 
 def short(text: str | list[str]) -> list[str]:
@@ -87,8 +88,11 @@ def test_limits() -> None:
 @pytest.mark.parametrize(
     ("limit", "message"),
     [
-        ("GPU:7=1GiB", "--memory-limit names GPU:7, which is not among the devices"),
-        ("GPU:7=1GiB,GPU:8=1GiB", "--memory-limit names GPU:7, GPU:8, which are not among the devices"),
+        ("GPU:7=1GiB", f"{as_python(argument('memory_limit'))} names GPU:7, which is not among the devices"),
+        (
+            "GPU:7=1GiB,GPU:8=1GiB",
+            f"{as_python(argument('memory_limit'))} names GPU:7, GPU:8, which are not among the devices",
+        ),
         ("GPU:0=1GiB,GPU:1", "'' is not a memory size"),
         ({"GPU": 1}, "1 of the devices is wrong"),
     ],

@@ -114,3 +114,11 @@ def test_a_missing_field_is_named(plan: PlanDocument) -> None:
 def test_used_devices_are_those_of_the_stages(plan: PlanDocument) -> None:
     assert plan.used_devices == tuple(stage.device for stage in plan.stages)
     assert len(plan.used_devices) == 2
+
+
+def test_a_plan_of_the_first_version_is_read() -> None:
+    """It may have a field for cost graphs, which have a document of their own by now."""
+    old = json.loads((Path(__file__).parents[1] / "golden/cli_plan.json").read_text()) | {"cost_graph": None}
+    plan = PlanDocument.from_json(json.dumps(old))
+    assert plan.num_stages == len(old["stages"])
+    assert set(old) - set(json.loads(plan.to_json())) == {"cost_graph"}

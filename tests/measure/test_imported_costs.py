@@ -11,7 +11,9 @@ from cost_models.measured import MeasuredCosts, MeasuredDevice, MeasuredOp
 from partitioner.errors import UsageError
 from partitioner.hardware.resolve import chosen_topology
 from partitioner.ir.costed import CostedGraph
-from partitioner.measure.imported_costs import costs_notes, inferred_ops, refuse_other_devices, refuse_other_ops
+from partitioner.measure.imported_costs import costs_notes, refuse_other_devices, refuse_other_ops
+from partitioner.planner.document.inferred_ops import inferred_ops
+from partitioner.spelling import argument, as_python
 
 
 def measured(*types: str, kind: str = "GPU", title: str = "Tesla T4", hardware: str = "t4") -> MeasuredDevice:
@@ -54,11 +56,11 @@ def test_another_gpu_than_was_measured_is_refused_with_both_names(options: dict[
     assert error.message == "c.json holds no costs of h100-sxm, which GPU:0 is planned as"
     assert error.notes == ("c.json has: GPU Tesla T4 (as t4), 1 ops",)
     assert error.help is not None
-    assert error.help.startswith("--hardware t4")
+    assert error.help.startswith(as_python(argument("hardware", "t4")))
 
 
 def test_a_gpu_that_is_only_assumed_is_not_planned_with_costs_of_another() -> None:
-    assert "--hardware t4" in str(refused(costs(measured("MatMul")), "GPU:0-1"))
+    assert "hardware='t4'" in str(refused(costs(measured("MatMul")), "GPU:0-1"))
 
 
 def graph(**seconds: float) -> CostedGraph:

@@ -11,16 +11,12 @@ import pydot
 import pytest
 
 from partitioner.ir.plan import (
-    ModelInfo,
     PlanDocument,
     PlannedEdge,
     PlannedLayer,
-    Predicted,
-    SolverInfo,
-    Strategy,
 )
 from partitioner.report.boxes import draw_boxes
-from partitioner.report.dot import to_dot
+from partitioner.report.placement import to_dot
 
 Golden = Callable[[str, str], None]
 GPU0 = "/job:localhost/replica:0/task:0/device:GPU:0"
@@ -165,7 +161,7 @@ def test_only_chains_on_one_device_share_a_box() -> None:
     arrows = "a>b, b>left, b>right, right>right2, left>join, right2>join, join>c, c>d, d>e"
     pairs = [arrow.split(">") for arrow in arrows.split(", ")]
     edges = [PlannedEdge(source=source, target=target, size_bytes=1) for source, target in pairs]
-    picture = draw_boxes(_bare(layers, edges), fold=True)
+    picture = draw_boxes(layers, edges, fold=True)
     assert [[layer.name for layer in box.layers] for box in picture.boxes] == [
         ["a", "b"],
         ["left"],
@@ -187,14 +183,14 @@ def test_only_chains_on_one_device_share_a_box() -> None:
 def test_tensors_between_two_boxes_add_up() -> None:
     layers = [PlannedLayer(name=name, class_name="Dense", device=GPU0) for name in "ab"]
     edges = [PlannedEdge(source="a", target="b", size_bytes=n, gradient_bytes=10 * n) for n in (1, 2)]
-    (arrow,) = draw_boxes(_bare(layers, edges), fold=False).arrows
+    (arrow,) = draw_boxes(layers, edges, fold=False).arrows
     assert (arrow.size_bytes, arrow.gradient_bytes) == (3, 30)
 
 
 def test_a_layer_called_twice_is_one_box_in_a_cycle() -> None:
     layers = [PlannedLayer(name=name, class_name="Dense", device=GPU0) for name in "ab"]
     edges = [PlannedEdge(source=s, target=t, size_bytes=1) for s, t in ("ab", "ba", "aa")]
-    picture = draw_boxes(_bare(layers, edges), fold=False)
+    picture = draw_boxes(layers, edges, fold=False)
     assert [(arrow.source, arrow.target) for arrow in picture.arrows] == [(0, 1), (1, 0)]
 
 
@@ -252,23 +248,3 @@ def _plain(label: object) -> str:
     lines = re.sub(r"<br[^>]*>|</td>", "\n", label[1:-1])
     text = html.unescape(re.sub(r"<[^>]*>", "", lines)).replace("\xa0", "")
     return text.replace(r"\\", "\\").strip("\n")
-
-
-def _bare(layers: list[PlannedLayer], edges: list[PlannedEdge]) -> PlanDocument:
-    return PlanDocument(
-        model=ModelInfo(source="", name="m", fingerprint="", num_ops=0, num_parameters=0, batch_size=1, training=True),
-        devices=(),
-        strategy=Strategy.SINGLE,
-        num_replicas=1,
-        num_stages=1,
-        num_microbatches=1,
-        schedule="sequential",
-        updates="sync",
-        stages=(),
-        placement={},
-        predicted=Predicted(step_seconds=0, latency_seconds=0, bottleneck_stage=0, bubble_fraction=0, peak_bytes={}),
-        baselines=(),
-        solver=SolverInfo(status="optimal", objective=0, lower_bound=0, gap=0, seconds=0, seed=0),
-        layers=tuple(layers),
-        edges=tuple(edges),
-    )

@@ -12,7 +12,7 @@ import pytest
 
 from partitioner.errors import UsageError
 from partitioner.ir.plan import PlanDocument
-from partitioner.report.dot import to_dot
+from partitioner.report.placement import to_dot
 from partitioner.report.svg import write_svg
 
 

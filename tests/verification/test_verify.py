@@ -11,6 +11,7 @@ import models
 import numpy as np
 import pytest
 import tensorflow as tf
+from asking import asked
 from keras import layers
 
 import partitioner
@@ -28,7 +29,7 @@ THIRD = "/job:localhost/replica:0/task:0/device:CPU:3"
 
 def place(model: keras.Model, **options: Any) -> Any:
     return partitioner.auto_place(
-        model, devices=["CPU:1", "CPU:2"], batch_size=8, strategy="layer-split", time_limit=5, **options
+        model, **asked(devices=["CPU:1", "CPU:2"], batch_size=8, strategy="layer-split", time_limit=5, **options)
     )
 
 

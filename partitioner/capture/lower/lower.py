@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from cost_models.specs import TensorSpec
 from partitioner.capture.functions.loops import drop_idle_sums, only_reads, pass_on_idle_variables
+from partitioner.capture.functions.reader import Reading
 from partitioner.capture.lower.attributes import readable_attributes
 from partitioner.capture.lower.batching import fixed_batch, settled_fields
 from partitioner.capture.lower.gradient_order import sort_gradient_parts, tape_rank
@@ -47,29 +48,16 @@ def capture_step(
         ModelError: The model cannot be traced.
     """
     trace = trace_step(model, kind, specs, objective)
-    phases = _phases(trace)
     captures = {placeholder.op.name: external for external, placeholder in trace.graph.captures}
     variables = _captured_variables(trace, captures, model, objective)
     names = _unique_names(variables)
-
-    graph_def = trace.graph.as_graph_def()
+    phases = _phases(trace)
     order = {op.name: index for index, op in enumerate(trace.graph.get_operations())}
-    colocations = take_colocations(graph_def)
-    if kind is StepKind.TRAIN:
-        sort_gradient_parts(graph_def, colocations, _tape_rank(trace))
-    bypass_identity_n(graph_def, (name for name, phase in phases.items() if phase is Phase.UPDATE))
-    limit_trips_at_once(graph_def)
-    shared = share_reads(graph_def, order, names)
-    colocations = {name: shared.get(target, target) for name, target in colocations.items()}
+    graph_def, colocations = _rewritten(trace, kind, phases, order, names)
+
     outputs = {key: tf.nest.map_structure(_tensor_names, value) for key, value in trace.outputs.items()}
     needed = _names_in(outputs, *outputs)
-    results = tuple(key for key in RESULTS[kind] if key != "y_pred" or objective is None or objective.has_metrics)
-    library = {function.signature.name: function for function in graph_def.library.function}
-    side_effects = tuple(
-        op.name
-        for op in trace.graph.control_outputs
-        if op.op_def.is_stateful and op.type not in (READ, "Placeholder") and not only_reads(op.node_def, library)
-    )
+    side_effects = _side_effects(trace, graph_def)
     inputs = {tensor.op.name: tensor for tensor in trace.inputs}
     roots = [*map(producer, needed), *side_effects, *inputs]
     graph_def = prune(graph_def, roots)
@@ -77,13 +65,8 @@ def capture_step(
     graph_def = prune(graph_def, roots)
     live = {node.name for node in graph_def.node}
     captures = {name: external for name, external in captures.items() if name in live}
+    graph_def, settled = _settled(graph_def, inputs, captures, batch_size, needed, roots)
 
-    settled = settle_shapes(graph_def, inputs, captures, batch_size)
-    if any(settled.idle_sums.values()):
-        drop_idle_sums(graph_def, settled.idle_sums)
-        pass_on_idle_variables(graph_def, needed)
-        graph_def = prune(graph_def, roots)
-        settled = settle_shapes(graph_def, inputs, captures, batch_size)
     graph = _op_graph(
         trace,
         nodes=_topological(graph_def, order),
@@ -96,6 +79,7 @@ def capture_step(
         optimizer=objective.optimizer if objective else None,
         gradients=outputs.get("gradients", []),
     )
+    results = tuple(key for key in RESULTS[kind] if key != "y_pred" or objective is None or objective.has_metrics)
     step = CapturedStep(
         kind=kind,
         graph=OpGraph(
@@ -121,6 +105,53 @@ def capture_step(
         seed=trace.seed.name if trace.seed is not None and trace.seed.op.name in live else "",
         fixed_batch=fixed_batch(trace),
     )
+    return _probed(step, trace, objective)
+
+
+def _rewritten(
+    trace: Trace, kind: StepKind, phases: Mapping[str, Phase], order: Mapping[str, int], names: Mapping[str, str]
+) -> tuple[Any, dict[str, str]]:
+    """The traced graph without what stands between ops and their devices, and the op that each op sits with."""
+    graph_def = trace.graph.as_graph_def()
+    colocations = take_colocations(graph_def)
+    if kind is StepKind.TRAIN:
+        sort_gradient_parts(graph_def, colocations, _tape_rank(trace))
+    bypass_identity_n(graph_def, (name for name, phase in phases.items() if phase is Phase.UPDATE))
+    limit_trips_at_once(graph_def)
+    shared = share_reads(graph_def, order, names)
+    return graph_def, {name: shared.get(target, target) for name, target in colocations.items()}
+
+
+def _side_effects(trace: Trace, graph_def: Any) -> tuple[str, ...]:
+    """The ops that run for what they change, and not for what they give."""
+    library = {function.signature.name: function for function in graph_def.library.function}
+    return tuple(
+        op.name
+        for op in trace.graph.control_outputs
+        if op.op_def.is_stateful and op.type not in (READ, "Placeholder") and not only_reads(op.node_def, library)
+    )
+
+
+def _settled(
+    graph_def: Any,
+    inputs: Mapping[str, Any],
+    captures: Mapping[str, Any],
+    batch_size: int,
+    needed: Sequence[str],
+    roots: Sequence[str],
+) -> tuple[Any, Reading]:
+    """The graph with the shapes it has at the batch size, once loops are rid of sums over nothing."""
+    settled = settle_shapes(graph_def, inputs, captures, batch_size)
+    if any(settled.idle_sums.values()):
+        drop_idle_sums(graph_def, settled.idle_sums)
+        pass_on_idle_variables(graph_def, needed)
+        graph_def = prune(graph_def, roots)
+        settled = settle_shapes(graph_def, inputs, captures, batch_size)
+    return graph_def, settled
+
+
+def _probed(step: CapturedStep, trace: Trace, objective: TrainingObjective | None) -> CapturedStep:
+    """The step with what only running some of its ops can tell: whether rows meet, and whether the loss averages."""
     if not step.fixed_batch:
         tensors = trace.graph.get_tensor_by_name
         mixing = row_mixing(step, lambda name: tensors(name).shape)
@@ -227,12 +258,7 @@ def _op_graph(
     raw = [_raw_op(node, phases, names, colocations, scalars) for node in nodes]
     parameters = {id(variable): name for name, variable in _by_name(variables, names).items()}
     trained = {parameters[id(v)]: v for v in trace.trainable if id(v) in parameters}
-    gradient_of: dict[str, frozenset[str]] = {}
-    for variable, gradient in zip(trace.trainable, gradients, strict=True) if gradients else ():
-        if id(variable) in parameters:
-            for tensor in tf.nest.flatten(gradient):
-                if tensor is not None:
-                    gradient_of[tensor] = gradient_of.get(tensor, frozenset()) | {parameters[id(variable)]}
+    gradient_of = _gradient_of(trace, gradients, parameters)
     slots = [parameters[id(v)] for v in optimizer.variables if id(v) in parameters] if optimizer else []
     parameter_of = parameter_of_slots(raw, gradient_of, trained, slots)
     owner = parameter_of | {name: name for name in trained}
@@ -262,21 +288,34 @@ def _op_graph(
         )
         for op, node in zip(raw, nodes, strict=True)
     ]
-    known = [
-        Variable(
+    described = {
+        name: Variable(
             name=name,
             spec=TensorSpec(shape=tuple(variable.shape), dtype=tf.as_dtype(variable.dtype).name),
-            kind=VariableKind.PARAMETER
-            if name in trained
-            else VariableKind.SLOT
-            if name in parameter_of
-            else VariableKind.STATE,
+            kind=_kind(name, trained, parameter_of),
             parameter=parameter_of.get(name, ""),
             layer=layer_of_variable.get(parameter_of.get(name, name), ""),
         )
         for name, variable in _by_name(variables, names).items()
-    ]
-    return {"ops": tuple(ops), "tensors": tuple(tensors), "variables": tuple(known)}
+    }
+    return {"ops": tuple(ops), "tensors": tuple(tensors), "variables": tuple(described.values())}
+
+
+def _kind(name: str, trained: Container[str], parameter_of: Container[str]) -> VariableKind:
+    if name in trained:
+        return VariableKind.PARAMETER
+    return VariableKind.SLOT if name in parameter_of else VariableKind.STATE
+
+
+def _gradient_of(trace: Trace, gradients: Iterable[Any], parameters: Mapping[int, str]) -> dict[str, frozenset[str]]:
+    """The parameters that each gradient tensor belongs to."""
+    gradient_of: dict[str, frozenset[str]] = {}
+    for variable, gradient in zip(trace.trainable, gradients, strict=True) if gradients else ():
+        if id(variable) in parameters:
+            for tensor in tf.nest.flatten(gradient):
+                if tensor is not None:
+                    gradient_of[tensor] = gradient_of.get(tensor, frozenset()) | {parameters[id(variable)]}
+    return gradient_of
 
 
 def _by_name(variables: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

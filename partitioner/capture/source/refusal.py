@@ -10,6 +10,7 @@ import msgspec
 from partitioner.capture.source.module_file import shown, typed
 from partitioner.errors import ModelError
 from partitioner.ir.plan import SCHEMA
+from partitioner.spelling import command
 
 
 def refusal(path: Path) -> ModelError:
@@ -58,7 +59,7 @@ def _file(path: Path) -> tuple[str, str]:
             return "an HDF5 file", f"convert it: keras.models.load_model({path.name!r}).save({new!r})"
         case ".ipynb":
             script = typed(path.with_suffix(".py"))
-            return "a notebook", f"jupyter nbconvert --to script {typed(path)} && partition {script}"
+            return "a notebook", f"{command('jupyter nbconvert', to='script')} {typed(path)} && partition {script}"
     kind = f"a {path.suffix} file" if path.suffix else "a file without suffix"
     return kind, "name the file that builds the model: partition model.py"
 

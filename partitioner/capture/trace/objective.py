@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from partitioner.errors import UsageError
+from partitioner.spelling import argument
 
 DEFAULT_LOSS = "mean_squared_error"
 DEFAULT_OPTIMIZER = "adam"
@@ -56,7 +57,7 @@ def training_objective(model: keras.Model, *, loss: Any = None, optimizer: Any =
         raise UsageError(
             f"{type(model).__name__} overrides train_step, so its training step is not the standard one",
             notes=["partition places forward, loss, gradients and the optimizer's update of the standard step"],
-            help="move the custom part into compute_loss(), or plan with --inference",
+            help=f"move the custom part into compute_loss(), or plan with {argument('training', False)}",
         )
     compiled = bool(getattr(model, "compiled", False))
     chosen_optimizer, optimizer_origin = _optimizer(model, optimizer, compiled)

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from partitioner.errors import ModelError, UsageError
+from partitioner.spelling import argument
 
 InputShapes = Mapping[str, tuple[int, ...]]
 """Sizes without the batch, by input name; the empty name stands for the only input."""
@@ -35,7 +36,7 @@ def input_specs(model: keras.Model, input_shapes: InputShapes | None = None, exa
             raise ModelError(
                 f"the input {name!r} of model {model.name!r} has the unknown shape {_shape_text(spec)}",
                 notes=["costs and memory need every size except the batch"],
-                help=f"give it, e.g. --input-shape {name}={_example_sizes(spec)}",
+                help=f"give it, e.g. {argument('input_shape', {name: _example_shape(spec)})}",
             )
     return specs
 
@@ -90,7 +91,8 @@ def _specs_from_shapes(model: keras.Model, shapes: dict[str, tuple[int, ...]]) -
         why = "is not built" if isinstance(model, keras.Sequential) else "is subclassed"
         raise ModelError(
             f"the model {model.name!r} {why} and does not say which inputs it takes",
-            help="give the sizes without the batch, e.g. --input-shape 28,28,1, or set example_inputs in the file",
+            help=f"give the sizes without the batch, e.g. {argument('input_shape', (28, 28, 1))}, "
+            "or set example_inputs in the file",
         )
     if len(shapes) == 1:
         return tf.TensorSpec([None, *next(iter(shapes.values()))], keras.config.floatx())
@@ -110,8 +112,8 @@ def _fill_sizes(model: keras.Model, specs: Any, shapes: dict[str, tuple[int, ...
     known = [name for name, _ in named]
     if "" in shapes and len(known) > 1:
         raise UsageError(
-            f"--input-shape without a name, but the model has {len(known)} inputs: {', '.join(known)}",
-            help=" ".join(f"--input-shape {name}={_example_sizes(spec)}" for name, spec in named),
+            f"{argument('input_shape')} names no input, but the model has {len(known)} inputs: {', '.join(known)}",
+            help=argument("input_shape", {name: _example_shape(spec) for name, spec in named}),
         )
     strangers = [name for name in shapes if name and name not in known]
     if strangers:
@@ -127,7 +129,7 @@ def _fill_sizes(model: keras.Model, specs: Any, shapes: dict[str, tuple[int, ...
         given = tf.TensorShape([None, *shape])
         if not spec.shape.is_compatible_with(given):
             raise UsageError(
-                f"--input-shape {','.join(map(str, shape))} contradicts the input {name!r}: {_shape_text(spec)}"
+                f"{argument('input_shape', tuple(shape))} contradicts the input {name!r}: {_shape_text(spec)}"
             )
         filled.append(tf.TensorSpec(spec.shape.merge_with(given), spec.dtype, name=spec.name))
     return tf.nest.pack_sequence_as(specs, filled)
@@ -139,9 +141,9 @@ def _shape_text(spec: tf.TensorSpec) -> str:
     return "(" + ", ".join("?" if size is None else str(size) for size in spec.shape.as_list()) + ")"
 
 
-def _example_sizes(spec: tf.TensorSpec) -> str:
+def _example_shape(spec: tf.TensorSpec) -> tuple[int, ...]:
     sizes = spec.shape.as_list()[1:] if spec.shape.rank else [None]
-    return ",".join("64" if size is None else str(size) for size in sizes)
+    return tuple(64 if size is None else size for size in sizes)
 
 
 def _loss_per_output(outputs: Any, loss: Any, count: int) -> list[Any]:

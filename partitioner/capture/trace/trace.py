@@ -18,6 +18,7 @@ from partitioner.capture.trace.predicate import predicated_writes
 from partitioner.errors import ModelError, PartitionError
 from partitioner.ir.op_graph import Layer
 from partitioner.ir.step import StepKind
+from partitioner.spelling import argument
 
 _NOT_THE_USERS = (Path(__file__).parents[1], Path(sysconfig.get_path("stdlib")))
 
@@ -73,7 +74,7 @@ def trace_step(
     if kind is StepKind.TRAIN and not trainable:
         raise ModelError(
             f"the model {model.name!r} has no trainable variables, so it has no training step",
-            help="plan its inference: --inference",
+            help=f"plan its inference: {argument('training', False)}",
         )
     if trainable and objective is not None and not objective.optimizer.built:
         # Once only: a loss scaling optimizer makes a new scale whenever it is built.
@@ -162,14 +163,14 @@ def _untraceable(model: keras.Model, kind: StepKind, error: Exception, targets: 
     specs = [spec for spec in tf.nest.flatten(targets) if spec is not None]
     given = [f"{spec.dtype.name} {spec.shape}".replace("None", "batch") for spec in specs]
     notes = [f"the loss was given targets of {', '.join(given)}"] if given else []
-    ways_out = "check input shapes, dtypes and the loss, or try --inference"
+    ways_out = "check input shapes, dtypes and the loss"
     if given:
-        ways_out = "if targets are others, set example_targets (a batch) in the model file; or try --inference"
+        ways_out = "if targets are others, set example_targets (a batch) in the model file"
     return ModelError(
         f"TensorFlow cannot trace the {kind.value} step of model {model.name!r}",
         where=where,
         notes=[*told(error, 6), *notes],
-        help=f"the model must run under tf.function: {ways_out}",
+        help=f"the model must run under tf.function: {ways_out}, or try {argument('training', False)}",
     )
 
 

@@ -36,12 +36,12 @@ def solve(
 ) -> MaxLoadResult:
     """Solve a problem in a fresh process, which is killed at the problem's time limit.
 
-    Whatever happens to the process, the best that it told of is the answer. If it told of nothing, a first fit is the
+    Whatever happens to the process, the best that it reported is the answer. If it reported nothing, a first fit is the
     answer; the status is `time-limit` if that fails too. After Ctrl-C likewise: the best so far is the answer.
 
     Args:
         problem: What to solve.
-        on_progress: Is told what is known, and after how many seconds, whenever that improves.
+        on_progress: Is called with what is known, and after how many seconds, whenever that improves.
     """
     began = time.monotonic()
     best = MaxLoadAnswer(status="time-limit", lower_bound=quick_bound(problem))

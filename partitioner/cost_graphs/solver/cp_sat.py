@@ -63,7 +63,7 @@ def run_model(
         method: Named in the answer.
         lift: From the model's assignments to those of the incumbent's problem.
         is_exact: Whether the model leaves out nothing that is better than the incumbent.
-        relaxes: Whether linear relaxations are worth their time.
+        relaxes: Whether linear relaxations pay.
     """
     solver = make_solver(work=min(work, budget.work), seconds=budget.seconds, seed=seed)
     if not relaxes:

@@ -1,4 +1,4 @@
-"""What a search knows: the best assignment so far and the best bound, told as either improves."""
+"""What a search knows: the best assignment so far and the best bound, reported as either improves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ENOUGH = 1e-9
 """A relative gap below which there is nothing to win: what rounding costs to integers may have lost."""
 
 _WORTH_TELLING = 1e-4
-"""By how much a bound must rise to be told of at once: CP-SAT's rise a hair at a time."""
+"""By how much a bound must rise to be reported at once: CP-SAT's rise a hair at a time."""
 
 
 class Incumbent:

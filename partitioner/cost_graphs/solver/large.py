@@ -1,4 +1,4 @@
-"""Problems that are too large to search as they are: cut a row evenly, then improve blocks of what that gave."""
+"""Problems that are too large to search as they are: cut an order evenly, then improve blocks of what that gave."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from partitioner.cost_graphs.solver.free.neighbourhood import Neighbourhood
 from partitioner.cost_graphs.solver.incumbent import Budget, Incumbent
 from partitioner.cost_graphs.solver.problem import MaxLoadProblem
 from partitioner.cost_graphs.solver.reduce.contract import Contracted, merge
-from partitioner.cost_graphs.solver.reduce.even import cut_evenly, rows
+from partitioner.cost_graphs.solver.reduce.even import cut_evenly, linear_orders
 from partitioner.cost_graphs.solver.start import first_fit
 
 _BLOCKS = 1_000
@@ -29,17 +29,17 @@ def solve_large(problem: MaxLoadProblem, incumbent: Incumbent, budget: Budget) -
         budget: What is left.
     """
     incumbent.raise_bound(quick_bound(problem))
-    row: tuple[int, ...] = ()
-    for row in rows(problem):
-        incumbent.offer(cut_evenly(problem, row), "even pieces of a row")
-    blocks = _blocks(problem, row, incumbent.assignment)
+    order: tuple[int, ...] = ()
+    for order in linear_orders(problem):
+        incumbent.offer(cut_evenly(problem, order), "even pieces of an order")
+    blocks = _blocks(problem, order, incumbent.assignment)
     num_devices = len(problem.devices)
     if incumbent.assignment is None:
         found = first_fit(blocks.problem)
         incumbent.offer(None if found is None else blocks.lift(found), "first fit of blocks")
     elif problem.contiguous and len(blocks.problem.items) ** 2 * num_devices <= _MOST_CHAIN_WORK:
         found = best_chain(blocks.problem)
-        incumbent.offer(None if found is None else blocks.lift(found), "intervals of a row of blocks")
+        incumbent.offer(None if found is None else blocks.lift(found), "intervals of an order of blocks")
     if incumbent.assignment is not None and not problem.contiguous:
         _improve(problem, blocks, incumbent, budget)
 
@@ -62,14 +62,14 @@ def _improve(problem: MaxLoadProblem, blocks: Contracted, incumbent: Incumbent, 
         budget.work -= trajectory.work - before
 
 
-def _blocks(problem: MaxLoadProblem, row: Sequence[int], assignment: Sequence[int] | None) -> Contracted:
-    """Merge what follows each other in the row, may be on the same devices, and is on one if anything is yet."""
+def _blocks(problem: MaxLoadProblem, order: Sequence[int], assignment: Sequence[int] | None) -> Contracted:
+    """Merge what follows each other in the order, may be on the same devices, and is on one if anything is yet."""
     count = max(_BLOCKS, _BLOCKS_PER_DEVICE * len(problem.devices))
     weights = [item.accelerator_cost + 1 for item in problem.items]
     most = -(-sum(weights) // count)
-    labels = [0] * len(row)
+    labels = [0] * len(order)
     label, weight, last = -1, 0, None
-    for item in row:
+    for item in order:
         kind = (problem.items[item].barred, None if assignment is None else assignment[item])
         weight += weights[item]
         if kind != last or weight > most:

@@ -30,7 +30,7 @@ Machines do 0.3 to 1.4 in a second: on fast and quiet ones it is the work that e
 _FIRST_ROUND = 1.0
 # Of the work and the time of a free placement, for a contiguous one to set out from; of that of a contiguous one, for
 # the DP over downsets.
-_SHARE_OF_CONTIGUOUS, _SHARE_OF_PIECES = 0.15, 0.25
+_CONTIGUOUS_PART, _PIECES_PART = 0.15, 0.25
 
 
 def solve_in_process(problem: MaxLoadProblem, report: Callable[[MaxLoadAnswer], None]) -> MaxLoadAnswer:
@@ -38,7 +38,7 @@ def solve_in_process(problem: MaxLoadProblem, report: Callable[[MaxLoadAnswer], 
 
     Args:
         problem: What to solve, within its time limit.
-        report: Is told whenever the best assignment or the bound improves.
+        report: Is called whenever the best assignment or the bound improves.
     """
     acyclic = without_cycles(problem) if problem.contiguous else None
     small = without_idle_items(acyclic.problem if acyclic else problem)
@@ -61,13 +61,13 @@ def solve_in_process(problem: MaxLoadProblem, report: Callable[[MaxLoadAnswer], 
 
 def _contiguous(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
     budget = _budget(problem)
-    incumbent.offer(best_chain(problem), "intervals of a row")
+    incumbent.offer(best_chain(problem), "intervals of an order")
     incumbent.raise_bound(quick_bound(problem))
     raise_by_items(problem, incumbent)
     if incumbent.is_settled:
         return
     upper_bound = _upper_bound(problem, incumbent)
-    settle_by_pieces(problem, incumbent, upper_bound, _budget(problem, _SHARE_OF_PIECES))
+    settle_by_pieces(problem, incumbent, upper_bound, _budget(problem, _PIECES_PART))
     if incumbent.is_settled:
         return
     model = StageModel(problem, incumbent.lower_bound, upper_bound)
@@ -109,9 +109,9 @@ def _free(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
 
 
 def _offer_contiguous(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
-    """Offer the best contiguous placement, if it is found in a share of what there is."""
-    share = _budget(problem, _SHARE_OF_CONTIGUOUS)
-    acyclic = without_cycles(replace(problem, contiguous=True, time_limit_seconds=share.seconds, work_limit=share.work))
+    """Offer the best contiguous placement, if a part of the time finds it."""
+    part = _budget(problem, _CONTIGUOUS_PART)
+    acyclic = without_cycles(replace(problem, contiguous=True, time_limit_seconds=part.seconds, work_limit=part.work))
     found = Incumbent(acyclic.problem, lambda _: None)
     _contiguous(acyclic.problem, found)
     if found.assignment is not None:
@@ -125,6 +125,6 @@ def _upper_bound(problem: MaxLoadProblem, incumbent: Incumbent) -> int:
     return everything + sum(value.cost for value in problem.values)
 
 
-def _budget(problem: MaxLoadProblem, share: float = 1.0) -> Budget:
+def _budget(problem: MaxLoadProblem, part: float = 1.0) -> Budget:
     seconds, work = problem.time_limit_seconds, problem.work_limit
-    return Budget(share * seconds, share * (seconds * _WORK_PER_SECOND if work is None else work))
+    return Budget(part * seconds, part * (seconds * _WORK_PER_SECOND if work is None else work))

@@ -1,4 +1,4 @@
-"""A first assignment that needs no solver: intervals of a row, or the largest items first."""
+"""A first assignment that needs no solver: intervals of an order, or the largest items first."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from partitioner.cost_graphs.solver.contiguous.chain import best_chain
 from partitioner.cost_graphs.solver.loads import violations
 from partitioner.cost_graphs.solver.problem import LoadItem, MaxLoadProblem
 from partitioner.cost_graphs.solver.reduce.contract import without_cycles
-from partitioner.cost_graphs.solver.reduce.even import LARGE, cut_evenly, rows
+from partitioner.cost_graphs.solver.reduce.even import LARGE, cut_evenly, linear_orders
 
 
 def first_fit(problem: MaxLoadProblem) -> tuple[int, ...] | None:
-    """An allowed assignment, if one of two simple ways finds any: intervals of a row, else what still has room."""
+    """An allowed assignment, if one of two simple methods has one: intervals of an order, else what still has room."""
     acyclic = without_cycles(problem)
     is_large = len(acyclic.problem.items) > LARGE
     chain = _even_pieces(acyclic.problem) if is_large else best_chain(acyclic.problem)
@@ -21,7 +21,7 @@ def first_fit(problem: MaxLoadProblem) -> tuple[int, ...] | None:
 
 
 def _even_pieces(problem: MaxLoadProblem) -> tuple[int, ...] | None:
-    return next(filter(None, (cut_evenly(problem, row) for row in rows(problem))), None)
+    return next(filter(None, (cut_evenly(problem, order) for order in linear_orders(problem))), None)
 
 
 def _packed(problem: MaxLoadProblem) -> tuple[int, ...] | None:

@@ -19,6 +19,7 @@ from tensorflow.python.eager import context
 
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName, number_ranges, short_ranges
+from partitioner.spelling import command
 
 _LOCAL_JOB = "localhost"
 _CONNECT_SECONDS = 5.0
@@ -124,7 +125,7 @@ def _choose(wanted: Iterable[Task], addresses: Mapping[Task, str]) -> dict[Task,
             f"cannot run on {_names(missing)}: the address is not known",
             notes=[f"the cluster has {_names(addresses)}" if addresses else "no cluster is given"],
             help=f"partitioner.set_up_devices([...], cluster=...), or TF_CONFIG='{example}' in the environment; "
-            "to plan only: partition --dry-run",
+            f"to plan only: {command('partition MODEL', dry_run=True)}",
         )
     return {task: addresses[task] for task in sorted(wanted)}
 
@@ -147,10 +148,11 @@ def check_answers(workers: Mapping[Task, str]) -> None:
     """
     silent = silent_workers(workers, _CONNECT_SECONDS)
     if silent:
+        port = workers[silent[0]].rpartition(":")[2]
         raise UsageError(
             f"no worker answers at {', '.join(workers[task] for task in silent)}",
             notes=[f"waited {_CONNECT_SECONDS:g} s for {_names(silent)}"],
-            help=f"start it there: python -m partitioner.worker --port {workers[silent[0]].rpartition(':')[2]}",
+            help="start it there: " + command("python -m partitioner.worker", port=port),
         )
 
 

@@ -40,7 +40,7 @@ class SavedProgram:
         if kind not in self._functions:
             raise UsageError(
                 f"the saved model has no {kind.value} step, only {', '.join(self._functions)}",
-                help="it was planned with --inference; plan it for training",
+                help="it was planned for inference; plan it for training",
             )
         if specs[2] is not None:
             raise UsageError("the saved model takes no sample weights", help="place(build_model(), plan) does")

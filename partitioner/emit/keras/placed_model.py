@@ -103,7 +103,7 @@ class PlacedModel(keras.Model):
             raise UsageError("jit_compile=True: XLA compiles for one device and would undo the placement")
         options["jit_compile"] = False
         if self.model is None and self.compiled:
-            optimizer, loss = self._saved_objective(optimizer, loss)
+            optimizer, loss = _saved_objective(self.optimizer, self.loss, optimizer, loss)
         self.program.forget()
         super().compile(optimizer=optimizer, loss=loss, **options)  # pyright: ignore[reportArgumentType]
         if self.model is not None:
@@ -122,19 +122,6 @@ class PlacedModel(keras.Model):
         if self.model is not None and type(self.model).compute_loss is not keras.Model.compute_loss:
             return self.model._compute_loss(x, y, y_pred, sample_weight, training)
         return super().compute_loss(x, y, y_pred, sample_weight, training=training)
-
-    def _saved_objective(self, optimizer: Any, loss: Any) -> tuple[Any, Any]:
-        """The optimizer and loss inside the saved training step, if the given ones are the same."""
-        given: Any = keras.optimizers.get(optimizer)
-        own: Any = self.optimizer
-        same_optimizer = given is own or given.get_config() == own.get_config()
-        if not same_optimizer or _loss_name(loss) != _loss_name(self.loss):
-            raise UsageError(
-                f"the saved training step holds {type(self.optimizer).__name__} and {_loss_name(self.loss)}",
-                notes=["metrics and callbacks can be chosen anew, loss and optimizer cannot"],
-                help="to train with others: place(build_model(), plan), then compile",
-            )
-        return self.optimizer, self.loss
 
     def train_step(self, data: Any) -> dict[str, Any]:
         """One placed training step: forward, loss, gradients and update."""
@@ -247,6 +234,23 @@ class PlacedModel(keras.Model):
 
 def _bits(variable: Any) -> bytes:
     return variable.numpy().tobytes()
+
+
+def _saved_objective(own_optimizer: Any, own_loss: Any, optimizer: Any, loss: Any) -> tuple[Any, Any]:
+    """The optimizer and loss inside a saved training step, if those that were given are the same.
+
+    Raises:
+        UsageError: They are others.
+    """
+    given: Any = keras.optimizers.get(optimizer)
+    same_optimizer = given is own_optimizer or given.get_config() == own_optimizer.get_config()
+    if not same_optimizer or _loss_name(loss) != _loss_name(own_loss):
+        raise UsageError(
+            f"the saved training step holds {type(own_optimizer).__name__} and {_loss_name(own_loss)}",
+            notes=["metrics and callbacks can be chosen anew, loss and optimizer cannot"],
+            help="to train with others: place(build_model(), plan), then compile",
+        )
+    return own_optimizer, own_loss
 
 
 def _loss_name(loss: Any) -> str:

@@ -1,4 +1,4 @@
-"""Why nothing fits, and the nearest changes under which something does: each of these was planned before it is told."""
+"""Why nothing fits, and the nearest changes under which something does: each was planned before it is named."""
 
 from __future__ import annotations
 
@@ -8,25 +8,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from partitioner.constraints.conflicts import overfull, shown, smallest_conflict
+from partitioner.deadline import CHANGED_PLAN_SECONDS, EXPLANATION_SECONDS, PACKING_SECONDS
 from partitioner.errors import InfeasibleError, PartitionError
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import Objective
 from partitioner.ir.problem import Item, PlacementProblem, ProblemDevice, ProblemLink
 from partitioner.ir.requirements import Requirement
 from partitioner.ir.units import format_bytes
-from partitioner.planner.diagnose.shortfall import OutOfMemoryError
+from partitioner.planner.diagnose.shortfall import described
 from partitioner.planner.layouts.groups import ReplicaGroups
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
+from partitioner.planner.layouts.result import OutOfMemoryError
 from partitioner.planner.model.coarsen import Coarsening, coarsen
 from partitioner.planner.model.item_bytes import lasting_item_bytes
 from partitioner.planner.placement.solve.client import solve
 
 _MIB = 2**20
-# What is looked for takes this long at most: a packing, a plan with a change, and all of them.
-_PACK_SECONDS = 10.0
-_PLAN_SECONDS = 10.0
-_ALL_SECONDS = 60.0
-_MOST_DEVICES = 4
+MOST_MORE_DEVICES = 4
 _NO_LIMIT = 2**60
 
 
@@ -44,27 +42,29 @@ def explained(
         replan: Plans what was asked for with such a planner.
         groups: Devices of the replicas.
     """
-    deadline = time.monotonic() + min(_ALL_SECONDS, planner.time_limit_seconds)
-    quick = planner.within(_PLAN_SECONDS)
+    deadline = time.monotonic() + min(EXPLANATION_SECONDS, planner.time_limit_seconds)
+    known = described(error.shortfall) if error.shortfall else error
+    quick = planner.within(CHANGED_PLAN_SECONDS)
     packing = _Packing(planner, groups)
     conflict = packing.conflict()
-    helps = [error.help] if error.help else []
+    message, notes, help = known.as_written
+    helps = [help] if help else []
     for text, other in _changes(quick, replan, conflict.requirements if conflict else planner.requirements):
         if time.monotonic() > deadline:
             break
         if _is_planned(other, replan):
             helps.append(text)
     helps += _more_devices(quick, replan, deadline, packing.fewest_more_devices())
-    notes = [*error.notes, *([conflict.note] if conflict else [])]
-    return InfeasibleError(error.message, where=error.where, notes=notes, help=", or ".join(helps) or None)
+    notes = (*notes, *([conflict.note] if conflict else []))
+    return InfeasibleError(message, notes=notes, help=", or ".join(helps) or None)
 
 
 def _changes(
     planner: LayoutPlanner, replan: Callable[[LayoutPlanner], ParallelLayout], requirements: Sequence[Requirement]
 ) -> Iterator[tuple[str, LayoutPlanner]]:
-    for one in requirements:
-        others = [other for other in planner.requirements if other is not one]
-        yield f"leave out {one.text}", planner.asking(others)
+    for requirement in requirements:
+        others = [other for other in planner.requirements if other is not requirement]
+        yield f"leave out {requirement.text}", planner.asking(others)
     if extra := _missing_bytes(planner, replan):
         sizes = [placed.memory_bytes + extra for placed in planner.machines.devices]
         yield f"{format_bytes(extra)} more on each device", planner.with_memory(sizes)
@@ -87,7 +87,7 @@ def _more_devices(
 ) -> list[str]:
     last = len(planner.machines.devices) - 1
     larger = planner
-    for count in range(1, _MOST_DEVICES + 1):
+    for count in range(1, MOST_MORE_DEVICES + 1):
         if time.monotonic() > deadline:
             break
         larger = larger.with_another_device(last)
@@ -153,7 +153,7 @@ class _Packing:
         return coarsen(self._costed, constraints=self._planner.constraints(self._groups, requirements))
 
     def _can_hold(self, facts: Sequence[Requirement | int]) -> bool:
-        """Whether items can be packed under some of the requirements and limits; also if that was not found out."""
+        """Whether items can be packed under some of the requirements and limits; also where that was not decided."""
         coarsening = self._coarsened([one for one in facts if isinstance(one, Requirement)])
         sizes = lasting_item_bytes(self._costed, coarsening)
         count = len(self._devices)
@@ -171,6 +171,6 @@ class _Packing:
                 for name, size, places in zip(coarsening.names, sizes, coarsening.allowed, strict=True)
             ),
             tasks=(),
-            time_limit_seconds=_PACK_SECONDS,
+            time_limit_seconds=PACKING_SECONDS,
         )
         return solve(problem).solution.status != "infeasible"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from cost_models.specs import TensorSpec
 from partitioner.errors import InfeasibleError
@@ -11,40 +10,38 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import short_name
 from partitioner.ir.op_graph import Phase, Tensor, VariableKind
 from partitioner.ir.units import format_bytes
+from partitioner.planner.layouts.result import MemoryShortfall
 from partitioner.planner.model.buffers import total_bytes
-from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.model.item_bytes import lasting_item_bytes
 from partitioner.planner.simulate.unpipelined import simulate
+from partitioner.spelling import argument
 
 
-class OutOfMemoryError(InfeasibleError):
-    """No placement fits into the memory of the devices."""
+def described(shortfall: MemoryShortfall) -> InfeasibleError:
+    """The error with its numbers, and with changes that were computed to help."""
+    return _Description(shortfall).error()
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemoryShortfall:
-    """A graph that does not fit, and the placements (device by op) that came closest."""
+class _Description:
+    def __init__(self, shortfall: MemoryShortfall) -> None:
+        self.costed, self.coarsening = shortfall.costed, shortfall.coarsening
+        self.attempts, self.alternatives = shortfall.attempts, shortfall.alternatives
 
-    costed: CostedGraph
-    coarsening: Coarsening
-    attempts: Sequence[Mapping[str, int]]
-
-    def error(self, *, alternative: str = "") -> OutOfMemoryError:
-        """The error with its numbers and ways out that were computed; `alternative` comes first of them."""
+    def error(self) -> InfeasibleError:
         devices = self.costed.topology.devices
         need = self._bytes_by_kind()
         size, name = max(zip(lasting_item_bytes(self.costed, self.coarsening), self.coarsening.names, strict=True))
         have = ", ".join(f"{short_name(placed.name)} {format_bytes(placed.memory_bytes)}" for placed in devices)
         total = sum(need.values())
         kinds = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in need.items() if size > total / 1000)
-        return OutOfMemoryError(
+        return InfeasibleError(
             "the model does not fit on the given devices",
             notes=[
                 f"needs    {format_bytes(total)}: {kinds}",
                 f"have     {format_bytes(sum(placed.memory_bytes for placed in devices))}: {have}",
                 f"largest part: {name} {format_bytes(size)}{self._too_large(size)}",
             ],
-            help=", or ".join([*([alternative] if alternative else []), *self._ways_out()]) or None,
+            help=", or ".join([*self.alternatives, *self._changes()]) or None,
         )
 
     def _too_large(self, size: int) -> str:
@@ -59,15 +56,15 @@ class MemoryShortfall:
             need["activations"] = max(use.activation_bytes for use in alone.peak.values())
         return need
 
-    def _ways_out(self) -> list[str]:
+    def _changes(self) -> list[str]:
         slots = sum(v.size_bytes for v in self.costed.graph.variables if v.kind is VariableKind.SLOT)
-        found = []
+        changes = []
         if slots and self._fits_somewhere(self.costed, without_slots=True):
-            found.append(f"--optimizer sgd (-{format_bytes(slots)})")
+            changes.append(f"{argument('optimizer', 'sgd')} (-{format_bytes(slots)})")
         batch_size = self._batch_size_that_fits()
         if batch_size:
-            found.append(f"--batch-size {batch_size}")
-        return found
+            changes.append(argument("batch_size", batch_size))
+        return changes
 
     def _batch_size_that_fits(self) -> int | None:
         size = self.costed.graph.batch_size // 2

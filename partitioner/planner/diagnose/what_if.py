@@ -8,6 +8,7 @@ from partitioner.errors import PartitionError
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import Objective, WhatIf
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
+from partitioner.spelling import in_words
 
 GIB = 2**30
 
@@ -32,7 +33,7 @@ def what_if(
             # What there is already would do on the better machine too.
             after = min(before, float(planned.largest_peak_bytes) if is_memory else planned.step_seconds)
         except PartitionError as error:
-            reason = error.message
+            reason = in_words(error.as_written[0])
         unit = "bytes" if is_memory else "s"
         found.append(WhatIf(change=change, before=before, after=after, unit=unit, reason=reason))
     return tuple(found)
@@ -50,8 +51,8 @@ def _changes(planner: LayoutPlanner, shape: ParallelLayout) -> Iterator[tuple[st
     used = set(shape.found.placement.values())
     left = {place: devices[first[place]].memory_bytes - peak[devices[first[place]].name].total_bytes for place in used}
     tightest = min(left, key=lambda place: (left[place], place))
-    # Twins hold the same, so it takes as much on each.
-    twins = list(dict.fromkeys(group[tightest] for group in shape.groups))
-    sizes = [placed.memory_bytes + (GIB if index in twins else 0) for index, placed in enumerate(devices)]
-    names = ", ".join(short_name(devices[index].name) for index in twins)
+    # Its peers in other replicas hold the same, so it takes as much on each.
+    peers = list(dict.fromkeys(group[tightest] for group in shape.groups))
+    sizes = [placed.memory_bytes + (GIB if index in peers else 0) for index, placed in enumerate(devices)]
+    names = ", ".join(short_name(devices[index].name) for index in peers)
     yield f"1 GiB more on {names}", planner.with_memory(sizes)

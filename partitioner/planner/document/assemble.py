@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import OpGraph, Phase, VariableKind
 from partitioner.ir.plan import (
     DeviceInfo,
+    ModelInfo,
     Objective,
     Origin,
+    PlanDocument,
     PlannedEdge,
     PlannedLayer,
     Predicted,
     Stage,
     Strategy,
+    Updates,
 )
+from partitioner.ir.schedule import Schedule
 from partitioner.planner.document.memory import planned_memory
 from partitioner.planner.document.stages import staged_stages, variable_users
 from partitioner.planner.layouts.result import SearchResult
@@ -28,53 +31,59 @@ _LOSS = "loss"
 _MAX_TIMELINE = 2000
 
 
-def plan_fields(
+def plan_document(
     costed: CostedGraph,
-    found: SearchResult,
+    result: SearchResult,
     infos: Sequence[DeviceInfo],
     *,
+    model: ModelInfo,
     requested: Strategy,
     objective: Objective,
-) -> dict[str, Any]:
-    """The fields of a `PlanDocument` that planning decides."""
-    graph = costed.graph
-    placement = op_devices(graph, found.placement, [info.name for info in infos])
-    stages = staged_stages(costed, found) if found.programs else _stages(costed, found, placement)
-    step = found.schedule.step_seconds
+) -> PlanDocument:
+    """The plan of one replica, on its devices."""
+    graph, schedule = costed.graph, result.schedule
+    placement = op_devices(graph, result.placement, [info.name for info in infos])
+    stages = staged_stages(costed, result) if result.programs else _stages(costed, result, placement)
     used = list(dict.fromkeys(stage.device for stage in stages))
-    busy = sum(found.schedule.busy_seconds[device] for device in used)
-    return {
-        "devices": _with_hosts(infos, placement),
-        "strategy": Strategy.SINGLE if len(used) == 1 else Strategy.LAYER_SPLIT,
-        "requested_strategy": requested,
-        "objective": objective,
-        "num_replicas": 1,
-        "num_stages": len(stages),
-        "num_microbatches": found.num_microbatches,
-        "schedule": found.schedule_kind,
-        "updates": "sync",
-        "stages": tuple(stages),
-        "placement": placement,
-        "predicted": Predicted(
-            step_seconds=step,
-            latency_seconds=step,
-            bottleneck_stage=max(stages, key=lambda stage: stage.compute_seconds).index,
-            bubble_fraction=max(0.0, 1 - busy / (step * len(used))) if step else 0.0,
-            peak_bytes={device: use.total_bytes for device, use in found.schedule.peak.items()},
-        ),
-        "considered": found.considered,
-        "timeline": found.staged.timeline[:_MAX_TIMELINE] if found.staged else (),
-        "memory": planned_memory(costed, found.schedule, used),
-        "baselines": found.baselines,
-        "solver": found.solver,
-        "uncosted_ops": tuple(
+    return PlanDocument(
+        model=model,
+        devices=_with_hosts(infos, placement),
+        strategy=Strategy.SINGLE if len(used) == 1 else Strategy.LAYER_SPLIT,
+        requested_strategy=requested,
+        objective=objective,
+        num_replicas=1,
+        num_stages=len(stages),
+        num_microbatches=result.num_microbatches,
+        schedule=result.schedule_kind,
+        updates=Updates.SYNC,
+        stages=tuple(stages),
+        placement=placement,
+        predicted=_predicted(schedule, stages, used),
+        considered=result.considered,
+        timeline=result.staged.timeline[:_MAX_TIMELINE] if result.staged else (),
+        memory=planned_memory(costed, schedule, used),
+        baselines=result.baselines,
+        solver=result.solver,
+        uncosted_ops=tuple(
             f"{op_type} x{count} ({100 * costed.uncosted_shares[op_type]:.1f} % of bytes)"
             for op_type, count in costed.uncosted_ops.items()
         ),
-        "layers": _layers(graph, placement),
-        "edges": _edges(graph),
-        "notes": (*found.notes, *_notes(costed)),
-    }
+        layers=_layers(graph, placement),
+        edges=_edges(graph),
+        notes=(*result.notes, *_notes(costed)),
+    )
+
+
+def _predicted(schedule: Schedule, stages: Sequence[Stage], used: Sequence[str]) -> Predicted:
+    step = schedule.step_seconds
+    busy = sum(schedule.busy_seconds[device] for device in used)
+    return Predicted(
+        step_seconds=step,
+        latency_seconds=step,
+        bottleneck_stage=max(stages, key=lambda stage: stage.compute_seconds).index,
+        bubble_fraction=max(0.0, 1 - busy / (step * len(used))) if step else 0.0,
+        peak_bytes={device: use.total_bytes for device, use in schedule.peak.items()},
+    )
 
 
 def _with_hosts(infos: Sequence[DeviceInfo], placement: Mapping[str, str]) -> tuple[DeviceInfo, ...]:

@@ -12,7 +12,8 @@ from partitioner.ir.op_graph import OpGraph
 from partitioner.ir.plan import PlannedAction
 from partitioner.ir.schedule import MemoryUse
 from partitioner.ir.stage_programs import Gather
-from partitioner.planner.layouts.result import Exchange, SearchResult
+from partitioner.planner.layouts.result import SearchResult
+from partitioner.planner.simulate.exchange import Exchange
 from partitioner.planner.simulate.exchange_seconds import SumTimes, exchange_rounds, sum_times
 
 _UPDATE = "U"
@@ -22,22 +23,22 @@ Curve = tuple[tuple[float, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllReduce:
-    """What a device of the first replica exchanges with its twins when the backwards of its stages have ended.
+    """What a device of the first replica exchanges with its peers when the backwards of its stages have ended.
 
     Attributes:
         device: Its name.
-        twins: Indices of it and its twins.
+        peers: Indices of it and its peers.
         sharing: How many replicas each of them works for.
         sum_bytes: Of gradients that are summed.
-        row_bytes: Of rows of sparse gradients, which every twin gets of all.
-        shares_memory: Whether a tensor on one twin is on all: then they sum once, in turns.
+        row_bytes: Of rows of sparse gradients, which every peer gets of all.
+        shares_memory: Whether a tensor on one peer is on all: then they sum once, in turns.
         ready_seconds: When the last backward of its stages has ended.
         times: What the exchange takes alone.
         waiting_seconds: Until an uplink that it needs is free.
     """
 
     device: str
-    twins: tuple[int, ...]
+    peers: tuple[int, ...]
     sharing: int
     sum_bytes: int
     row_bytes: int
@@ -48,21 +49,21 @@ class AllReduce:
 
     @property
     def end_seconds(self) -> float:
-        """When every twin has the sums."""
+        """When every peer has the sums."""
         return self.ready_seconds + self.waiting_seconds + self.times.seconds
 
     @property
     def buffer_bytes(self) -> int:
-        """What a twin holds of the sums and of all rows, beyond its own gradients."""
-        sums = self.sum_bytes // len(self.twins) if self.shares_memory else self.sum_bytes
-        own = self.sum_bytes if self.sharing > 1 and len(self.twins) > 1 else 0
-        return own + sums + self.row_bytes * len(self.twins) * self.sharing
+        """What a peer holds of the sums and of all rows, beyond its own gradients."""
+        sums = self.sum_bytes // len(self.peers) if self.shares_memory else self.sum_bytes
+        own = self.sum_bytes if self.sharing > 1 and len(self.peers) > 1 else 0
+        return own + sums + self.row_bytes * len(self.peers) * self.sharing
 
     def exchanges(self, machines: Topology) -> Iterator[Exchange]:
-        """What twins send each other: of the sums a part, and of their own gradients another; their rows."""
-        sums = exchange_rounds(self.sum_bytes, machines, self.twins)
+        """What peers send each other: of the sums a part, and of their own gradients another; their rows."""
+        sums = exchange_rounds(self.sum_bytes, machines, self.peers)
         groups = [(group, int(2 * one.part_bytes)) for one in sums for group in one.groups]
-        for group, size in [*groups, (self.twins, self.row_bytes * self.sharing)]:
+        for group, size in [*groups, (self.peers, self.row_bytes * self.sharing)]:
             if size and len(group) > 1:
                 yield Exchange(
                     devices=tuple(machines.devices[index].name for index in group),
@@ -127,9 +128,9 @@ def _all_reduces(
     made_on = {name: p.device for p in (*programs.forward, *programs.backward) for name in p.outputs}
     reduces = []
     for of_replicas in zip(*groups, strict=True):
-        twins = tuple(dict.fromkeys(of_replicas))
-        sharing = len(of_replicas) // len(twins)
-        name = machines.devices[twins[0]].name
+        peers = tuple(dict.fromkeys(of_replicas))
+        sharing = len(of_replicas) // len(peers)
+        name = machines.devices[peers[0]].name
         own = [(one, how) for one, how in programs.gathered.items() if made_on.get(one) == name]
         sums = sum(tensor[one].size_bytes for one, how in own if how is Gather.SUM)
         rows = sum(tensor[one].size_bytes for one, how in own if how is Gather.CONCAT) * found.num_microbatches
@@ -137,17 +138,17 @@ def _all_reduces(
             reduces.append(
                 AllReduce(
                     device=name,
-                    twins=twins,
+                    peers=peers,
                     sharing=sharing,
                     sum_bytes=sums,
                     row_bytes=rows,
-                    shares_memory=share_memory([machines.devices[index].name for index in twins]),
+                    shares_memory=share_memory([machines.devices[index].name for index in peers]),
                     ready_seconds=max(
                         action.end_seconds
                         for action in staged.timeline
                         if action.device == name and action.action != _UPDATE
                     ),
-                    times=sum_times(sums, rows, num_tensors=len(own), topology=machines, twins=twins, sharing=sharing),
+                    times=sum_times(sums, rows, num_tensors=len(own), topology=machines, peers=peers, sharing=sharing),
                 )
             )
     return _one_after_the_other(reduces)

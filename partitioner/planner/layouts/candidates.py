@@ -59,9 +59,9 @@ def runs_of(topology: Topology, size: int) -> ReplicaGroups:
 
 def unlike(topology: Topology, groups: ReplicaGroups) -> str:
     """Two devices that would do the same though they are not alike; empty if there are none."""
-    for first, *twins in zip(*groups, strict=True):
-        for twin in twins:
-            one, other = topology.devices[first], topology.devices[twin]
+    for first, *peers in zip(*groups, strict=True):
+        for peer in peers:
+            one, other = topology.devices[first], topology.devices[peer]
             if (one.device, one.memory_bytes) != (other.device, other.memory_bytes):
                 return f"{short_name(one.name)} and {short_name(other.name)}"
     return ""

@@ -1,10 +1,11 @@
-"""Which way to pass the batch: as one graph, or in stages and microbatches; and what is proved of all of them."""
+"""Choose how the batch passes: as one graph or as a pipeline; and what is proved of all candidates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from partitioner.deadline import Deadline
 from partitioner.errors import UsageError
@@ -13,15 +14,17 @@ from partitioner.ir.plan import Considered, Objective, Strategy
 from partitioner.planner.bounds.step_time import lower_bound_seconds
 from partitioner.planner.model.assignment import Assignment
 from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.tolerances import AS_FAST, ROUNDING
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
 from partitioner.planner.pipeline.search import PipelineSearch
-from partitioner.planner.pipeline.search_space import AS_FAST, PREFERENCE, PipelineCandidate, PipelineSearchSpace
+from partitioner.planner.pipeline.search_space import PREFERENCE, PipelineCandidate, PipelineSearchSpace
 from partitioner.planner.placement.evaluator import Evaluation
+from partitioner.spelling import argument, arguments
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionSelector:
-    """All ways to pass a batch that may be chosen.
+    """All candidates for passing a batch: the step as one graph, and pipelines.
 
     Attributes:
         costed: The graph at the full batch size.
@@ -52,7 +55,7 @@ class ExecutionSelector:
         return self.microbatching is not None and self.microbatching.is_of_replica
 
     def are_needed(self, unpipelined: Sequence[Evaluation]) -> bool:
-        """Whether stages can be worth it: on one device only where its memory is what matters."""
+        """Whether pipelines can help: on one device only where its memory is what matters."""
         if self.evaluator is None:
             return False
         single = self.strategy is Strategy.SINGLE or len(self.costed.topology.devices) == 1
@@ -66,45 +69,46 @@ class ExecutionSelector:
             self._stage_search(unpipelined).run(given, thorough=thorough)
 
     def bound_seconds(self, unpipelined: Sequence[Evaluation]) -> float:
-        """No way that may be chosen is simulated faster; `unpipelined` as for `search`."""
+        """No candidate is simulated faster; `unpipelined` as for `search`."""
         return min(self._bounds(unpipelined))
 
     def are_proved(self, unpipelined: Sequence[Evaluation]) -> bool:
         """Whether nothing that may be chosen is simulated faster than the best of `unpipelined`."""
         best = min((evaluation.step_seconds for evaluation in unpipelined), default=float("inf"))
-        return best < float("inf") and all(best <= bound * (1 + 1e-9) for bound in self._bounds(unpipelined))
+        return best < float("inf") and all(best <= bound * (1 + ROUNDING) for bound in self._bounds(unpipelined))
 
     def _bounds(self, unpipelined: Sequence[Evaluation]) -> Iterator[float]:
         """For the step as one graph and for each number of microbatches; one by one, as each takes its time."""
         counts = self._stage_search(unpipelined).counts() if self.are_needed(unpipelined) else []
         if self.allows_unpipelined or not counts:
-            yield self._bound_in_one
+            yield self._unpipelined_bound
         if self.evaluator is not None:
             yield from map(self.evaluator.bound_seconds, counts)
 
     @cached_property
-    def _bound_in_one(self) -> float:
+    def _unpipelined_bound(self) -> float:
         return lower_bound_seconds(self.costed)
 
     def fitting(self) -> list[PipelineCandidate]:
-        """ExecutionSelector in stages that were simulated and may be chosen."""
+        """Pipelines that were simulated, fit and may be chosen."""
         return [] if self.evaluator is None else self._stage_search(()).eligible()
 
     def best(self, unpipelined: Evaluation | None) -> PipelineCandidate | None:
-        """The best way in stages; None where the step as one graph, `unpipelined`, is to be preferred."""
-        ways = self.fitting()
-        if not ways:
+        """The best pipeline; None where the step as one graph, `unpipelined`, is to be preferred."""
+        candidates = self.fitting()
+        if not candidates:
             return None
         if self.objective is Objective.MEMORY:
-            way = min(ways, key=lambda way: (way.staged.largest_peak_bytes, way.staged.step_seconds))
-            figures = (way.staged.largest_peak_bytes, way.staged.step_seconds)
-            return (
-                None if unpipelined and (unpipelined.largest_peak_bytes, unpipelined.step_seconds) <= figures else way
+            best = min(candidates, key=_peak_and_step)
+            is_worse = unpipelined and (unpipelined.largest_peak_bytes, unpipelined.step_seconds) <= _peak_and_step(
+                best
             )
-        fastest = min([way.staged.step_seconds for way in ways] + ([unpipelined.step_seconds] if unpipelined else []))
-        if unpipelined and unpipelined.step_seconds <= fastest * AS_FAST:
+            return None if is_worse else best
+        steps = [candidate.staged.step_seconds for candidate in candidates]
+        limit = min(steps + ([unpipelined.step_seconds] if unpipelined else [])) * AS_FAST
+        if unpipelined and unpipelined.step_seconds <= limit:
             return None
-        return min((way for way in ways if way.staged.step_seconds <= fastest * AS_FAST), key=_simplest)
+        return min((other for other in candidates if other.staged.step_seconds <= limit), key=_simplest)
 
     def considered(
         self, unpipelined: Sequence[Evaluation], chosen: Evaluation | PipelineCandidate | None
@@ -116,12 +120,13 @@ class ExecutionSelector:
         if self.evaluator is None:
             return ()
         allowed = self._stage_search(()).is_allowed
-        found = [evaluation.considered for evaluation in unpipelined]
-        found += [way.considered for way in self.evaluator.ways() if allowed(way.assignment)]
-        found.sort(key=lambda one: (not one.fits, one.step_seconds, one.largest_peak_bytes))
+        figures = [evaluation.considered for evaluation in unpipelined]
+        figures += [candidate.considered for candidate in self.evaluator.candidates() if allowed(candidate.assignment)]
+        figures.sort(key=lambda those: (not those.fits, those.step_seconds, those.largest_peak_bytes))
         best: dict[tuple[int, int, str, int], Considered] = {}
-        for one in [*([chosen.considered] if chosen else []), *found]:
-            best.setdefault((one.num_stages, one.num_microbatches, one.schedule, one.num_recomputed), one)
+        for those in [*([chosen.considered] if chosen else []), *figures]:
+            kind = (those.num_stages, those.num_microbatches, those.schedule, those.num_recomputed)
+            best.setdefault(kind, those)
         return tuple(best[key] for key in sorted(best))
 
     def refusal(self) -> UsageError | None:
@@ -129,14 +134,14 @@ class ExecutionSelector:
         if self.microbatching is None or self.evaluator is None or self.allows_unpipelined:
             return None
         num_devices = len(self.costed.topology.devices)
-        if ways := self.evaluator.ways():
-            most = max(len(set(way.assignment)) for way in ways)
+        if candidates := self.evaluator.candidates():
+            most = max(len(set(candidate.assignment)) for candidate in candidates)
             if self.strategy is not Strategy.LAYER_SPLIT or most == num_devices or self.deadline.is_over:
                 return None
             return UsageError(
                 f"the step runs in {most} stages at most, fewer than {num_devices} devices",
                 notes=[f"{len(self.coarsening.items)} parts; what runs backwards goes with what it is the gradient of"],
-                help=f"give at most {most} devices (to each replica), or --strategy auto",
+                help=f"give at most {most} devices (to each replica), or {argument('strategy', 'auto')}",
             )
         if self.evaluator.refusal is not None or self.deadline.is_over:
             return self.evaluator.refusal
@@ -146,11 +151,11 @@ class ExecutionSelector:
             f"a batch of {self.costed.graph.batch_size} rows cannot pass in {counts} microbatches "
             f"with the schedule {schedules}",
             notes=[f"{num_devices} devices, {len(self.coarsening.items)} parts"],
-            help="--microbatches auto --schedule auto",
+            help=arguments(microbatches="auto", schedule="auto"),
         )
 
     def way_out(self) -> str:
-        """Options under which something would fit; empty if none were found."""
+        """Arguments under which something would fit; empty if none are known."""
         microbatching = self.microbatching
         if microbatching is None or self.evaluator is None:
             return ""
@@ -164,13 +169,13 @@ class ExecutionSelector:
         ]
         for counts, how in tries:
             other = replace(microbatching, counts=counts, recompute=how)
-            ways = replace(self, microbatching=other, evaluator=self.evaluator.choosing(other))
+            selector = replace(self, microbatching=other, evaluator=self.evaluator.choosing(other))
             if counts:
-                ways.search((), thorough=False)
-            if fitting := ways.fitting():
-                count = min(way.num_microbatches for way in fitting)
-                options = [f"--microbatches {count}"] if count not in microbatching.counts else []
-                return " ".join([*options, *(["--recompute all"] if how == "all" else [])])
+                selector.search((), thorough=False)
+            if fitting := selector.fitting():
+                count = min(candidate.num_microbatches for candidate in fitting)
+                changes: dict[str, Any] = {} if count in microbatching.counts else {"microbatches": count}
+                return arguments(**changes, **({"recompute": "all"} if how == "all" else {}))
         return ""
 
     def _stage_search(self, unpipelined: Sequence[Evaluation]) -> PipelineSearch:
@@ -190,11 +195,15 @@ class ExecutionSelector:
         return self.objective is Objective.MEMORY or not alone
 
 
-def _simplest(way: PipelineCandidate) -> tuple[float, ...]:
+def _peak_and_step(candidate: PipelineCandidate) -> tuple[float, float]:
+    return candidate.staged.largest_peak_bytes, candidate.staged.step_seconds
+
+
+def _simplest(candidate: PipelineCandidate) -> tuple[float, ...]:
     return (
-        way.num_microbatches,
-        way.staged.largest_peak_bytes,
-        PREFERENCE.index(way.schedule),
-        len(way.recompute),
-        way.staged.step_seconds,
+        candidate.num_microbatches,
+        candidate.staged.largest_peak_bytes,
+        PREFERENCE.index(candidate.schedule),
+        len(candidate.recompute),
+        candidate.staged.step_seconds,
     )

@@ -11,7 +11,7 @@ ReplicaGroups = tuple[tuple[int, ...], ...]
 
 def data_parallel_degrees(groups: ReplicaGroups) -> tuple[int, ...]:
     """For each device of a replica, how many devices do the same."""
-    return tuple(len(set(twins)) for twins in zip(*groups, strict=True))
+    return tuple(len(set(peers)) for peers in zip(*groups, strict=True))
 
 
 def has_shared(groups: ReplicaGroups) -> bool:

@@ -111,7 +111,7 @@ class LayoutPlanner:
         """
         first, count = groups[0], len(groups)
         costed = self.costed(groups)
-        counts = tuple(one for one in self.counts if one * count <= self.batch_size) or self.counts[:1]
+        counts = tuple(number for number in self.counts if number * count <= self.batch_size) or self.counts[:1]
         choices = PipelineSearchSpace(
             counts=counts,
             schedules=self._schedules,
@@ -141,21 +141,21 @@ class LayoutPlanner:
     @property
     def tells_devices_apart(self) -> bool:
         """Whether requirements name devices."""
-        return any(one.kind is not RequirementKind.COLOCATE for one in self.requirements)
+        return any(requirement.kind is not RequirementKind.COLOCATE for requirement in self.requirements)
 
     def with_memory(self, sizes_bytes: Sequence[int]) -> LayoutPlanner:
-        """One for the same devices with so much memory to use."""
+        """A planner for the same devices with so much memory to use."""
         devices = zip(self.machines.devices, sizes_bytes, strict=True)
         return self._on(
             replace(self.machines, devices=tuple(replace(placed, memory_bytes=size) for placed, size in devices))
         )
 
     def unlimited(self) -> LayoutPlanner:
-        """One for devices of the same kinds with room for everything."""
+        """A planner for devices of the same kinds with room for everything."""
         return self.with_memory([2**62] * len(self.machines.devices))
 
     def with_another_device(self, like: int) -> LayoutPlanner:
-        """One for one more device, like one that there is."""
+        """A planner for one more device, like one that there is."""
         names = [DeviceName.parse(placed.name) for placed in self.machines.devices]
         kin = [name.index for name in names if replace(name, index=0) == replace(names[like], index=0)]
         name = replace(names[like], index=max(kin) + 1)
@@ -164,35 +164,35 @@ class LayoutPlanner:
         return other
 
     def with_faster_links(self, factor: float) -> LayoutPlanner:
-        """One for links of so many times the bandwidth."""
+        """A planner for links of so many times the bandwidth."""
         return self._on(self.machines.faster(factor))
 
     def asking(self, requirements: Sequence[Requirement]) -> LayoutPlanner:
-        """One for other requirements."""
+        """A planner for other requirements."""
         other = copy(self)
         other.requirements = requirements
         return other
 
     def minimising(self, objective: Objective) -> LayoutPlanner:
-        """One for another objective."""
+        """A planner for another objective."""
         other = copy(self)
         other.objective = objective
         return other
 
     def within(self, seconds: float) -> LayoutPlanner:
-        """One that has at most so many seconds, once it is started."""
+        """A planner that has at most so many seconds, once it is started."""
         other = copy(self)
         other.time_limit_seconds = min(seconds, self.time_limit_seconds)
         return other
 
     def started(self, seconds: float | None = None) -> LayoutPlanner:
-        """One whose time begins now, and ends with its limit or in so many seconds."""
+        """A planner whose time begins now, and ends with its limit or in so many seconds."""
         other = copy(self)
         other.deadline = Deadline.after(self.time_limit_seconds if seconds is None else seconds)
         return other
 
     def with_share(self, share: float) -> LayoutPlanner:
-        """One that has this share of the time that is left."""
+        """A planner that has this share of the time that is left."""
         other = copy(self)
         other.deadline = self.deadline.at_share(share)
         return other
@@ -222,7 +222,7 @@ class LayoutPlanner:
         return self._baselines[distinct]
 
     def _sized(self, rows: int, groups: ReplicaGroups) -> CostedGraph:
-        """The step for a number of rows on the first devices, whose twins, if any, do the same at the same time."""
+        """The step for a number of rows on the first devices, whose peers, if any, do the same at the same time."""
         if (rows, groups) not in self._of_replica:
             costed = self._costed_for(rows, groups[0])
             are_crowded = share_memory([self.machines.devices[index].name for group in groups for index in group])
@@ -241,8 +241,8 @@ class LayoutPlanner:
             UsageError: They do not go with the devices.
         """
         names = [DeviceName.parse(placed.name) for placed in self.machines.devices]
-        twins = [[names[index] for index in of_place] for of_place in zip(*groups, strict=True)]
-        return resolve_constraints(self.costed(groups).graph, requirements, twins)
+        peers = [[names[index] for index in of_place] for of_place in zip(*groups, strict=True)]
+        return resolve_constraints(self.costed(groups).graph, requirements, peers)
 
     def _costed_for(self, rows: int, first: Sequence[int]) -> CostedGraph:
         key = rows, tuple(first)
@@ -251,8 +251,8 @@ class LayoutPlanner:
             # A device that was only thought of costs what the one that it is like does.
             own = list(dict.fromkeys(self._like[device] for device in first))
             costed = self._cost(rows, own)
-            known = [own.index(self._like[device]) for device in first]
-            measured = {place: costed.measured[one] for place, one in enumerate(known) if one in costed.measured}
-            crowded = {place: costed.crowded[one] for place, one in enumerate(known) if one in costed.crowded}
+            origins = [own.index(self._like[device]) for device in first]
+            measured = {place: costed.measured[i] for place, i in enumerate(origins) if i in costed.measured}
+            crowded = {place: costed.crowded[i] for place, i in enumerate(origins) if i in costed.crowded}
             self._costed[key] = replace(costed, topology=machines, measured=measured, crowded=crowded)
         return self._costed[key]

@@ -10,7 +10,14 @@ from typing import Any
 import networkx as nx
 
 from partitioner.constraints.conflicts import overfull, refuse_contradictions, shown
-from partitioner.deadline import Deadline
+from partitioner.deadline import (
+    LEAST_SOLVE_SECONDS,
+    LOCAL_SEARCH_OPS_PER_SECOND,
+    MAX_LOCAL_SEARCH_OPS,
+    SHARE_AS_ONE_GRAPH,
+    SHARE_OF_FIRST_SOLVE,
+    Deadline,
+)
 from partitioner.errors import InfeasibleError, TimeLimitError, UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import short_name
@@ -18,12 +25,12 @@ from partitioner.ir.op_graph import Phase
 from partitioner.ir.plan import Baseline, Objective, SolverInfo, Strategy
 from partitioner.ir.problem import PlacementProblem
 from partitioner.ir.requirements import ResolvedConstraint
-from partitioner.planner.diagnose.shortfall import MemoryShortfall, OutOfMemoryError
 from partitioner.planner.layouts.execution_selector import ExecutionSelector
-from partitioner.planner.layouts.result import SearchResult
+from partitioner.planner.layouts.result import MemoryShortfall, OutOfMemoryError, SearchResult
 from partitioner.planner.model.assignment import Assignment, adjacent_items
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.model.item_bytes import item_bytes, variable_item_bytes
+from partitioner.planner.model.tolerances import AS_FAST, BALANCE_PERMILLE, PEAK_ROOM, ROUNDING
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
 from partitioner.planner.pipeline.search_space import PipelineCandidate, PipelineSearchSpace
 from partitioner.planner.placement import baselines
@@ -31,23 +38,10 @@ from partitioner.planner.placement.evaluator import Evaluation, PlacementEvaluat
 from partitioner.planner.placement.local_search import local_search
 from partitioner.planner.placement.problem import placement_problem
 from partitioner.planner.placement.solve.client import SolveResult, solve
+from partitioner.spelling import argument
 
-# Placements within 1 % of the fastest count as equally fast, because estimates are not that exact: of these, one
-# whose fullest device is at most a tenth fuller than it need be, and of these, the one that sends least.
-_BALANCE_PERMILLE = 10
-_PEAK_ROOM = 1.1
 _MEMORY_ONLY_PERMILLE = 10**6
 _MEMORY_ROUNDS = 4
-# The solver's first try gets this much of the time limit, which is where its placements stop getting better by more
-# than the simulation tells apart; the rest is for finding one that fits, if that has none.
-_FIRST_SHARE = 0.25
-_LEAST_SECONDS = 0.1
-# Of the time left, where stages and microbatches are to be looked at too.
-_SHARE_AS_ONE_GRAPH = 0.4
-# Work allowed for the neighbours of placements, in ops simulated, so that it is the same on every machine: at
-# about 20 microseconds an op, a fifth of the solver's time limit and at most 8 s.
-_POLISHED_OPS_PER_SECOND = 10_000
-_MAX_POLISHED_OPS = 400_000
 
 
 def search(
@@ -67,12 +61,11 @@ def search(
     Args:
         costed: The graph, its costs and its topology (which holds the memory limits).
         strategy: `single`; `layer-split`, which uses every device; or `auto`, which uses as many as pay.
-        objective: `throughput` and `latency` minimise the step (they differ only once microbatches overlap);
-            `memory` minimises the largest peak.
+        objective: `throughput` minimises the step, `memory` the largest peak.
         constraints: What ops may be on and with.
         time_limit_seconds: For the search. So long as the deadline does not cut in, what is looked at depends on this
             alone, not on the machine.
-        deadline: When it ends with the best found; when the time limit is over, unless told.
+        deadline: When it ends with the best found; when the time limit is over, unless given.
         seed: For the solver.
         microbatching: What may be chosen of microbatches, schedule and recompute; the step runs as one graph without.
         advises: Whether to look for what would help where nothing fits, which can take as long as the search.
@@ -110,7 +103,7 @@ class _Search:
         self.coarsening = coarsen(costed, constraints=constraints)
         self._refuse_other_strategy(constraints)
         self.evaluator = PlacementEvaluator(costed, self.coarsening)
-        self.ways = ExecutionSelector(
+        self.selector = ExecutionSelector(
             costed=costed,
             coarsening=self.coarsening,
             microbatching=microbatching,
@@ -130,11 +123,11 @@ class _Search:
         if self._is_too_large():
             raise self._out_of_memory()
         compared = self._compared()
-        if self.ways.are_needed(self._eligible()):
-            self.unpipelined_deadline = self.deadline.at_share(_SHARE_AS_ONE_GRAPH)
+        if self.selector.are_needed(self._eligible()):
+            self.unpipelined_deadline = self.deadline.at_share(SHARE_AS_ONE_GRAPH)
         seconds, status, note = 0.0, "optimal", ""
         starts = self._starts()
-        if self.ways.allows_unpipelined and not self._is_settled():
+        if self.selector.allows_unpipelined and not self._is_settled():
             for result in self._answers(starts):
                 seconds += result.solution.seconds
                 status, note = result.solution.status, result.note
@@ -142,33 +135,33 @@ class _Search:
                     starts.append(result.solution.assignment)
                     self._make_fit(result.solution.assignment)
             self._improve_unpipelined(starts)
-        if self.ways.are_needed(self._eligible()) and not self._is_proved():
-            known = [evaluation.assignment for evaluation in sorted(self._unpipelined(), key=self._objective_key)]
-            self.ways.search(self._eligible(), list(dict.fromkeys([*known, *starts])))
+        if self.selector.are_needed(self._eligible()) and not self._is_proved():
+            simulated = [evaluation.assignment for evaluation in sorted(self._unpipelined(), key=self._objective_key)]
+            self.selector.search(self._eligible(), list(dict.fromkeys([*simulated, *starts])))
         unpipelined = self._in_order(self._choose(list(compared.values()))) if self._eligible() else None
-        way = self.ways.best(unpipelined)
-        if unpipelined is None and way is None:
+        candidate = self.selector.best(unpipelined)
+        if unpipelined is None and candidate is None:
             raise self._nothing_fits(status)
-        step = way.staged.step_seconds if way else unpipelined.step_seconds if unpipelined else 0.0
-        bound = min(self.ways.bound_seconds(self._eligible()), step)
+        step = candidate.staged.step_seconds if candidate else unpipelined.step_seconds if unpipelined else 0.0
+        bound = min(self.selector.bound_seconds(self._eligible()), step)
         gap = (step - bound) / step if step > 0 else 0.0
         return SearchResult(
-            **(_in_stages(way) if way else self._as_one_graph(unpipelined)),
+            **(_in_stages(candidate) if candidate else self._as_one_graph(unpipelined)),
             coarsening=self.coarsening,
             baselines=tuple(
                 Baseline(name=name, step_seconds=evaluation.step_seconds, fits=evaluation.fits)
                 for name, evaluation in compared.items()
             ),
             solver=SolverInfo(
-                status="optimal" if gap <= 1e-9 else "time-limit" if self._is_late(status) else "feasible",
+                status="optimal" if gap <= ROUNDING else "time-limit" if self._is_late(status) else "feasible",
                 objective=step,
                 lower_bound=bound,
                 gap=gap,
                 seconds=seconds,
                 seed=self.seed,
             ),
-            notes=tuple(filter(None, (note, self._coarsening_note(), self._relocation_note(way)))),
-            considered=self.ways.considered(self._unpipelined(), way or unpipelined),
+            notes=tuple(filter(None, (note, self._coarsening_note(), self._relocation_note(candidate)))),
+            considered=self.selector.considered(self._unpipelined(), candidate or unpipelined),
         )
 
     def _is_late(self, status: str) -> bool:
@@ -188,9 +181,9 @@ class _Search:
         count = len(self.coarsening.items)
         return f"light parts were joined to their neighbours, until {count} remained to be placed"
 
-    def _relocation_note(self, way: PipelineCandidate | None) -> str:
+    def _relocation_note(self, candidate: PipelineCandidate | None) -> str:
         """What had to leave the devices that constraints leave it, if anything."""
-        relocated = way.programs.relocated if way else {}
+        relocated = candidate.programs.relocated if candidate else {}
         allowed, item_of = self.coarsening.allowed, self.coarsening.item_of
         names = [placed.name for placed in self.devices]
         moved = [op for op, device in relocated.items() if names.index(device) not in allowed[item_of[op]]]
@@ -206,16 +199,16 @@ class _Search:
         """
         names = [placed.name for placed in self.devices]
         if self.strategy is Strategy.SINGLE:
-            whole = ResolvedConstraint(text="--strategy single", ops=tuple(self.coarsening.item_of), together=True)
+            whole = ResolvedConstraint(text="strategy single", ops=tuple(self.coarsening.item_of), together=True)
             graph = self.costed.graph
             refuse_contradictions(
                 self.coarsening.item_of, [whole, *constraints], names, title=lambda name: graph.op[name].title
             )
         if self.strategy is Strategy.LAYER_SPLIT and (idle := self._must_be_idle()):
             raise InfeasibleError(
-                f"--strategy layer-split uses every device, but these parts cannot use {', '.join(idle)}",
+                f"the strategy layer-split uses every device, but these parts cannot use {', '.join(idle)}",
                 notes=[constraint.text for constraint in constraints],
-                help="leave out one of them, name fewer devices, or --strategy auto",
+                help=f"leave out one of them, name fewer devices, or {argument('strategy', 'auto')}",
             )
 
     def _must_be_idle(self) -> list[str]:
@@ -241,7 +234,7 @@ class _Search:
 
     def _compared(self) -> dict[str, Evaluation]:
         """Baselines as they would run; replicas are not compared with what one of them might do otherwise."""
-        if self.ways.are_replicated:
+        if self.selector.are_replicated:
             return {}
         return {name: self.evaluator(assignment) for name, assignment in self._baselines().items()}
 
@@ -276,7 +269,7 @@ class _Search:
 
     def _unpipelined(self) -> list[Evaluation]:
         """Placements known so far that may run as one graph, if they fit."""
-        if not self.ways.allows_unpipelined:
+        if not self.selector.allows_unpipelined:
             return []
         return [evaluation for evaluation in self.evaluator.known.values() if self._is_allowed(evaluation.assignment)]
 
@@ -290,7 +283,7 @@ class _Search:
         return self._is_proved()
 
     def _is_proved(self) -> bool:
-        return self.objective is not Objective.MEMORY and self.ways.are_proved(self._eligible())
+        return self.objective is not Objective.MEMORY and self.selector.are_proved(self._eligible())
 
     def _objective_key(self, evaluation: Evaluation) -> tuple[float, ...]:
         if self.objective is Objective.MEMORY:
@@ -298,14 +291,17 @@ class _Search:
         return (evaluation.over_bytes, evaluation.step_seconds, evaluation.largest_peak_bytes)
 
     def _choose(self, compared: Sequence[Evaluation]) -> Evaluation:
-        """The best; of those about as fast, and no slower than anything it is compared with, the simplest."""
+        """The best: of those about as fast, and no slower than anything it is compared with, the simplest.
+
+        Of these, one whose fullest device is hardly fuller than it need be, and of these, the one that sends least.
+        """
         eligible = self._eligible()
         if self.objective is Objective.MEMORY:
             return min(eligible, key=self._objective_key)
-        limit = min(evaluation.step_seconds for evaluation in eligible) * (1 + _BALANCE_PERMILLE / 1000)
+        limit = min(evaluation.step_seconds for evaluation in eligible) * AS_FAST
         limit = min([limit, *(evaluation.step_seconds for evaluation in compared if evaluation in eligible)])
         as_fast = [evaluation for evaluation in eligible if evaluation.step_seconds <= limit]
-        room_bytes = min(evaluation.largest_peak_bytes for evaluation in as_fast) * _PEAK_ROOM
+        room_bytes = min(evaluation.largest_peak_bytes for evaluation in as_fast) * PEAK_ROOM
 
         def sent(evaluation: Evaluation) -> tuple[float, ...]:
             if not (
@@ -351,7 +347,7 @@ class _Search:
         self, start: Assignment, objective_key: Callable[[Evaluation], tuple[float, ...] | None], *, share: float
     ) -> Assignment:
         """Improve a placement while this share of the allowance lasts; the evaluator remembers what was seen."""
-        num_ops = min(_MAX_POLISHED_OPS, int(_POLISHED_OPS_PER_SECOND * self.time_limit_seconds)) * share
+        num_ops = min(MAX_LOCAL_SEARCH_OPS, int(LOCAL_SEARCH_OPS_PER_SECOND * self.time_limit_seconds)) * share
         known = self.evaluator.known
         most = len(known) + max(1, int(num_ops / len(self.costed.graph.ops)))
 
@@ -376,15 +372,15 @@ class _Search:
             self.coarsening,
             capacities_bytes=[placed.memory_bytes for placed in self.devices],
             use_every_device=self.strategy is Strategy.LAYER_SPLIT,
-            balance_permille=(_MEMORY_ONLY_PERMILLE if self.objective is Objective.MEMORY else _BALANCE_PERMILLE),
+            balance_permille=(_MEMORY_ONLY_PERMILLE if self.objective is Objective.MEMORY else BALANCE_PERMILLE),
             hints=hints,
             time_limit_seconds=self.time_limit_seconds,
             seed=self.seed,
         )
-        seconds_left = min(self.time_limit_seconds * _FIRST_SHARE, self.unpipelined_deadline.seconds_left)
+        seconds_left = min(self.time_limit_seconds * SHARE_OF_FIRST_SOLVE, self.unpipelined_deadline.seconds_left)
         spent, other = 0.0, problem
         for _ in range(0 if self.unpipelined_deadline.is_over else 1 + _MEMORY_ROUNDS):
-            problem = replace(other, time_limit_seconds=max(seconds_left, _LEAST_SECONDS))
+            problem = replace(other, time_limit_seconds=max(seconds_left, LEAST_SOLVE_SECONDS))
             result = solve(problem)
             yield result
             spent += result.solution.seconds
@@ -418,14 +414,14 @@ class _Search:
         return replace(problem, devices=devices)
 
     def _nothing_fits(self, status: str) -> Exception:
-        if (refusal := self.ways.refusal()) is not None:
+        if (refusal := self.selector.refusal()) is not None:
             return refusal
         if self._is_late(status):
             return TimeLimitError(
                 f"no placement that fits was found within {self.time_limit_seconds:g} s",
-                help=f"--time-limit {2 * self.time_limit_seconds:g}",
+                help=argument("time_limit", 2 * self.time_limit_seconds),
             )
-        return self._out_of_memory(self.ways.way_out)
+        return self._out_of_memory(self.selector.way_out)
 
     def _is_too_large(self) -> bool:
         """Whether the variables alone have no room, whatever is placed where and run how."""
@@ -433,34 +429,35 @@ class _Search:
         room = [placed.memory_bytes for placed in self.devices]
         return overfull(sizes, self.coarsening.allowed, room) is not None
 
-    def _out_of_memory(self, *ways_out: Callable[[], str]) -> OutOfMemoryError:
-        """What to say of bytes needed and had, with what each of `ways_out` finds to help."""
+    def _out_of_memory(self, *alternatives: Callable[[], str]) -> OutOfMemoryError:
+        """That nothing fits, with the facts and with what each of `alternatives` finds to help."""
         if not self.advises:
             return OutOfMemoryError("no placement fits")
         for assignment in self._baselines().values():  # of replicas, none is known yet
             self.evaluator(assignment)
-        allowed = [
-            evaluation for evaluation in self.evaluator.known.values() if self._is_allowed(evaluation.assignment)
-        ]
+        allowed = [one for one in self.evaluator.known.values() if self._is_allowed(one.assignment)]
         closest = sorted(allowed, key=lambda evaluation: evaluation.over_bytes)[:4]
-        need = MemoryShortfall(
-            costed=self.costed,
-            coarsening=self.coarsening,
-            attempts=[self.evaluator.placement(evaluation.assignment) for evaluation in closest],
+        helps = [alternative() for alternative in alternatives]
+        if self.strategy is not Strategy.AUTO and any(one.fits for one in self.evaluator.known.values()):
+            helps.append(argument("strategy", "auto"))
+        return OutOfMemoryError(
+            "the model does not fit on the given devices",
+            MemoryShortfall(
+                costed=self.costed,
+                coarsening=self.coarsening,
+                attempts=[self.evaluator.placement(evaluation.assignment) for evaluation in closest],
+                alternatives=tuple(filter(None, helps)),
+            ),
         )
-        found = [way_out() for way_out in ways_out]
-        if self.strategy is not Strategy.AUTO and any(evaluation.fits for evaluation in self.evaluator.known.values()):
-            found.append("--strategy auto")
-        return need.error(alternative=", or ".join(filter(None, found)))
 
 
-def _in_stages(way: PipelineCandidate) -> dict[str, Any]:
+def _in_stages(candidate: PipelineCandidate) -> dict[str, Any]:
     return {
-        "placement": way.placement,
-        "schedule": way.staged.schedule,
-        "num_microbatches": way.num_microbatches,
-        "schedule_kind": way.schedule.value,
-        "recompute": way.recompute,
-        "staged": way.staged,
-        "programs": way.programs,
+        "placement": candidate.placement,
+        "schedule": candidate.staged.schedule,
+        "num_microbatches": candidate.num_microbatches,
+        "schedule_kind": candidate.schedule.value,
+        "recompute": candidate.recompute,
+        "staged": candidate.staged,
+        "programs": candidate.programs,
     }

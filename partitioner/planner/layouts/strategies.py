@@ -1,6 +1,6 @@
 """The automatic choice: one device, a split, mirrored replicas or mixed ones, by what each is predicted to take.
 
-Of each family the best is found and told, and the best of all is chosen, so that it is worse than none of them.
+Of each family the best is planned and listed, and the best of all is chosen, so that it is worse than none of them.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from partitioner.deadline import SHARE_OF_LAYOUT, SHARE_OF_MIRRORED, SHARE_OF_ONE_REPLICA, SHARE_OF_ONE_REPLICA_OF_MANY
 from partitioner.errors import InfeasibleError, PartitionError, TimeLimitError, UsageError
 from partitioner.ir.plan import Baseline, Considered, Objective, Strategy
 from partitioner.planner.layouts.candidates import (
@@ -20,17 +21,10 @@ from partitioner.planner.layouts.candidates import (
 )
 from partitioner.planner.layouts.groups import ReplicaGroups, data_parallel_degrees, has_shared
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
+from partitioner.planner.model.tolerances import ROUNDING
 
-_SAME = 1 + 1e-9
 # Replicas that share devices are looked at where these could make a step shorter by so much, sums taken to be free.
 _GAIN_OF_SHARING = 0.1
-# Of the time, for replicas of one device each, which need the least of it: they come first.
-_SHARE_OF_MIRRORED = 0.4
-# Of what these leave, for what is not replicated; and of many devices, where replicas of some are what matters most.
-_SHARE_OF_ONE = 0.75
-_SHARE_OF_ONE_OF_MANY = 0.35
-# Of the time left then, for one shape of several, so that the first does not take it all.
-_SHARE_OF_SHAPE = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +65,9 @@ def best_strategy(
     mirrored = [groups for groups in shapes if len(groups[0]) == 1]
     mixed = [] if coupling else [groups for groups in shapes if len(groups[0]) > 1]
 
-    on_one = plan.with_share(_SHARE_OF_MIRRORED)
+    on_one = plan.with_share(SHARE_OF_MIRRORED)
     found = [_best(on_one, Strategy.MIRRORED, mirrored[:1] if coupling else mirrored, notes)]
-    share_of_one = _SHARE_OF_ONE_OF_MANY if is_large else _SHARE_OF_ONE
+    share_of_one = SHARE_OF_ONE_REPLICA_OF_MANY if is_large else SHARE_OF_ONE_REPLICA
     alone = _one_replica(plan.with_share(share_of_one) if has_others else plan)
     found.append(_best(plan, Strategy.MIXED, mixed, notes))
     if has_others and not coupling:
@@ -92,7 +86,9 @@ def best_strategy(
     chosen = min(eligible, key=lambda shape: _objective_key(shape, plan.objective))
     if coupling:
         notes += _left_out(chosen, families, coupling)
-    return _told(plan, chosen, alone if isinstance(alone, ParallelLayout) else None, families, eligible, notes)
+    return _with_comparison(
+        plan, chosen, alone if isinstance(alone, ParallelLayout) else None, families, eligible, notes
+    )
 
 
 def _even_shapes(plan: LayoutPlanner, most_replicas: int, notes: list[str]) -> list[ReplicaGroups]:
@@ -156,7 +152,7 @@ def _best(plan: LayoutPlanner, strategy: Strategy, shapes: Sequence[ReplicaGroup
     best: ParallelLayout | None = None
     short: ReplicaGroups | None = None
     known = [(plan.bound_seconds(groups), groups) for groups in shapes if not plan.deadline.is_over]
-    known.sort(key=lambda one: one[0])
+    known.sort(key=lambda bound_and_groups: bound_and_groups[0])
     num_late = len(shapes) - len(known)
     for index, (bound, groups) in enumerate(known):
         if best is not None and plan.objective is not Objective.MEMORY and bound >= best.step_seconds:
@@ -166,7 +162,7 @@ def _best(plan: LayoutPlanner, strategy: Strategy, shapes: Sequence[ReplicaGroup
             break
         is_simple = len(groups[0]) == 1 or len(plan.machines.devices) <= MANY
         try:
-            shape = (plan if is_simple else plan.with_share(_SHARE_OF_SHAPE))(strategy, groups, advises=False)
+            shape = (plan if is_simple else plan.with_share(SHARE_OF_LAYOUT))(strategy, groups, advises=False)
         except UsageError:  # more devices than parts, say
             continue
         except InfeasibleError:
@@ -179,7 +175,7 @@ def _best(plan: LayoutPlanner, strategy: Strategy, shapes: Sequence[ReplicaGroup
             best = shape
     if num_late:
         notes.append(
-            f"no time was left for {num_late} of {len(shapes)} {strategy} shapes; a larger --time-limit has some"
+            f"no time was left for {num_late} of {len(shapes)} {strategy} layouts; a longer time limit has some"
         )
     if best is not None:
         return _Family(strategy=strategy, shape=best, fits=True)
@@ -202,7 +198,7 @@ def _objective_key(shape: ParallelLayout, objective: Objective) -> tuple[float, 
     return (figures[0], float(shape.num_devices), figures[1])
 
 
-def _told(
+def _with_comparison(
     plan: LayoutPlanner,
     chosen: ParallelLayout,
     alone: ParallelLayout | None,
@@ -213,13 +209,13 @@ def _told(
     """The chosen shape with the best of every family beside it, what is proved of all, and notes."""
     found = chosen.found
     simple = (alone or chosen).found.baselines
-    told = [*simple, *(_of_one_replica(alone, simple) if alone else ()), *(family.baseline for family in families)]
+    compared = [*simple, *(_of_one_replica(alone, simple) if alone else ()), *(family.baseline for family in families)]
     step = chosen.step_seconds
     bound = min([step, *(shape.found.solver.lower_bound for shape in eligible)])
     gap = (step - bound) / step if step else 0.0
     solver = replace(
         found.solver,
-        status="optimal" if gap <= 1e-9 else (alone or chosen).found.solver.status.replace("optimal", "feasible"),
+        status="optimal" if gap <= ROUNDING else (alone or chosen).found.solver.status.replace("optimal", "feasible"),
         lower_bound=bound,
         gap=gap,
         seconds=(alone or chosen).found.solver.seconds,
@@ -229,23 +225,23 @@ def _told(
     return replace(
         chosen,
         found=replace(
-            found, baselines=tuple(told), solver=solver, notes=(*found.notes, *filter(None, efficiency), *notes)
+            found, baselines=tuple(compared), solver=solver, notes=(*found.notes, *filter(None, efficiency), *notes)
         ),
     )
 
 
 def _of_one_replica(alone: ParallelLayout, simple: Sequence[Baseline]) -> Iterator[Baseline]:
     """One device in microbatches, where it has no room for the batch in one piece; the best split."""
-    fitting = [way for way in alone.found.considered if way.fits]
-    one = [way for way in fitting if way.num_stages == 1]
-    if one and not any(baseline.fits for baseline in simple if _is_single(baseline)):
-        yield _baseline("single-device", one)
-    if split := [way for way in alone.found.considered if way.num_stages > 1]:
-        yield _baseline("layer-split", [way for way in split if way.fits] or split)
+    fitting = [candidate for candidate in alone.found.considered if candidate.fits]
+    on_one_device = [candidate for candidate in fitting if candidate.num_stages == 1]
+    if on_one_device and not any(baseline.fits for baseline in simple if _is_single(baseline)):
+        yield _baseline("single-device", on_one_device)
+    if split := [candidate for candidate in alone.found.considered if candidate.num_stages > 1]:
+        yield _baseline("layer-split", [candidate for candidate in split if candidate.fits] or split)
 
 
-def _baseline(name: str, ways: Sequence[Considered]) -> Baseline:
-    best = min(ways, key=lambda way: way.step_seconds)
+def _baseline(name: str, considered: Sequence[Considered]) -> Baseline:
+    best = min(considered, key=lambda candidate: candidate.step_seconds)
     return Baseline(name=name + _passing(best.num_microbatches), step_seconds=best.step_seconds, fits=best.fits)
 
 
@@ -274,23 +270,22 @@ def _efficiency(shape: ParallelLayout, baselines: Sequence[Baseline]) -> str:
     devices = f"{len(shape.groups)} x {count // len(shape.groups)} devices (replicas x devices of each)"
     if has_shared(shape.groups):
         devices = f"{len(shape.groups)} replicas on {count} devices, of which they share some,"
-    told = (
+    efficiency = (
         f"{devices} are {speed_up:.1f} times as fast as one device{had}, an efficiency of "
         f"{100 * speed_up / count:.0f} %"
     )
     if len(shape.groups) == 1:
-        return told
-    return (
-        f"{told}, if twins sum the gradients of a stage when all its backward passes have ended, those of a host first"
-    )
+        return efficiency
+    when = "when all its backward passes have ended, those of a host first"
+    return f"{efficiency}, if peers sum the gradients of a stage {when}"
 
 
 def _left_out(chosen: ParallelLayout, families: Sequence[_Family], coupling: Sequence[str]) -> Iterator[str]:
     """What replicas would have gained, had they not changed the numbers."""
     for family in families:
         ratio = chosen.step_seconds / family.shape.step_seconds
-        if family.fits and ratio > _SAME:
+        if family.fits and ratio > 1 + ROUNDING:
             yield (
-                f"--strategy {family.strategy} would be {ratio:.2f} times as fast, but would change the numbers: "
+                f"the strategy {family.strategy} would be {ratio:.2f} times as fast, but would change the numbers: "
                 f"{coupling[0]}"
             )

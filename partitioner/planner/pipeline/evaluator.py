@@ -1,4 +1,4 @@
-"""PlacementEvaluator placements of items run in stages: cut, cost and simulate each way to pass the batch once."""
+"""Evaluate pipelines: cut a placement of items into stage programs, cost and simulate them, each once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Least:
 
 
 class PipelineEvaluator:
-    """Simulates ways to pass the batch, and remembers them.
+    """Simulates pipelines, and remembers them.
 
     Args:
         costed: The graph at the full batch size.
@@ -48,7 +48,7 @@ class PipelineEvaluator:
         self.names = [placed.name for placed in costed.topology.devices]
         self.order = forward_order(costed, coarsening)
         self.adjacent = adjacent_items(costed, coarsening)
-        self.known: dict[tuple[object, ...], PipelineCandidate | None] = {}
+        self._simulations: dict[tuple[object, ...], PipelineCandidate | None] = {}
         self.refusal: UsageError | None = None
         self.num_cut_ops = 0
         self._share_memory = len(self.names) > 1 and share_memory(self.names)
@@ -59,7 +59,7 @@ class PipelineEvaluator:
         self._least: dict[int, Least] = {}
 
     def choosing(self, microbatching: PipelineSearchSpace) -> PipelineEvaluator:
-        """One for other choices, that knows the costs and programs of this one."""
+        """An evaluator for other choices, with the costs and programs that this one has already."""
         other = PipelineEvaluator(self.costed, self.coarsening, microbatching)
         other._costs, other._items, other._programs = self._costs, self._items, self._programs
         other._wiring = self._wiring
@@ -114,19 +114,19 @@ class PipelineEvaluator:
         schedule: ScheduleKind,
         recompute: Iterable[int] = (),
     ) -> PipelineCandidate | None:
-        """The way to pass the batch, simulated; None where it cannot be passed so.
+        """The pipeline, simulated; None where the step cannot run so.
 
         An item on a device that gets no stage (there are only constants in it) goes to the last stage's.
         """
         recomputed = frozenset(recompute)
         key = (tuple(assignment), num_microbatches, schedule, recomputed)
-        if key not in self.known:
-            self.known[key] = self._simulated(tuple(assignment), num_microbatches, schedule, recomputed)
-        return self.known[key]
+        if key not in self._simulations:
+            self._simulations[key] = self._simulated(tuple(assignment), num_microbatches, schedule, recomputed)
+        return self._simulations[key]
 
-    def ways(self) -> list[PipelineCandidate]:
+    def candidates(self) -> list[PipelineCandidate]:
         """All that were simulated."""
-        return [way for way in self.known.values() if way is not None]
+        return [candidate for candidate in self._simulations.values() if candidate is not None]
 
     def _simulated(
         self, assignment: Assignment, num_microbatches: int, schedule: ScheduleKind, recompute: frozenset[int]
@@ -178,8 +178,8 @@ class PipelineEvaluator:
 
         Only ops of programs count. A sum of gradients may run once a step or for each microbatch, and counts once.
         """
-        known = (found for found in self._programs.values() if found is not None)
-        programs = next(known, None) or self.programs((min(self.coarsening.allowed[0]),) * len(self.coarsening.items))
+        any_programs = next((programs for programs in self._programs.values() if programs is not None), None)
+        programs = any_programs or self.programs((min(self.coarsening.allowed[0]),) * len(self.coarsening.items))
         if programs is None:
             return Least(work_seconds=0.0, load_seconds=0.0, path_seconds=0.0)
         if num_microbatches not in self._least:
@@ -188,19 +188,19 @@ class PipelineEvaluator:
 
     def _least_of(self, programs: StagePrograms, num_microbatches: int) -> Least:
         repeated = {name for program in (*programs.forward, *programs.backward) for name in program.ops}
-        whole = {name for program in (*programs.once, *programs.update) for name in program.ops}
+        once = {name for program in (*programs.once, *programs.update) for name in program.ops}
         costed = self._costed_for(self.rows(num_microbatches))
         graph = costed.graph
         before: list[tuple[float, ...]] = []
         updates: list[tuple[float, ...]] = []
         ends: dict[str, float] = {}
         for op, row in zip(graph.ops, costed.seconds, strict=True):
-            seconds = min(row) if op.name in repeated or op.name in whole else 0.0
-            is_repeated = op.name in repeated and op.name not in whole and op.type != "AddN"
+            seconds = min(row) if op.name in repeated or op.name in once else 0.0
+            is_repeated = op.name in repeated and op.name not in once and op.type != "AddN"
             is_update = op.phase is Phase.UPDATE
             if seconds:
                 times = num_microbatches if is_repeated and not is_update else 1
-                (updates if is_update else before).append(tuple(times * one for one in row))
+                (updates if is_update else before).append(tuple(times * seconds_there for seconds_there in row))
             ends[op.name] = seconds + max((ends[graph.tensor[name].producer] for name in op.inputs), default=0.0)
         everything = [*before, *updates]
         return Least(

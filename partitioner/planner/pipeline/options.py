@@ -7,6 +7,7 @@ from typing import Literal
 from partitioner.errors import UsageError
 from partitioner.ir.step import CapturedStep
 from partitioner.planner.pipeline.search_space import PREFERENCE
+from partitioner.spelling import argument
 from partitioner.stages.coupling import batch_coupling, one_pass_at_a_time
 from partitioner.stages.schedules import ScheduleKind
 
@@ -21,7 +22,10 @@ def refuse_uncuttable(step: CapturedStep, num_replicas: int) -> None:
         UsageError: The reason is in it.
     """
     if num_replicas > 1 and (reason := uncuttable(step)):
-        raise UsageError(f"the batch cannot be cut into replicas: {reason}", help="--strategy auto, without --replicas")
+        raise UsageError(
+            f"the batch cannot be cut into replicas: {reason}",
+            help=f"{argument('strategy', 'auto')} without {argument('replicas')}",
+        )
 
 
 def allowed_counts(step: CapturedStep, asked: int | str) -> tuple[int, ...]:
@@ -42,10 +46,10 @@ def allowed_counts(step: CapturedStep, asked: int | str) -> tuple[int, ...]:
     if asked > rows:
         raise UsageError(
             f"{asked} microbatches of a batch of {rows} rows: some would have none",
-            help=f"--microbatches {rows} at most, or --batch-size {asked} at least",
+            help=f"at most {argument('microbatches', rows)}, or at least {argument('batch_size', asked)}",
         )
     if asked > 1 and (reason := uncuttable(step)):
-        raise UsageError(f"the batch cannot be cut into microbatches: {reason}", help="--microbatches 1")
+        raise UsageError(f"the batch cannot be cut into microbatches: {reason}", help=argument("microbatches", 1))
     return (asked,)
 
 
@@ -95,7 +99,7 @@ def microbatch_notes(
     more = f" (and {len(others)} more layers)" if others else ""
     return (
         "the batch runs in one piece, because microbatches would change the numbers: "
-        f"{first}{more}; --microbatches 8 cuts it all the same",
+        f"{first}{more}; 8 microbatches cut it all the same",
     )
 
 

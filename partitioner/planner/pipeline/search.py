@@ -1,7 +1,7 @@
-"""Search the ways to pass a batch through stages: how many stages, microbatches, which schedule, what to recompute.
+"""Search pipelines: how many stages and microbatches, which schedule, which stages recompute.
 
 For each number of stages, devices in some order, number of microbatches and schedule, a dynamic program cuts the items
-in forward order; the simulation says what that is worth. Where it passes a memory limit, stages recompute. Last, items
+in forward order; the simulation says how long that takes. Where it passes a memory limit, stages recompute. Last, items
 at the boundaries of the best are moved while that improves the simulated step.
 """
 
@@ -12,19 +12,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import contains
 
-from partitioner.deadline import Deadline
+from partitioner.deadline import BOUNDARY_SEARCH_OPS, Deadline
 from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.model.assignment import Assignment
+from partitioner.planner.model.tolerances import AS_FAST
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
-from partitioner.planner.pipeline.search_space import AS_FAST, PREFERENCE, PipelineCandidate
+from partitioner.planner.pipeline.search_space import PREFERENCE, PipelineCandidate
 from partitioner.planner.pipeline.split import StageSplit
 from partitioner.stages.schedules import ScheduleKind, device_orders, max_live
 
 # Other placements that are tried with microbatches, each with every number of them.
 _MAX_GIVEN = 3
 _MAX_IMPROVED = 3
-# Work allowed for moving items at boundaries, in ops cut: a placement takes about 20 microseconds an op.
-_IMPROVED_OPS = 200_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +70,11 @@ class PipelineSearch:
 
     def eligible(self) -> list[PipelineCandidate]:
         """Candidates that fit and keep to constraints and strategy."""
-        return [way for way in self.evaluator.ways() if way.fits and self.is_allowed(way.assignment)]
+        return [
+            candidate
+            for candidate in self.evaluator.candidates()
+            if candidate.fits and self.is_allowed(candidate.assignment)
+        ]
 
     def counts(self) -> list[int]:
         """Numbers of microbatches; one microbatch in stages only where it cannot be had as one graph."""
@@ -80,10 +83,10 @@ class PipelineSearch:
         most = self.evaluator.costed.graph.batch_size
         return sorted({count for count in microbatching.counts if (2 if is_unpipelined else 1) <= count <= most})
 
-    def objective_key(self, way: PipelineCandidate) -> tuple[float, ...]:
+    def objective_key(self, candidate: PipelineCandidate) -> tuple[float, ...]:
         """What is minimised: bytes over the limits, then the objective."""
-        over = float(sum(way.over_bytes))
-        figures = (way.staged.step_seconds, float(way.staged.largest_peak_bytes))
+        over = float(sum(candidate.over_bytes))
+        figures = (candidate.staged.step_seconds, float(candidate.staged.largest_peak_bytes))
         return (over, *(reversed(figures) if self.objective is Objective.MEMORY else figures))
 
     # -- what is tried ---------------------------------------------------------------------------------------------
@@ -108,8 +111,8 @@ class PipelineSearch:
         return started, sum(seconds) - started
 
     def _has_nothing(self) -> bool:
-        """Whether no way at all is known yet: one is simulated even when time is over, rather than none be told."""
-        return self.unpipelined_seconds == float("inf") and not self.evaluator.ways()
+        """Whether nothing is simulated yet: one pipeline is, even when time is over, rather than none be known."""
+        return self.unpipelined_seconds == float("inf") and not self.evaluator.candidates()
 
     def _is_hopeless(self, num_devices: int, count: int, schedule: ScheduleKind) -> bool:
         """Whether there is no time, or so many devices take longer for their work than something that fits.
@@ -123,9 +126,9 @@ class PipelineSearch:
             return False
         eligible = self.eligible()
         is_replica_of_one = self.evaluator.microbatching.is_of_replica and num_devices == 1
-        if is_replica_of_one and any(way.num_microbatches < count for way in eligible):
+        if is_replica_of_one and any(candidate.num_microbatches < count for candidate in eligible):
             return True
-        fastest = min([self.unpipelined_seconds, *(way.staged.step_seconds for way in eligible)])
+        fastest = min([self.unpipelined_seconds, *(candidate.staged.step_seconds for candidate in eligible)])
         others = len(self.evaluator.microbatching.schedules) > 1
         num_busy = 1 if schedule is ScheduleKind.SEQUENTIAL and count > 1 and others else num_devices
         return self.evaluator.least(count).work_seconds / num_busy > fastest * AS_FAST
@@ -162,8 +165,8 @@ class PipelineSearch:
             Strategy.LAYER_SPLIT: [len(placed)],
             Strategy.AUTO: range(1 if self.one_device else 2, len(placed) + 1),
         }[self.strategy]
-        found = dict.fromkeys(tuple(order[:size]) for order in orders for size in sizes if size)
-        return [devices for devices in found if not any(places.isdisjoint(devices) for places in allowed)]
+        sequences = dict.fromkeys(tuple(order[:size]) for order in orders for size in sizes if size)
+        return [devices for devices in sequences if not any(places.isdisjoint(devices) for places in allowed)]
 
     def _try_split(self, devices: Sequence[int], count: int, schedule: ScheduleKind) -> None:
         rounds = 2 if schedule is ScheduleKind.INTERLEAVED else 1
@@ -218,63 +221,74 @@ class PipelineSearch:
     # -- recompute -------------------------------------------------------------------------------------------------
 
     def _recompute_where_needed(self) -> None:
-        """Give ways that pass a limit and are faster than any that fits to stages that recompute."""
+        """Recompute stages of pipelines that pass a limit and are faster than any that fits."""
         if not self.evaluator.costed.graph.training:
             return
-        over = [way for way in self.evaluator.ways() if not way.fits and self.is_allowed(way.assignment)]
+        over = [
+            candidate
+            for candidate in self.evaluator.candidates()
+            if not candidate.fits and self.is_allowed(candidate.assignment)
+        ]
         tried: set[tuple[object, ...]] = set()
-        for way in sorted(over, key=lambda way: way.staged.step_seconds):
+        for candidate in sorted(over, key=lambda candidate: candidate.staged.step_seconds):
             if self.deadline.is_over:
                 break
             best = min([self.unpipelined_seconds, *(other.staged.step_seconds for other in self.eligible())])
-            if way.staged.step_seconds >= best and self.objective is not Objective.MEMORY:
+            if candidate.staged.step_seconds >= best and self.objective is not Objective.MEMORY:
                 break
-            devices = [self.evaluator.names.index(name) for name in way.programs.stages]
-            again = self._split(devices, way.num_microbatches, way.schedule, recompute=True)
-            for assignment in dict.fromkeys(one for one in (way.assignment, again) if one is not None):
-                key = (assignment, way.num_microbatches, way.schedule)
+            devices = [self.evaluator.names.index(name) for name in candidate.programs.stages]
+            again = self._split(devices, candidate.num_microbatches, candidate.schedule, recompute=True)
+            for assignment in dict.fromkeys([candidate.assignment] if again is None else [candidate.assignment, again]):
+                key = (assignment, candidate.num_microbatches, candidate.schedule)
                 if key not in tried:
                     tried.add(key)
-                    self._recompute(assignment, way.num_microbatches, way.schedule)
+                    self._recompute(assignment, candidate.num_microbatches, candidate.schedule)
 
     def _recompute(self, assignment: Assignment, count: int, schedule: ScheduleKind) -> None:
         """Turn recompute on for stages of devices that are over their limit, the earliest first, until all fit."""
-        way = self.evaluator(assignment, count, schedule)
-        while way is not None and not way.fits and not self.deadline.is_over:
-            stages = self._over_limit(way)
-            everything = self.evaluator(assignment, count, schedule, {*way.recompute, *stages}) if stages else None
-            if everything is None or sum(everything.over_bytes) >= sum(way.over_bytes):
+        candidate = self.evaluator(assignment, count, schedule)
+        while candidate is not None and not candidate.fits and not self.deadline.is_over:
+            stages = self._over_limit(candidate)
+            everything = (
+                self.evaluator(assignment, count, schedule, {*candidate.recompute, *stages}) if stages else None
+            )
+            if everything is None or sum(everything.over_bytes) >= sum(candidate.over_bytes):
                 return
-            known = way.recompute
-            way = everything
+            recomputed_before = candidate.recompute
+            candidate = everything
             if everything.fits:
-                self._fewest(assignment, count, schedule, known, stages)
+                self._fewest(assignment, count, schedule, recomputed_before, stages)
 
     def _fewest(
-        self, assignment: Assignment, count: int, schedule: ScheduleKind, known: frozenset[int], stages: Sequence[int]
+        self, assignment: Assignment, count: int, schedule: ScheduleKind, before: frozenset[int], stages: Sequence[int]
     ) -> None:
         """Fewer of the stages, by halving: the more recompute, the less is held."""
         least, most = 0, len(stages)
         while most - least > 1 and not self.deadline.is_over:
             middle = (least + most) // 2
-            way = self.evaluator(assignment, count, schedule, {*known, *stages[:middle]})
-            if way is not None and way.fits:
+            candidate = self.evaluator(assignment, count, schedule, {*before, *stages[:middle]})
+            if candidate is not None and candidate.fits:
                 most = middle
             else:
                 least = middle
 
-    def _over_limit(self, way: PipelineCandidate) -> list[int]:
-        names = [name for name, over in zip(self.evaluator.names, way.over_bytes, strict=True) if over]
-        return [stage for stage, name in enumerate(way.programs.stages) if name in names and stage not in way.recompute]
+    def _over_limit(self, candidate: PipelineCandidate) -> list[int]:
+        names = [name for name, over in zip(self.evaluator.names, candidate.over_bytes, strict=True) if over]
+        return [
+            stage
+            for stage, name in enumerate(candidate.programs.stages)
+            if name in names and stage not in candidate.recompute
+        ]
 
     # -- improvement -----------------------------------------------------------------------------------------------
 
     def _improve(self) -> None:
-        """Move items at the boundaries of the best ways while that improves them."""
+        """Move items at the boundaries of the best pipelines while that improves them."""
         starts = sorted(
-            filter(lambda way: self.is_allowed(way.assignment), self.evaluator.ways()), key=self.objective_key
+            filter(lambda candidate: self.is_allowed(candidate.assignment), self.evaluator.candidates()),
+            key=self.objective_key,
         )
-        most = self.evaluator.num_cut_ops + _IMPROVED_OPS
+        most = self.evaluator.num_cut_ops + BOUNDARY_SEARCH_OPS
         seen: set[Assignment] = set()
         for start in starts:
             if start.assignment in seen or len(seen) >= _MAX_IMPROVED:
@@ -289,9 +303,9 @@ class PipelineSearch:
             for assignment in self._neighbours(best.assignment):
                 if self.evaluator.num_cut_ops >= most or self.deadline.is_over:
                     return
-                way = self._try(assignment, best.num_microbatches, best.schedule, best.recompute)
-                if way is not None and self.objective_key(way) < self.objective_key(best):
-                    best, improved = way, True
+                candidate = self._try(assignment, best.num_microbatches, best.schedule, best.recompute)
+                if candidate is not None and self.objective_key(candidate) < self.objective_key(best):
+                    best, improved = candidate, True
                     break
 
     def _neighbours(self, assignment: Assignment) -> Iterator[Assignment]:
@@ -303,9 +317,9 @@ class PipelineSearch:
         for item, others in enumerate(self.evaluator.adjacent):
             moves |= {(item, assignment[other]): None for other in sorted(others)}
         for item, device in moves:
-            candidate = (*assignment[:item], device, *assignment[item + 1 :])
-            if assignment[item] != device and self.is_allowed(candidate):
-                yield candidate
+            moved = (*assignment[:item], device, *assignment[item + 1 :])
+            if assignment[item] != device and self.is_allowed(moved):
+                yield moved
 
 
 def _idle_share(num_devices: int, count: int, schedule: ScheduleKind) -> float:

@@ -1,4 +1,4 @@
-"""What may be chosen of how a batch passes through stages, and one way of passing it, simulated."""
+"""What may be chosen of how a batch passes through stages, and one pipeline, simulated."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from partitioner.planner.simulate.pipelined_schedule import PipelineSchedule
 from partitioner.stages.schedules import ScheduleKind
 
 PREFERENCE = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.GPIPE, ScheduleKind.INTERLEAVED, ScheduleKind.SEQUENTIAL)
-"""Of schedules that are otherwise worth the same, the first."""
-AS_FAST = 1.01
-"""Estimates are not so exact that a difference of 1 % would be worth more microbatches."""
+"""Of schedules that are otherwise equally good, the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +51,7 @@ class PipelineSearchSpace:
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineCandidate:
-    """A way to pass the batch: stages on devices, a number of microbatches, a schedule, stages that recompute.
+    """A pipeline: stages on devices, a number of microbatches, a schedule, stages that recompute.
 
     Attributes:
         assignment: Device index by item.

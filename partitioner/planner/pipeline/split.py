@@ -43,27 +43,27 @@ class StageSplit:
         """
         count, num_stages = len(self.items.order), len(self.devices)
         wrong = self._wrong_counts()
-        # best[k]: over all ways to cut the first k items into the stages so far, bytes over limits and seconds.
+        # best[k]: over all cuts of the first k items into the stages so far, bytes over limits and seconds.
         best: list[tuple[float, float] | None] = [None] * (count + 1)
         best[0] = (0.0, 0.0)
         cuts: list[list[int]] = []
         for stage in range(num_stages):
-            found: list[tuple[float, float] | None] = [None] * (count + 1)
+            following: list[tuple[float, float] | None] = [None] * (count + 1)
             cut = [-1] * (count + 1)
             for end in range(stage + 1, count - (num_stages - stage - 1) + 1):
                 for start in range(end - 1, stage - 1, -1):
-                    before, known = best[start], found[end]
+                    before, least = best[start], following[end]
                     if wrong[stage][end] != wrong[stage][start]:
                         break
-                    if known is not None and known[0] == 0.0 and self._work_seconds(start, end, stage) >= known[1]:
+                    if least is not None and least[0] == 0.0 and self._work_seconds(start, end, stage) >= least[1]:
                         break
                     if before is None:
                         continue
                     over, seconds = self._cost(start, end, stage)
                     candidate = (before[0] + over, max(before[1], seconds))
-                    if known is None or candidate < known:
-                        found[end], cut[end] = candidate, start
-            best = found
+                    if least is None or candidate < least:
+                        following[end], cut[end] = candidate, start
+            best = following
             cuts.append(cut)
         return None if best[count] is None else self._assignment(cuts)
 

@@ -1,7 +1,7 @@
-"""Seconds that replicas take to sum gradients as steps are emitted: a part of each sum on each twin.
+"""Seconds that replicas take to sum gradients as steps are emitted: a part of each sum on each peer.
 
-Every twin sends every other its part of the values, sums what it gets, and sends the sum to all. Where processes have
-several twins each, those of a process do so first, and then each with its peers in the others. What a device sends
+Every peer sends every other its part of the values, sums what it gets, and sends the sum to all. Where processes have
+several peers each, those of a process do so first, and then each with those of the others. What a device sends
 over links of one kind leaves it one after the other, as through the port of a switch; uplinks carry what crosses them.
 """
 
@@ -28,51 +28,51 @@ class Round:
     part_bytes: float
 
 
-def exchange_rounds(size_bytes: float, topology: Topology, twins: Sequence[int]) -> Iterator[Round]:
-    """Who exchanges what to sum tensors of this size in all: the twins of each process, then each with its peers.
+def exchange_rounds(size_bytes: float, topology: Topology, peers: Sequence[int]) -> Iterator[Round]:
+    """Who exchanges what to sum tensors of this size in all: the peers of each process, then across processes.
 
-    Small tensors are summed whole, but twins take turns.
+    Small tensors are summed whole, but peers take turns.
     """
-    hosts = [[twins[place] for place in host] for host in equal_hosts([topology.devices[twin].name for twin in twins])]
+    hosts = [[peers[place] for place in host] for host in equal_hosts([topology.devices[peer].name for peer in peers])]
     yield Round(groups=hosts, part_bytes=size_bytes / len(hosts[0]))
     if len(hosts) > 1:
-        yield Round(groups=[list(peers) for peers in zip(*hosts, strict=True)], part_bytes=size_bytes / len(twins))
+        yield Round(groups=[list(places) for places in zip(*hosts, strict=True)], part_bytes=size_bytes / len(peers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumTimes:
-    """Seconds until every twin has all sums if nothing else is sent, and of them those that each uplink is taken."""
+    """Seconds until every peer has all sums if nothing else is sent, and of them those that each uplink is taken."""
 
     seconds: float
     uplink_seconds: tuple[float, ...]
 
 
 def sum_times(
-    sum_bytes: float, row_bytes: float, *, num_tensors: int, topology: Topology, twins: Sequence[int], sharing: int = 1
+    sum_bytes: float, row_bytes: float, *, num_tensors: int, topology: Topology, peers: Sequence[int], sharing: int = 1
 ) -> SumTimes:
-    """What it takes to sum tensors over twins, and to gather rows.
+    """What it takes to sum tensors over peers, and to gather rows.
 
     Args:
         sum_bytes: Of the tensors that are summed.
-        row_bytes: Of the rows that each twin has.
+        row_bytes: Of the rows that each peer has.
         num_tensors: How many there are of both.
         topology: The devices.
-        twins: Which of them sum.
+        peers: Which of them sum.
         sharing: How many replicas each of them works for: what these have is summed there first.
     """
-    within, *between = exchange_rounds(sum_bytes, topology, twins)
+    within, *between = exchange_rounds(sum_bytes, topology, peers)
     seconds, taken = 0.0, [0.0] * len(topology.uplinks)
     row_bytes *= sharing
     if sharing > 1:
-        seconds += _added_seconds(sharing, sum_bytes, num_tensors, topology, twins[0])
-    if len(twins) == 1:
+        seconds += _added_seconds(sharing, sum_bytes, num_tensors, topology, peers[0])
+    if len(peers) == 1:
         return SumTimes(seconds=seconds, uplink_seconds=tuple(taken))
     far = [*between, *between]
-    if not share_memory([topology.devices[twin].name for twin in twins]):
-        far.append(Round(groups=[list(twins)], part_bytes=row_bytes))
+    if not share_memory([topology.devices[peer].name for peer in peers]):
+        far.append(Round(groups=[list(peers)], part_bytes=row_bytes))
         row_bytes = 0.0
-    if share_memory([topology.devices[twin].name for twin in within.groups[0]]):
-        gathered = row_bytes * len(twins) / 2  # gathering takes half of what summing takes
+    if share_memory([topology.devices[peer].name for peer in within.groups[0]]):
+        gathered = row_bytes * len(peers) / 2  # gathering takes half of what summing takes
         seconds += _shared_seconds(sum_bytes + gathered, num_tensors, topology, within.groups[0])
     else:
         far += [within, within]
@@ -89,7 +89,7 @@ def _uplink_seconds(one: Round, topology: Topology) -> list[float]:
     for uplink in topology.uplinks:
         crossing = 0
         for group in one.groups:
-            inside = sum(twin in uplink.devices for twin in group)
+            inside = sum(peer in uplink.devices for peer in group)
             crossing += inside * (len(group) - inside)
         found.append(transfer_seconds(crossing * one.part_bytes, uplink.link) if crossing else 0.0)
     return found
@@ -109,9 +109,9 @@ def _port_seconds(part_bytes: float, topology: Topology, group: Sequence[int]) -
     return slowest
 
 
-def _shared_seconds(size_bytes: float, num_tensors: int, topology: Topology, twins: Sequence[int]) -> float:
-    """Seconds until twins that share memory have summed tensors of this size in all, taking turns at whole ones."""
-    return _added_seconds(len(twins), size_bytes, num_tensors, topology, twins[0]) / len(twins)
+def _shared_seconds(size_bytes: float, num_tensors: int, topology: Topology, peers: Sequence[int]) -> float:
+    """Seconds until peers that share memory have summed tensors of this size in all, taking turns at whole ones."""
+    return _added_seconds(len(peers), size_bytes, num_tensors, topology, peers[0]) / len(peers)
 
 
 def _added_seconds(count: int, size_bytes: float, num_tensors: int, topology: Topology, index: int) -> float:

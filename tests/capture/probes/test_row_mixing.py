@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import pytest
 import tensorflow as tf
+from asking import asked
 from keras import layers, ops
 
 import partitioner
@@ -149,14 +150,16 @@ def test_left_to_choose_a_batch_whose_rows_meet_runs_in_one_piece() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("asked", [{"microbatches": 2, "strategy": "layer-split"}, {"strategy": "mirrored"}])
-def test_a_batch_that_is_cut_all_the_same_says_so_and_is_verified(asked: dict[str, Any], training: bool) -> None:
+@pytest.mark.parametrize("layout", [{"microbatches": 2, "strategy": "layer-split"}, {"strategy": "mirrored"}])
+def test_a_batch_that_is_cut_all_the_same_says_so_and_is_verified(layout: dict[str, Any], training: bool) -> None:
     """Beside the unplaced model on the same parts."""
-    if not training and asked["strategy"] == "mirrored":
-        asked = {"strategy": "mixed", "replicas": 2}
+    if not training and layout["strategy"] == "mirrored":
+        layout = {"strategy": "mixed", "replicas": 2}
     model = model_with(MIXING["next row"])
     devices = ["CPU:1", "CPU:2"]
-    placed = partitioner.auto_place(model, devices=devices, batch_size=8, training=training, time_limit=5, **asked)
+    placed = partitioner.auto_place(
+        model, **asked(devices=devices, batch_size=8, training=training, time_limit=5, **layout)
+    )
     assert any("own brings together the rows of a microbatch" in note for note in placed.plan.notes)
     found = partitioner.verify(model, placed)
     assert found.passed

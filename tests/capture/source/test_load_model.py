@@ -511,7 +511,7 @@ def test_a_keras_file_takes_no_name(write: Write):
     ],
 )
 def test_the_examples_hold_a_compiled_model(example: str, input_shape: tuple[int, ...], num_parameters: int):
-    loaded = load_model(str(Path(__file__).parents[2] / "examples" / f"{example}.py"))
+    loaded = load_model(str(Path(__file__).parents[3] / "examples" / f"{example}.py"))
     assert loaded.where.endswith(" (build_model)")
     assert (loaded.model.name, loaded.model.input_shape) == (example, (None, *input_shape))
     assert loaded.model.count_params() == num_parameters

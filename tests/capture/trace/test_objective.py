@@ -75,7 +75,7 @@ def test_a_model_with_its_own_train_step_is_refused() -> None:
 
     with pytest.raises(UsageError, match="Own overrides train_step") as caught:
         training_objective(Own())
-    assert "--inference" in str(caught.value)
+    assert "step=Step(training=False)" in str(caught.value)
 
 
 def test_loss_names_of_structures() -> None:

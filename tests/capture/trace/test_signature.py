@@ -14,6 +14,7 @@ from keras import layers
 from partitioner.capture.trace.signature import input_specs, specs_like, target_specs
 from partitioner.capture.trace.trace import output_specs
 from partitioner.errors import ModelError, UsageError
+from partitioner.spelling import argument, as_python
 
 
 def shapes(specs: Any) -> Any:
@@ -52,11 +53,12 @@ def test_open_sizes_are_filled_by_name_or_as_the_only_input() -> None:
 def test_open_size_that_nobody_gives() -> None:
     with pytest.raises(ModelError, match=r"'image' .*unknown shape \(\?, \?, 16, 3\)") as caught:
         input_specs(open_model(None, 16, 3))
-    assert caught.value.help == "give it, e.g. --input-shape image=64,16,3"
+    assert caught.value.help == f"give it, e.g. {as_python(argument('input_shape', {'image': (64, 16, 3)}))}"
 
 
 def test_sizes_that_contradict_the_model() -> None:
-    with pytest.raises(UsageError, match=r"32,16,1 contradicts the input 'image': \(\?, \?, \?, 3\)"):
+    message = r"input_shape=\(32, 16, 1\)\) contradicts the input 'image': \(\?, \?, \?, 3\)"
+    with pytest.raises(UsageError, match=message):
         input_specs(open_model(None, None, 3), {"": (32, 16, 1)})
 
 
@@ -68,7 +70,7 @@ def test_sizes_for_a_stranger() -> None:
 def test_sizes_without_a_name_for_several_inputs() -> None:
     with pytest.raises(UsageError, match="the model has 2 inputs: left, right") as caught:
         input_specs(models.dict_of_outputs(), {"": (12,)})
-    assert caught.value.help == "--input-shape left=12 --input-shape right=12"
+    assert caught.value.help == as_python(argument("input_shape", {"left": (12,), "right": (12,)}))
 
 
 def test_subclassed_model_needs_sizes_or_examples() -> None:
@@ -107,7 +109,7 @@ def test_an_unknown_size_of_an_input_in_a_dictionary_is_named() -> None:
     model({"words": keras.Input((None, 6)), "age": keras.Input((1,))})
     with pytest.raises(ModelError, match="'words'") as caught:
         input_specs(model)
-    assert caught.value.help == "give it, e.g. --input-shape words=64,6"
+    assert caught.value.help == f"give it, e.g. {as_python(argument('input_shape', {'words': (64, 6)}))}"
 
 
 def test_subclassed_model_that_has_been_called_remembers() -> None:

@@ -1,4 +1,4 @@
-"""Large problems: the row is cut well, its pieces are allowed, and the bound is one of the graph as asked."""
+"""Large problems: the order is cut well, its pieces are allowed, and the bound is one of the graph as asked."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from partitioner.cost_graphs.graph import CostGraph
 from partitioner.cost_graphs.plan import plan_cost_graph
 from partitioner.cost_graphs.solver.loads import loads, violations
 from partitioner.cost_graphs.solver.problem import LoadDevice
-from partitioner.cost_graphs.solver.reduce.even import cut_evenly, rows
+from partitioner.cost_graphs.solver.reduce.even import cut_evenly, linear_orders
 from partitioner.errors import InfeasibleError
 from partitioner.ir.devices import DeviceName, parse_devices
-from partitioner.ir.plan import PlanDocument
 from tests.benchmarks.scaling import transformer
 
 
@@ -28,22 +27,22 @@ def test_pieces_of_a_row_are_allowed(
     asked = data.draw(requirement_lists(of, devices))
     try:
         rules = resolve_node_constraints(of, asked, [DeviceName.parse(device.name) for device in devices])
-        problem = build_problem(of, devices, rules=rules, contiguous=contiguous).problem
+        problem = build_problem(of, devices, constraints=rules, contiguous=contiguous).problem
     except InfeasibleError:
         return
-    for row in rows(problem):
-        if len(row) < len(problem.items):  # what precedes each other both ways is merged before
+    for order in linear_orders(problem):
+        if len(order) < len(problem.items):  # what precedes each other both ways is merged before
             continue
-        assert sorted(row) == list(range(len(problem.items)))
-        found = cut_evenly(problem, row)
+        assert sorted(order) == list(range(len(problem.items)))
+        found = cut_evenly(problem, order)
         assert found is None or not any(violations(problem, found))
 
 
 def test_a_chain_is_cut_where_a_dynamic_program_would() -> None:
     of = graph([float(1 + index % 3) for index in range(60)], [(index, index + 1) for index in range(59)])
     problem = build_problem(of, tuple(gpu(index) for index in range(4)), contiguous=True).problem
-    row = next(rows(problem))
-    found = cut_evenly(problem, row)
+    order = next(linear_orders(problem))
+    found = cut_evenly(problem, order)
     assert found is not None
     # 120 of work in four pieces, of which the inner ones move two values: 29, 31, 31 and 29, or one more somewhere.
     unit = build_problem(of, (gpu(0),)).unit
@@ -57,7 +56,7 @@ def test_ten_thousand_ops_on_eight_devices(contiguous: bool) -> None:
     fields = plan_cost_graph(
         of, parse_devices("GPU:0-7"), name="large", source="made", contiguous=contiguous, time_limit=10
     )
-    plan = PlanDocument(**fields)
+    plan = fields
     work = sum(node.accelerator_cost for node in of.nodes)
     assert work / 8 * (1 - 1e-6) <= plan.solver.lower_bound <= plan.solver.objective
     assert plan.solver.gap <= 0.05

@@ -51,7 +51,7 @@ def test_brute_force_agrees(
     best = best_by_trying(of, devices, contiguous, asked)
     rules = resolve_node_constraints(of, asked, [DeviceName.parse(device.name) for device in devices])
     try:
-        built = build_problem(of, devices, rules=rules, contiguous=contiguous, time_limit_seconds=600)
+        built = build_problem(of, devices, constraints=rules, contiguous=contiguous, time_limit_seconds=600)
     except InfeasibleError:  # they contradict each other
         assert best is None
         return
@@ -145,7 +145,7 @@ def test_intervals_of_a_row_are_cut_at_best(
     asked = data.draw(requirement_lists(of, devices))
     try:
         rules = resolve_node_constraints(of, asked, [DeviceName.parse(device.name) for device in devices])
-        problem = build_problem(of, devices, rules=rules).problem
+        problem = build_problem(of, devices, constraints=rules).problem
     except InfeasibleError:
         return
     row = tuple(range(len(problem.items)))
@@ -160,7 +160,7 @@ def test_devices_that_are_all_told_apart_come_as_their_own_items_do(monkeypatch:
     devices = tuple(gpu(index) for index in range(4))
     asked = requirements_of({"4": "GPU:0", "7": "GPU:1", "0": "GPU:2", "2": "GPU:3"})
     rules = resolve_node_constraints(of, asked, parse_devices("GPU:0-3"))
-    built = build_problem(of, devices, rules=rules)
+    built = build_problem(of, devices, constraints=rules)
     monkeypatch.setattr(chain, "_MOST_WORK", 0)
     found = cut_order(built.problem, range(8))
     assert found is not None

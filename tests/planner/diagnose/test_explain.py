@@ -14,9 +14,9 @@ from partitioner.constraints.match import requirements_of
 from partitioner.errors import InfeasibleError
 from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.diagnose.explain import explained
-from partitioner.planner.diagnose.shortfall import OutOfMemoryError
 from partitioner.planner.diagnose.what_if import what_if
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
+from partitioner.planner.layouts.result import OutOfMemoryError
 from partitioner.stages.schedules import ScheduleKind
 
 MIB = 2**20
@@ -62,11 +62,10 @@ def test_a_pin_that_leaves_too_little_room() -> None:
     error = refused(planner(four_layers(), topology(2, memory_bytes=600 * MIB), requirements=asked))
     assert error.exit_code == 4
     assert error.notes[-1] == (
-        "conflict: layer0, layer1, layer2 keep 768 MiB and may be on GPU:0 only (--pin layer[012]=GPU:0): "
-        "600 MiB in all"
+        "conflict: layer0, layer1, layer2 keep 768 MiB and may be on GPU:0 only (pin layer[012]=GPU:0): 600 MiB in all"
     )
     ways_out = (error.help or "").split(", or ")
-    assert ways_out[0] == "leave out --pin layer[012]=GPU:0"
+    assert ways_out[0] == "leave out pin layer[012]=GPU:0"
     assert ways_out[1] == "169 MiB more on each device"
     assert len(ways_out) == 2  # more devices change nothing
     relaxed = planner(four_layers(), topology(2, memory_bytes=600 * MIB), requirements=asked[1:])

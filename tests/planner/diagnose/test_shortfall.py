@@ -10,16 +10,18 @@ from graphs import Builder, chain, topology, training_chain
 from partitioner.errors import InfeasibleError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Strategy
-from partitioner.planner.diagnose.shortfall import with_batch_size
+from partitioner.planner.diagnose.shortfall import described, with_batch_size
+from partitioner.planner.layouts.result import OutOfMemoryError
 from partitioner.planner.layouts.search import search
 
 MIB = 2**20
 
 
 def refused(costed: CostedGraph, strategy: Strategy = Strategy.AUTO) -> InfeasibleError:
-    with pytest.raises(InfeasibleError) as raised:
+    with pytest.raises(OutOfMemoryError) as raised:
         search(costed, strategy=strategy, time_limit_seconds=5.0)
-    return raised.value
+    assert raised.value.shortfall is not None
+    return described(raised.value.shortfall)
 
 
 def trained(count: int, memory_bytes: int, *, slot_bytes: int = 0, saved_bytes: int = 256) -> CostedGraph:
@@ -40,7 +42,7 @@ def test_the_numbers() -> None:
 
 def test_without_slots_it_would_fit() -> None:
     error = refused(trained(2, 1024 * MIB + MIB, slot_bytes=512 * MIB))
-    assert error.help == "--optimizer sgd (-2.0 GiB)"
+    assert error.help == "step=Step(optimizer='sgd') (-2.0 GiB)"
     search(trained(2, 1024 * MIB + MIB), strategy=Strategy.AUTO, time_limit_seconds=5.0)
 
 
@@ -48,7 +50,7 @@ def test_a_smaller_batch_would_fit() -> None:
     """Two layers a device: 512 MiB of parameters of 1,100, the rest for gradients and activations."""
     error = refused(trained(2, 1100 * MIB, saved_bytes=512 * MIB))
     assert error.help is not None
-    batch_size = int(error.help.removeprefix("--batch-size ").split(",")[0])
+    batch_size = int(error.help.removeprefix("batch_size=").split(",")[0])
     assert batch_size in (1, 2, 4)
     saved_bytes = 512 * MIB * batch_size // 8
     search(trained(2, 1100 * MIB, saved_bytes=saved_bytes), strategy=Strategy.AUTO, time_limit_seconds=5.0)
@@ -64,7 +66,7 @@ def test_another_strategy_would_do() -> None:
     costed = chain([1.0] * 4, [256] * 4, [256 * MIB] * 4).costed(topology(2, memory_bytes=600 * MIB))
     error = refused(costed, Strategy.SINGLE)
     assert error.help is not None
-    assert error.help.startswith("--strategy auto")
+    assert error.help.startswith("strategy='auto'")
 
 
 def test_inference_counts_the_activations_of_one_device() -> None:

@@ -9,8 +9,18 @@ from graphs import Builder, cut_up, link, on, pipeline, topology, training_chain
 
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import VariableKind
-from partitioner.ir.plan import Considered, DeviceInfo, Objective, Origin, PlannedEdge, SolverInfo, Strategy
-from partitioner.planner.document.assemble import forward_boxes, plan_fields
+from partitioner.ir.plan import (
+    Considered,
+    DeviceInfo,
+    ModelInfo,
+    Objective,
+    Origin,
+    PlanDocument,
+    PlannedEdge,
+    SolverInfo,
+    Strategy,
+)
+from partitioner.planner.document.assemble import forward_boxes, plan_document
 from partitioner.planner.layouts.result import SearchResult
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.model.op_devices import op_devices
@@ -19,6 +29,7 @@ from partitioner.planner.simulate.unpipelined import simulate
 from partitioner.stages.schedules import ScheduleKind
 
 GPU0, GPU1 = (f"/job:localhost/replica:0/task:0/device:GPU:{index}" for index in range(2))
+MODEL = ModelInfo(source="", name="model", fingerprint="", num_ops=0, num_parameters=0, batch_size=1, training=True)
 CPU0 = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
@@ -33,15 +44,16 @@ def found_at(costed: CostedGraph, placement: dict[str, int]) -> SearchResult:
     )
 
 
-def fields_of(costed: CostedGraph, placement: dict[str, int]) -> dict:
+def plan_of(costed: CostedGraph, placement: dict[str, int]) -> PlanDocument:
     infos = [
         DeviceInfo(name=placed.name, hardware="test", origin=Origin.ASSUMED, memory_bytes=placed.memory_bytes)
         for placed in costed.topology.devices
     ]
-    return plan_fields(
+    return plan_document(
         costed,
         found_at(costed, placement),
         infos,
+        model=MODEL,
         requested=Strategy.AUTO,
         objective=Objective.THROUGHPUT,
     )
@@ -57,7 +69,7 @@ def split_training() -> tuple[CostedGraph, dict[str, int]]:
 
 def test_stages_by_hand() -> None:
     costed, placement = split_training()
-    first, second = fields_of(costed, placement)["stages"]
+    first, second = plan_of(costed, placement).stages
     assert (first.index, first.device, first.layers, first.num_ops) == (0, GPU1, ("layer0",), 5)
     assert (second.index, second.device, second.layers, second.num_ops) == (1, GPU0, ("layer1",), 5)
     assert (first.parameter_bytes, second.parameter_bytes) == (1024, 1024)
@@ -67,35 +79,35 @@ def test_stages_by_hand() -> None:
 
 def test_predicted_by_hand() -> None:
     costed, placement = split_training()
-    fields = fields_of(costed, placement)
-    predicted = fields["predicted"]
+    plan = plan_of(costed, placement)
+    predicted = plan.predicted
     # f0 f1 loss b1 | b0 d0 u0 on one device while the other runs d1 u1: 4 + 3 s and a hair for two transfers
     assert predicted.step_seconds == predicted.latency_seconds == pytest.approx(7.0)
     assert predicted.bottleneck_stage == 1
     assert predicted.bubble_fraction == pytest.approx(1 - 9 / 14)
     assert set(predicted.peak_bytes) == {GPU0, GPU1}
-    assert (fields["strategy"], fields["requested_strategy"]) == (Strategy.LAYER_SPLIT, Strategy.AUTO)
-    assert (fields["num_stages"], fields["num_replicas"], fields["num_microbatches"]) == (2, 1, 1)
-    assert fields["notes"] == ("from the search",)
+    assert (plan.strategy, plan.requested_strategy) == (Strategy.LAYER_SPLIT, Strategy.AUTO)
+    assert (plan.num_stages, plan.num_replicas, plan.num_microbatches) == (2, 1, 1)
+    assert plan.notes == ("from the search",)
 
 
 def test_one_device_is_a_single_plan_without_a_bubble() -> None:
     costed, placement = split_training()
-    fields = fields_of(costed, dict.fromkeys(placement, 1))
-    assert (fields["strategy"], fields["num_stages"]) == (Strategy.SINGLE, 1)
-    assert fields["predicted"].bubble_fraction == 0.0
+    plan = plan_of(costed, dict.fromkeys(placement, 1))
+    assert (plan.strategy, plan.num_stages) == (Strategy.SINGLE, 1)
+    assert plan.predicted.bubble_fraction == 0.0
 
 
 def test_boxes_and_arrows() -> None:
     costed, placement = split_training()
-    fields = fields_of(costed, placement)
-    assert [(box.name, box.class_name, box.device) for box in fields["layers"]] == [
+    plan = plan_of(costed, placement)
+    assert [(box.name, box.class_name, box.device) for box in plan.layers] == [
         ("x", "InputLayer", GPU1),
         ("layer0", "Dense", GPU1),
         ("layer1", "Dense", GPU0),
         ("loss", "Loss", GPU0),
     ]
-    assert fields["edges"] == (
+    assert plan.edges == (
         PlannedEdge(source="x", target="layer0", size_bytes=256),
         PlannedEdge(source="layer0", target="layer1", size_bytes=256, gradient_bytes=256),
         PlannedEdge(source="layer1", target="loss", size_bytes=256),
@@ -109,7 +121,7 @@ def test_a_tensor_that_a_layer_reads_twice_is_one_arrow_of_its_size() -> None:
     made.add("b1", 1.0, "a", layer="B")
     made.add("b2", 1.0, "a", "b1", layer="B")
     costed = made.costed()
-    (edge,) = fields_of(costed, dict.fromkeys(costed.graph.op, 0))["edges"]
+    (edge,) = plan_of(costed, dict.fromkeys(costed.graph.op, 0)).edges
     assert edge == PlannedEdge(source="A", target="B", size_bytes=400)
 
 
@@ -119,9 +131,9 @@ def test_ops_without_a_gpu_kernel_go_to_the_host_which_is_listed() -> None:
     made.add("print", 1.0, "a", type="PrintV2", layer="A", host_only=True)
     costed = made.costed()
     assert op_devices(costed.graph, {"a": 1, "print": 1}, [GPU0, GPU1]) == {"a": GPU1, "print": CPU0}
-    fields = fields_of(costed, {"a": 1, "print": 1})
-    assert [info.name for info in fields["devices"]] == [GPU0, GPU1, CPU0]
-    assert fields["notes"][-1] == "ops without a GPU kernel run on the host: PrintV2"
+    plan = plan_of(costed, {"a": 1, "print": 1})
+    assert [info.name for info in plan.devices] == [GPU0, GPU1, CPU0]
+    assert plan.notes[-1] == "ops without a GPU kernel run on the host: PrintV2"
 
 
 def test_the_parameters_of_a_stage_are_those_of_its_ops() -> None:
@@ -131,11 +143,11 @@ def test_the_parameters_of_a_stage_are_those_of_its_ops() -> None:
     made.add("a", 1.0, layer="A", variables=["w", "m"])
     made.add("b", 1.0, "a", layer="B")
     costed = made.costed()
-    stages = fields_of(costed, {"a": 0, "b": 1})["stages"]
+    stages = plan_of(costed, {"a": 0, "b": 1}).stages
     assert [stage.parameter_bytes for stage in stages] == [1024, 0]
 
 
-def staged_fields(num_microbatches: int = 4, recompute: tuple[int, ...] = ()) -> dict:
+def staged_plan(num_microbatches: int = 4, recompute: tuple[int, ...] = ()) -> PlanDocument:
     """Four layers in four stages on two devices, dealt round robin; a layer takes 1 s forward and 1 s backward."""
     costed = pipeline(4, forward=1.0, backward=1.0).costed(topology(2, wire=link(0.0, 2.0**60)))
     placement = dict(on(costed, **{f"{kind}{i}": i % 2 for kind in "rfdbu" for i in range(4)}))
@@ -162,14 +174,14 @@ def staged_fields(num_microbatches: int = 4, recompute: tuple[int, ...] = ()) ->
         DeviceInfo(name=placed.name, hardware="test", origin=Origin.ASSUMED, memory_bytes=placed.memory_bytes)
         for placed in costed.topology.devices
     ]
-    return plan_fields(costed, found, infos, requested=Strategy.AUTO, objective=Objective.THROUGHPUT)
+    return plan_document(costed, found, infos, model=MODEL, requested=Strategy.AUTO, objective=Objective.THROUGHPUT)
 
 
 def test_a_staged_plan_has_a_stage_per_stage_program() -> None:
-    fields = staged_fields()
-    assert (fields["num_stages"], fields["num_microbatches"], fields["schedule"]) == (4, 4, "interleaved")
-    assert fields["strategy"] is Strategy.LAYER_SPLIT
-    stages = fields["stages"]
+    plan = staged_plan()
+    assert (plan.num_stages, plan.num_microbatches, plan.schedule) == (4, 4, "interleaved")
+    assert plan.strategy is Strategy.LAYER_SPLIT
+    stages = plan.stages
     assert [(s.index, s.device, s.layers) for s in stages] == [
         (0, GPU0, ("layer0",)),
         (1, GPU1, ("layer1",)),
@@ -181,13 +193,13 @@ def test_a_staged_plan_has_a_stage_per_stage_program() -> None:
     # Per microbatch 1024 bytes forward and 256 backward, but nothing behind the last stage and before the first.
     assert [s.send_bytes for s in stages] == [4096, 4096 + 1024, 4096 + 1024, 1024]
     # f, d, r and u of each layer, b of all but the first; x, r and u count for the first stage on the device.
-    assert sum(s.num_ops for s in stages) == len(fields["placement"])
+    assert sum(s.num_ops for s in stages) == len(plan.placement)
     assert [s.num_ops for s in stages][2:] == [3, 3]
-    assert fields["considered"][0].step_seconds == 18.0
+    assert plan.considered[0].step_seconds == 18.0
 
 
 def test_figures_of_a_staged_plan() -> None:
-    predicted = staged_fields()["predicted"]
+    predicted = staged_plan().predicted
     assert predicted.step_seconds == predicted.latency_seconds == pytest.approx(18.0, abs=0.02)
     # 16 of 18 seconds are work on each device.
     assert predicted.bubble_fraction == pytest.approx(1 - 16 / 18, abs=0.002)
@@ -195,14 +207,14 @@ def test_figures_of_a_staged_plan() -> None:
 
 
 def test_the_timeline_has_every_pass_and_update_up_to_a_limit() -> None:
-    timeline = staged_fields()["timeline"]
+    timeline = staged_plan().timeline
     assert len(timeline) == 2 * 4 * 4 + 2
     assert {bar.action for bar in timeline} == {f"{s}{k}{m}" for s in range(4) for k in "FB" for m in range(4)} | {"U"}
-    assert len(staged_fields(512)["timeline"]) == 2000
+    assert len(staged_plan(512).timeline) == 2000
 
 
 def test_stages_say_whether_they_recompute() -> None:
-    assert [stage.recompute for stage in staged_fields(recompute=(0, 2))["stages"]] == [True, False, True, False]
+    assert [stage.recompute for stage in staged_plan(recompute=(0, 2)).stages] == [True, False, True, False]
 
 
 def test_stages_of_one_device_are_a_single_plan() -> None:
@@ -214,5 +226,5 @@ def test_stages_of_one_device_are_a_single_plan() -> None:
         programs=programs,
     )  # fmt: skip
     infos = [DeviceInfo(name=GPU0, hardware="test", origin=Origin.ASSUMED, memory_bytes=2**40)]
-    fields = plan_fields(costed, found, infos, requested=Strategy.AUTO, objective=Objective.THROUGHPUT)
-    assert (fields["strategy"], fields["num_stages"], fields["num_microbatches"]) == (Strategy.SINGLE, 1, 2)
+    plan = plan_document(costed, found, infos, model=MODEL, requested=Strategy.AUTO, objective=Objective.THROUGHPUT)
+    assert (plan.strategy, plan.num_stages, plan.num_microbatches) == (Strategy.SINGLE, 1, 2)

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import pytest
+from asking import asked
 from keras import layers
 
 import partitioner
@@ -16,6 +17,7 @@ from partitioner.errors import InfeasibleError, UsageError
 from partitioner.ir.devices import DeviceName, short_name
 from partitioner.ir.plan import Strategy
 from partitioner.planner.layouts.replicas import replica_groups, within_replica
+from partitioner.spelling import argument, as_python
 from tests import models
 
 ROWS = 32
@@ -81,7 +83,12 @@ def test_devices_are_shared_in_turns() -> None:
     [
         ("mixed", (3, 2), "replicas 3,2: 3 replicas cannot share 2 devices evenly", "numbers that divide the largest"),
         ("mixed", (2, 1), "replicas 2,1 are on 3 devices, and 5 are given", "as many devices as the numbers add up to"),
-        ("mirrored", (4, 1), "the strategy mirrored does not go with replicas 4,1", "--strategy mixed"),
+        (
+            "mirrored",
+            (4, 1),
+            "the strategy mirrored does not go with replicas 4,1",
+            as_python(argument("strategy", "mixed")),
+        ),
         ("mixed", (5, 0), "replicas 5,0: every number is at least 1", ""),
     ],
 )
@@ -130,7 +137,7 @@ def test_devices_with_the_same_stage_must_be_alike() -> None:
     with pytest.raises(UsageError, match=r"GPU:0 and GPU:2 .* as much memory") as raised:
         groups("mixed", 2, machines(4, memory_bytes=[2**30, 2**30, 2**29, 2**30]))
     assert raised.value.notes == ("GPU:0: 1.00 GiB", "GPU:2: 0.50 GiB")
-    assert raised.value.help == f"--memory-limit {2**29} makes all of them equal"
+    assert raised.value.help == f"{as_python(argument('memory_limit', 2**29))} makes all of them equal"
 
 
 def wide() -> keras.Model:
@@ -141,7 +148,7 @@ def wide() -> keras.Model:
 
 def planned(**options: Any) -> Any:
     given = {"batch_size": ROWS, "hardware": "a100-80gb", "link": "pcie4", "microbatches": 1, "time_limit": 2}
-    return partitioner.plan(wide(), **given | options)
+    return partitioner.plan(wide(), **asked(**given | options))
 
 
 def test_a_step_takes_what_one_replica_takes_and_the_sums() -> None:

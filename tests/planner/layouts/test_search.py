@@ -136,8 +136,8 @@ def test_single_with_pins_to_two_devices() -> None:
     with pytest.raises(InfeasibleError) as raised:
         find(two_towers().costed(), Strategy.SINGLE, constraints=pinned(a0=0, b0=1, a1=0))
     single, first, second, _ = raised.value.notes
-    assert single.startswith("--strategy single: ")
-    assert (first, second) == ("--pin b0=GPU:1: b0 may be on GPU:1 only", "--pin a1=GPU:0: a1 may be on GPU:0 only")
+    assert single.startswith("strategy single: ")
+    assert (first, second) == ("pin b0=GPU:1: b0 may be on GPU:1 only", "pin a1=GPU:0: a1 may be on GPU:0 only")
 
 
 def test_single_takes_the_only_device_that_is_left() -> None:
@@ -148,16 +148,16 @@ def test_single_takes_the_only_device_that_is_left() -> None:
 
 def test_a_layer_split_cannot_use_a_device_where_nothing_may_be() -> None:
     costed = two_towers().costed(topology(3, wire=FAST))
-    whole = ResolvedConstraint(text="--forbid .*=GPU:1", ops=tuple(costed.graph.op), devices=frozenset({0, 2}))
+    whole = ResolvedConstraint(text="forbid .*=GPU:1", ops=tuple(costed.graph.op), devices=frozenset({0, 2}))
     with pytest.raises(InfeasibleError, match="cannot use GPU:1") as raised:
         find(costed, Strategy.LAYER_SPLIT, constraints=[whole])
-    assert raised.value.notes == ("--forbid .*=GPU:1",)
+    assert raised.value.notes == ("forbid .*=GPU:1",)
 
 
 def forbidden(op: str, *devices_of_count: int) -> ResolvedConstraint:
     """A device, and how many there are: the op may be on any other."""
     device, count = devices_of_count
-    return ResolvedConstraint(text=f"--forbid {op}=GPU:{device}", ops=(op,), devices=frozenset(range(count)) - {device})
+    return ResolvedConstraint(text=f"forbid {op}=GPU:{device}", ops=(op,), devices=frozenset(range(count)) - {device})
 
 
 def test_a_layer_split_of_too_few_parts() -> None:

@@ -10,7 +10,7 @@ from graphs import chain, microbatching, pinned, pipeline, topology
 from partitioner.deadline import Deadline
 from partitioner.errors import TimeLimitError
 from partitioner.ir.plan import Strategy
-from partitioner.planner.diagnose.shortfall import OutOfMemoryError
+from partitioner.planner.layouts.result import OutOfMemoryError
 from partitioner.planner.layouts.search import search
 
 MIB = 2**20

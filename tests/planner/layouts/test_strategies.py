@@ -25,6 +25,7 @@ from partitioner.planner.layouts.candidates import candidates, sharing_candidate
 from partitioner.planner.layouts.groups import data_parallel_degrees
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
 from partitioner.planner.layouts.strategies import best_strategy
+from partitioner.planner.model.tolerances import AS_FAST
 from partitioner.planner.pipeline.search_space import PREFERENCE
 from partitioner.planner.simulate.exchange_seconds import sum_times
 from partitioner.stages.schedules import ScheduleKind
@@ -33,7 +34,6 @@ ROWS = 64
 FREE = link(0.0, 2.0**60)
 # What dispatching the stage programs of these steps takes.
 DISPATCH = 0.05
-AS_FAST = 1.01
 
 
 def planner(made: Builder, machines: Topology, *counts: int, rows: int = ROWS, **options: Any) -> LayoutPlanner:
@@ -143,7 +143,7 @@ def test_mixed_wins_where_gradients_are_larger_than_what_stages_pass_on() -> Non
     between = 2 * (0.25 + 9 / 4)
     assert found.step_seconds == pytest.approx(96 / 4 * 9 / 8 + between, abs=DISPATCH)
     told = {baseline.name: baseline.step_seconds for baseline in found.found.baselines}
-    # Halves of all gradients within a host, then halves of these with the twin on the other host.
+    # Halves of all gradients within a host, then halves of these with the peer on the other host.
     assert told["mirrored on 4 devices"] == pytest.approx(24 + 4 * 9 / 4 + between, abs=DISPATCH)
     assert set(families(found)) >= {"single-device", "layer-split", "mirrored", "mixed"}
 
@@ -232,14 +232,14 @@ def test_layers_coupled_through_the_batch_are_not_replicated() -> None:
     made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=2**16, gradient_bytes=256, parameter_bytes=256)
     found = choose(planner(made, topology(2, wire=link(0.25, 256.0)), 1), coupling=["norm would differ"])
     assert len(found.groups) == 1
-    (note,) = [note for note in found.found.notes if "--strategy mirrored" in note]
+    (note,) = [note for note in found.found.notes if "strategy mirrored" in note]
     assert "would be 1.83 times as fast" in note
     assert note.endswith("norm would differ")
     alone = choose(planner(made, topology(2, wire=FREE), 1), is_cuttable=False)
     assert (len(alone.groups), "mirrored" in families(alone)) == (1, False)
 
 
-def test_twins_must_be_alike() -> None:
+def test_peers_must_be_alike() -> None:
     made = pipeline(2, forward=8.0, backward=16.0)
     found = choose(planner(made, topology(2, wire=FREE, speeds=[1.0, 2.0]), 1))
     assert len(found.groups) == 1
@@ -268,7 +268,7 @@ def test_what_may_not_be_on_a_device_cannot_be_mirrored_there() -> None:
     plan = planner(pipeline(2), topology(2, wire=FREE), 1, requirements=requirements_of(forbid={"layer0": "GPU:1"}))
     with pytest.raises(InfeasibleError) as raised:
         plan(Strategy.MIRRORED, ((0,), (1,)))
-    assert raised.value.notes[0] == "--forbid layer0=GPU:1: layer0 may be on no device only"
+    assert raised.value.notes[0] == "forbid layer0=GPU:1: layer0 may be on no device only"
 
 
 def test_candidates() -> None:
@@ -300,8 +300,8 @@ def test_replicas_stay_within_hosts() -> None:
     assert [groups for groups in candidates(machines, most_replicas=ROWS) if len(groups[0]) == 2] == [((0, 1), (3, 4))]
 
 
-def sum_seconds(sum_bytes: float, machines: Topology, twins: tuple[int, ...], *, row_bytes: float = 0.0) -> float:
-    return sum_times(sum_bytes, row_bytes, num_tensors=2, topology=machines, twins=twins).seconds
+def sum_seconds(sum_bytes: float, machines: Topology, peers: tuple[int, ...], *, row_bytes: float = 0.0) -> float:
+    return sum_times(sum_bytes, row_bytes, num_tensors=2, topology=machines, peers=peers).seconds
 
 
 def test_seconds_of_sums_on_one_host() -> None:
@@ -318,11 +318,11 @@ def test_seconds_of_sums_of_replicas_that_share_devices() -> None:
     machines, bandwidth = topology(3, wire=link(0.25, 256.0)), device().memory_bandwidth_bytes_per_second
     options = {"num_tensors": 2, "topology": machines}
     # Three values are read and one is written; no other device is needed.
-    assert sum_times(2**60, 0, twins=(2,), sharing=3, **options).seconds == 4 * 2**60 / bandwidth
-    between = sum_times(1024, 0, twins=(0, 1), **options).seconds
-    assert sum_times(1024, 0, twins=(0, 1), sharing=2, **options).seconds == pytest.approx(between, rel=1e-9)
+    assert sum_times(2**60, 0, peers=(2,), sharing=3, **options).seconds == 4 * 2**60 / bandwidth
+    between = sum_times(1024, 0, peers=(0, 1), **options).seconds
+    assert sum_times(1024, 0, peers=(0, 1), sharing=2, **options).seconds == pytest.approx(between, rel=1e-9)
     # Rows are those of all replicas.
-    assert sum_times(0, 256, twins=(0, 1), sharing=2, **options).seconds == 0.25 + 512 / 256
+    assert sum_times(0, 256, peers=(0, 1), sharing=2, **options).seconds == 0.25 + 512 / 256
 
 
 def test_seconds_of_sums_over_hosts() -> None:
@@ -334,7 +334,7 @@ def test_seconds_of_sums_over_hosts() -> None:
     uplinks = tuple(Uplink(name=f"host {n}", devices=frozenset({2 * n, 2 * n + 1}), link=wire) for n in range(2))
     shared = replace(hosts, uplinks=uplinks)
     # Both devices of a host send a quarter through one uplink.
-    found = sum_times(1024, 0, num_tensors=1, topology=shared, twins=(0, 1, 2, 3))
+    found = sum_times(1024, 0, num_tensors=1, topology=shared, peers=(0, 1, 2, 3))
     assert found.seconds == within + 2 * (0.25 + 2 * 256 / 256)
     assert found.uplink_seconds == (2 * (0.25 + 2 * 256 / 256),) * 2
     # Not as many on each host: the one that is alone sends a third to each of the others, one after the other.

@@ -100,7 +100,7 @@ def test_items_pinned_to_different_devices_do_not_merge_for_size() -> None:
 
 
 def test_what_is_colocated_is_one_item() -> None:
-    whole = ResolvedConstraint(text="--colocate", ops=("op0", "op2"), together=True)
+    whole = ResolvedConstraint(text="colocate", ops=("op0", "op2"), together=True)
     found = coarsen(chain([1.0] * 3, [8] * 3).costed(), constraints=[whole, *pinned(op2=1)])
     assert found.items == (("op0", "op2"), ("op1",))
     assert found.allowed == ({1}, {0, 1})

@@ -72,7 +72,7 @@ def test_an_op_on_a_tensor_of_unknown_rank_is_costed_by_bytes_and_reported() -> 
             return tf.ensure_shape(tf.matmul(doubled, self.matrix), [None, 4])
 
     inputs = keras.Input((8,))
-    plan = partitioner.plan(
-        keras.Model(inputs, Product()(inputs)), devices=["CPU:1"], training=False, strategy="single"
-    )
+    inference = partitioner.Step(training=False)
+    model = keras.Model(inputs, Product()(inputs))
+    plan = partitioner.plan(model, devices=["CPU:1"], step=inference, strategy="single")
     assert any(re.fullmatch(r"BatchMatMulV2 x1 \(\d+\.\d % of bytes\)", line) for line in plan.uncosted_ops)

@@ -1,4 +1,4 @@
-"""Warm starts: put the items in a row and cut the row into one interval per device, at best (a DP over intervals)."""
+"""Warm starts: put the items in an order and cut it into one interval per device, at best (a DP over intervals)."""
 
 from __future__ import annotations
 
@@ -78,9 +78,11 @@ def _one_by_one(
             for index, group in enumerate(groups):
                 if group[0] not in barred:
                     places[index].append(place)
-    row = sorted(places, key=lambda index: sum(places[index]) / len(places[index]) if places[index] else len(order))
+    sequence = sorted(
+        places, key=lambda index: sum(places[index]) / len(places[index]) if places[index] else len(order)
+    )
     counts = [0] * len(groups)
-    for index in row:
+    for index in sequence:
         for _ in groups[index]:
             counts[index] += 1
             yield tuple(counts)

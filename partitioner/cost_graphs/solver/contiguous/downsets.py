@@ -1,4 +1,4 @@
-"""Downsets: sets of items that nothing outside of them precedes; what the first devices of a row may have together."""
+"""Downsets: sets of items that nothing outside of them precedes: what the first devices of a chain may have."""
 
 from __future__ import annotations
 

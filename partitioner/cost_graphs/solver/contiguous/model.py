@@ -13,7 +13,7 @@ from partitioner.cost_graphs.solver.problem import MaxLoadProblem
 
 
 class StageModel:
-    """Stages in a row, each on a device of some group; every item in one stage, none before what precedes it.
+    """Stages in a chain, each on a device of some group; every item in one stage, none before what precedes it.
 
     Attributes:
         cp: The model, which minimises the largest load.

@@ -20,7 +20,7 @@ from partitioner.cost_graphs.solver.loads import assign_pieces, device_groups
 from partitioner.cost_graphs.solver.problem import MaxLoadProblem
 
 _MOST_DOWNSETS, _MOST_PAIRS = 20_000, 3 * 10**7
-"""Downsets at a place in the row, and pairs of them around one device, beyond which a graph is too wide for this."""
+"""Downsets at a place in the chain, and pairs of them around one device, beyond which a graph is too wide for this."""
 
 _MOST_COUNTS = 512
 """Ways to have some devices of each group."""
@@ -185,8 +185,8 @@ class _Pieces:
         loads = beyond([item.cost_on(place) for item in items])
         if not place.is_cpu:
             loads = loads + self._moved(before.counts, after.counts)
-        told = before.inside.any(axis=0) & ~after.inside.all(axis=0)
-        lost = before.inside[:, told].astype(np.float32) @ (~after.inside[:, told]).T.astype(np.float32)
+        mixed = before.inside.any(axis=0) & ~after.inside.all(axis=0)
+        lost = before.inside[:, mixed].astype(np.float32) @ (~after.inside[:, mixed]).T.astype(np.float32)
         never = lost > 0
         if place.capacity_bytes is not None:
             never |= beyond([item.memory_bytes for item in items]) > place.capacity_bytes
@@ -198,8 +198,8 @@ class _Pieces:
 
         A piece has none of a value's items where their number did not change, and all where it rose from 0 to all.
         """
-        told = [(value, count) for value in range(before.shape[1]) for count in np.unique(before[:, value])]
-        values, had = np.array([value for value, _ in told], dtype=np.intp), np.array([count for _, count in told])
+        pairs = [(value, count) for value in range(before.shape[1]) for count in np.unique(before[:, value])]
+        values, had = np.array([value for value, _ in pairs], dtype=np.intp), np.array([count for _, count in pairs])
         left = before[:, values] == had
         same = (after[:, values] == had) | ((had == 0) & (after[:, values] == self._sizes[values]))
         saved = same * self._costs[values]

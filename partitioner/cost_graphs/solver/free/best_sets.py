@@ -1,4 +1,4 @@
-"""The sets of items that are worth most to an accelerator that may carry so much: exact, state by state along a row."""
+"""The sets of items that are worth most to an accelerator that may carry so much: exact, state by state."""
 
 from __future__ import annotations
 
@@ -11,100 +11,100 @@ from numpy.typing import NDArray
 from partitioner.cost_graphs.solver.free.frontier import Numbers, Step
 
 _POINTS_PER_WORK = 1e7
-"""Pairs of load and worth that take as long as one of CP-SAT's deterministic units."""
+"""Pairs of load and profit that take as long as one of CP-SAT's deterministic units."""
 
 _TRADES = 20
-"""Trades of load against worth that bound what the rest of the row can add."""
+"""Trades of load against profit that bound what the rest of the items can add."""
 
 _Trail = list[tuple[Numbers, NDArray[np.bool_]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Fullest:
-    """Sets, none of them lighter and worth as much as another, with rising loads and worths.
+class BestSets:
+    """Sets, none of them lighter and worth as much as another, with rising loads and profits.
 
     Attributes:
         loads: What they load an accelerator with.
-        worths: What their items are worth together.
+        profits: What their items are worth together.
         is_complete: Whether no better set was passed over.
         work: What finding them took, in CP-SAT's deterministic units.
     """
 
     loads: Numbers
-    worths: Numbers
+    profits: Numbers
     is_complete: bool
     work: float
-    _row: Sequence[Step]
+    _frontier: Sequence[Step]
     _trail: _Trail
 
     def items(self, index: int) -> list[int]:
         """The items of a set."""
         chosen = []
-        for (came_from, is_inside), step in zip(reversed(self._trail), reversed(self._row), strict=True):
+        for (came_from, is_inside), step in zip(reversed(self._trail), reversed(self._frontier), strict=True):
             if is_inside[index]:
                 chosen.append(step.item)
             index = int(came_from[index])
         return chosen
 
 
-def fullest_sets(
-    row: Sequence[Step],
+def best_sets(
+    frontier: Sequence[Step],
     prices: Numbers,
     limit: int,
     least: int,
     most_points: int,
     without: Collection[int] = (),
-) -> Fullest:
-    """The sets with a load of at most `limit` whose worth is at least `least`.
+) -> BestSets:
+    """The sets with a load of at most `limit` whose profit is at least `least`.
 
     Args:
-        row: The items in a narrow row.
+        frontier: The items, in an order with few states.
         prices: What each item is worth; the fewer different sums there are, the faster.
         limit: The largest load.
-        least: The least worth.
+        least: The least profit.
         most_points: Where more sets have to be told apart, only the most promising are followed.
         without: Items that stay outside.
     """
-    trades = _trades(row, prices, limit, without)
-    rests = list(_rests(row, prices, trades, without))[::-1]
-    state = load = worth = np.zeros(1, dtype=np.int64)
+    trades = _trades(frontier, prices, limit, without)
+    rests = list(_rests(frontier, prices, trades, without))[::-1]
+    state = load = profit = np.zeros(1, dtype=np.int64)
     trail: _Trail = []
     is_complete, points = True, sum(rest.size for rest in rests)
     per_load = trades[:, None]
-    for step, rest in zip(row, rests[1:], strict=True):
+    for step, rest in zip(frontier, rests[1:], strict=True):
         choices = (0,) if step.item in without else (0, 1)
         count = len(state)
         next_load = np.concatenate([load + step.load[choice][state] for choice in choices])
-        next_worth = np.concatenate([worth + choice * prices[step.item] for choice in choices])
+        next_profit = np.concatenate([profit + choice * prices[step.item] for choice in choices])
         state = np.concatenate([step.after[choice][state] for choice in choices])
         points += len(state)
         room = limit - next_load
-        promise = next_worth + (rest.T.take(state, axis=1) + per_load * np.maximum(room, 0)).min(axis=0)
+        promise = next_profit + (rest.T.take(state, axis=1) + per_load * np.maximum(room, 0)).min(axis=0)
         kept = np.flatnonzero((room >= 0) & (promise >= least - 1e-6))
-        kept = kept[_undominated(state[kept], next_load[kept], next_worth[kept], limit)]
+        kept = kept[_undominated(state[kept], next_load[kept], next_profit[kept], limit)]
         if len(kept) > most_points:
             is_complete = False
             kept = np.sort(kept[np.argpartition(-promise[kept], most_points)[:most_points]])
-        state, load, worth = state[kept], next_load[kept], next_worth[kept]
+        state, load, profit = state[kept], next_load[kept], next_profit[kept]
         trail.append((kept % count, kept >= count))
-    return Fullest(load, worth, is_complete, points / _POINTS_PER_WORK, row, trail)
+    return BestSets(load, profit, is_complete, points / _POINTS_PER_WORK, frontier, trail)
 
 
-def _trades(row: Sequence[Step], prices: Numbers, limit: int, without: Collection[int]) -> NDArray[np.float64]:
-    """Worth per load: what a full device gets for its room at best, and rates around that."""
+def _trades(frontier: Sequence[Step], prices: Numbers, limit: int, without: Collection[int]) -> NDArray[np.float64]:
+    """Profit per load: what a full device gets for its room at best, and rates around that."""
     rates = np.concatenate([[0.0], np.geomspace(3e-3, 10, 24)]) * (np.abs(prices).sum() or 1) / max(limit, 1)
-    *_, whole = _rests(row, prices, rates, without)
+    *_, whole = _rests(frontier, prices, rates, without)
     best = rates[(whole[0] + rates * limit).argmin()]
     return np.append(np.linspace(0, 3 * best, _TRADES - 1), 6 * best)
 
 
 def _rests(
-    row: Sequence[Step], prices: Numbers, trades: NDArray[np.float64], without: Collection[int]
+    frontier: Sequence[Step], prices: Numbers, trades: NDArray[np.float64], without: Collection[int]
 ) -> Iterator[NDArray[np.float64]]:
-    """From the end of the row on: the most that the items from here on add, less what each trade takes for load."""
+    """From the end of the order on: the most that the items from here on add, less what each trade takes for load."""
     rest = np.zeros((1, len(trades)))
     yield rest
-    for step in reversed(row):
+    for step in reversed(frontier):
         outside = rest[step.after[0]] - step.load[0][:, None] * trades
         if step.item in without:
             rest = outside
@@ -113,13 +113,13 @@ def _rests(
         yield rest
 
 
-def _undominated(state: Numbers, load: Numbers, worth: Numbers, limit: int) -> Numbers:
+def _undominated(state: Numbers, load: Numbers, profit: Numbers, limit: int) -> Numbers:
     """Of equal states, those that are worth more than all that are as light."""
     if not len(state):
         return np.arange(0)
     place = state * (limit + 1) + load
     order = np.argsort(place, kind="stable")
-    base = worth - worth.min()
+    base = profit - profit.min()
     place, ranked = place[order], (state * (base.max() + 1) + base)[order]
     best = np.maximum.accumulate(ranked)
     is_best = np.concatenate([[True], ranked[1:] > best[:-1]])

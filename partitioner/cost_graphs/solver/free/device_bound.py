@@ -85,19 +85,19 @@ def raise_by_counts(problem: MaxLoadProblem, incumbent: Incumbent, upper_bound: 
         if incumbent.is_settled or not num_accelerators or budget.is_spent:
             return
         count = num_accelerators * (together - 1) + 1
-        while count <= len(heavy) and _share(problem, _ones(problem, heavy[:count]), upper_bound) < together:
+        while count <= len(heavy) and _least_on_one(problem, _ones(problem, heavy[:count]), upper_bound) < together:
             count += 1
         if count > len(heavy):
             return
         model = _OneAccelerator(problem)
-        model.cp.add(model.worth(_ones(problem, heavy[:count])) >= together)
+        model.cp.add(model.profit(_ones(problem, heavy[:count])) >= together)
         model.cp.add(model.load <= upper_bound)
         model.cp.minimize(model.load)
         status, bound = model.solve(_COUNT_WORK, budget)
         incumbent.raise_bound(upper_bound if status == cp_model.INFEASIBLE else bound)
 
 
-class ShareBound:
+class DeviceBound:
     """Bisects for the least load at which accelerators can hold all the work, if each holds the most that any can."""
 
     def __init__(self, problem: MaxLoadProblem) -> None:
@@ -119,10 +119,10 @@ class ShareBound:
             middle = (low + high) // 2
             model = _OneAccelerator(self._problem)
             model.cp.add(model.load <= middle)
-            model.cp.maximize(model.worth(self._work))
+            model.cp.maximize(model.profit(self._work))
             status, most = model.solve(_SHARE_WORK, budget)
             is_known = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-            if is_known and most < _share(self._problem, self._work, middle):
+            if is_known and most < _least_on_one(self._problem, self._work, middle):
                 incumbent.raise_bound(middle + 1)
             else:
                 self._possible = middle
@@ -133,7 +133,7 @@ def _ones(problem: MaxLoadProblem, items: Sequence[int]) -> list[int]:
     return [int(item in chosen) for item in range(len(problem.items))]
 
 
-def _share(problem: MaxLoadProblem, prices: Sequence[int], load: int) -> int:
+def _least_on_one(problem: MaxLoadProblem, prices: Sequence[int], load: int) -> int:
     """What some accelerator has of the items' prices if CPUs take the most they can within a load."""
     num_accelerators = sum(not device.is_cpu for device in problem.devices)
     left = sum(prices) - CpuRelief(problem, prices).within(load)
@@ -158,7 +158,7 @@ class _OneAccelerator:
             if accelerators <= item.barred:
                 self.cp.add_bool_or(~here)
 
-    def worth(self, prices: Sequence[int]) -> cp_model.LinearExprT:
+    def profit(self, prices: Sequence[int]) -> cp_model.LinearExprT:
         """The prices of what it has."""
         return sum(price * here for price, here in zip(prices, self.inside, strict=True) if price)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from partitioner.cost_graphs.solver.bounds import CpuRelief
-from partitioner.cost_graphs.solver.free.best_sets import Fullest, fullest_sets
-from partitioner.cost_graphs.solver.free.frontier import Numbers, Step, narrow_row
+from partitioner.cost_graphs.solver.free.best_sets import BestSets, best_sets
+from partitioner.cost_graphs.solver.free.frontier import Numbers, Step, narrow_frontier
 from partitioner.cost_graphs.solver.incumbent import Budget, Incumbent
 from partitioner.cost_graphs.solver.loads import loads
 from partitioner.cost_graphs.solver.problem import MaxLoadProblem
@@ -22,14 +22,14 @@ _SIZES = (70, 110, 200, 400)
 
 _MOST_STATES = 60_000
 _MOST_POINTS = 12_000
-_ROW_WORK = 1e-3
-"""What looking for a narrow row counts per item, in CP-SAT's deterministic units."""
+_FRONTIER_WORK = 1e-3
+"""What looking for an order with few states counts per item, in CP-SAT's deterministic units."""
 
 _LEAST_WORK = 0.005
 """What a dive counts at least: one that is given up at once takes time too."""
 
 _GRAIN = 10_000
-"""Worths are told apart to this part of an accelerator's share: coarse enough for few sums, fine enough to fill up."""
+"""Profits are kept apart to this part of an accelerator's share: coarse enough for few sums, fine enough to fill up."""
 
 _CLOSE = 1e-3
 """How near to the best load known an aim is worth a dive."""
@@ -47,7 +47,7 @@ class _Level:
     """
 
     graph: Contracted
-    row: tuple[Step, ...]
+    frontier: tuple[Step, ...]
     missed: int = -1
     noise: float = 0.0
     work: float = 0.0
@@ -57,16 +57,16 @@ class Diver:
     """One dive after the other: on each coarser graph, aiming at each load; later ones with prices disturbed."""
 
     def __init__(self, problem: MaxLoadProblem, heaviest: int, seed: int, budget: Budget) -> None:
-        """Look for rows. No merged item weighs more than `heaviest`."""
+        """Look for orders with few states. No merged item weighs more than `heaviest`."""
         self._problem = problem
         self._random = random.Random(seed)
         self._levels: list[_Level] = []
         for size in (*(size for size in _SIZES if size < len(problem.items)), len(problem.items)):
             graph = coarsen(problem, size, heaviest)
-            budget.work -= _ROW_WORK * len(graph.problem.items)
-            row = narrow_row(graph.problem, _MOST_STATES)
-            if row is not None and not budget.is_spent:
-                self._levels.append(_Level(graph, row))
+            budget.work -= _FRONTIER_WORK * len(graph.problem.items)
+            frontier = narrow_frontier(graph.problem, _MOST_STATES)
+            if frontier is not None and not budget.is_spent:
+                self._levels.append(_Level(graph, frontier))
 
     def run(
         self, incumbent: Incumbent, bound: int, known: int, budget: Budget, work: float
@@ -84,7 +84,7 @@ class Diver:
             load = None
             if placed is not None:
                 load = max(loads(level.graph.problem, placed))
-                found[level.graph.lift(placed)] = f"fullest sets of {len(level.graph.problem.items)} items"
+                found[level.graph.lift(placed)] = f"best sets of {len(level.graph.problem.items)} items"
                 known = min(known, load)
             if load is None or load > aim:
                 level.missed = aim
@@ -104,7 +104,7 @@ class Diver:
             barred = {item for item, one in enumerate(problem.items) if device in one.barred}
             left = sum(int(price) for item, price in enumerate(prices) if item not in taken)
             for least in (int(share * left / (len(accelerators) - rank)) for share in _LEAST_SHARES):
-                sets = fullest_sets(level.row, prices, limit, least, _MOST_POINTS, barred | taken.keys())
+                sets = best_sets(level.frontier, prices, limit, least, _MOST_POINTS, barred | taken.keys())
                 budget.work -= sets.work
                 if budget.is_spent:
                     return None
@@ -128,7 +128,7 @@ def _may_fit(problem: MaxLoadProblem, taken: Collection[int], limit: int, num_ac
     return sum(left) - CpuRelief(problem, left).within(limit) <= num_accelerators * limit
 
 
-def _that_fits(problem: MaxLoadProblem, sets: Fullest, capacity_bytes: int | None) -> int | None:
+def _that_fits(problem: MaxLoadProblem, sets: BestSets, capacity_bytes: int | None) -> int | None:
     """The set worth most that a device has room for, if that is found soon."""
     for index in range(len(sets.loads))[: -1 - _MEMORY_TRIES : -1]:
         held = sum(problem.items[item].memory_bytes for item in sets.items(index)) if capacity_bytes is not None else 0

@@ -1,4 +1,4 @@
-"""Sets of items, decided one item after the other along a row: what is left to remember on the way.
+"""Sets of items, decided one item after the other in an order: what is left to remember on the way.
 
 Of the items decided so far only those matter that share a value with later ones. Neural networks are long and narrow:
 in a good order few values are open at a time, so all sets together pass through few states.
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from partitioner.cost_graphs.solver.problem import MaxLoadProblem
 
 _STARTS, _WIDTH, _NEAREST = 4, 10, 12
-"""Rows that are tried, beginnings of each that go on together, and items with which each of them may."""
+"""Orders that are tried, beginnings of each that go on together, and items with which each of them may."""
 
 _ALL_STARTS, _FULL_WIDTH, _LEAST_WIDTH = 2_000, 40_000, 4
-"""Of many items fewer rows and narrower beams are tried: so many rows or beginnings in all."""
+"""Of many items fewer orders and narrower beams are tried: so many orders or beginnings in all."""
 
 _GUESSED_ABOVE = 4.0
-"""Up to so many times the states that a row really has were guessed of it (1.0 to 1.6 times, for public workloads)."""
+"""Up to so many times the states that an order really has are guessed of it (public workloads: 1.0 to 1.6 times)."""
 
 _SLOTS = 31
 """Open values that a state of 64 bits has room for, two bits each."""
@@ -46,8 +46,8 @@ class Step:
     num_after: int
 
 
-def narrow_row(problem: MaxLoadProblem, most_states: int) -> tuple[Step, ...] | None:
-    """The items in a row with few states, all together at most `most_states`; None if none was found.
+def narrow_frontier(problem: MaxLoadProblem, most_states: int) -> tuple[Step, ...] | None:
+    """The items in an order with few states, at most `most_states` in all; None if the search finds no such order.
 
     The first step is left by one state, as is the last.
     """
@@ -67,7 +67,7 @@ def narrow_row(problem: MaxLoadProblem, most_states: int) -> tuple[Step, ...] | 
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """The first items of a row.
+    """The first items of an order.
 
     Attributes:
         decided: These items, as bits.

@@ -16,21 +16,21 @@ from ortools.linear_solver import pywraplp
 
 from partitioner.cost_graphs.solver.bounds import CpuRelief
 from partitioner.cost_graphs.solver.contiguous.chain import interval_costs
-from partitioner.cost_graphs.solver.free.best_sets import Fullest, fullest_sets
-from partitioner.cost_graphs.solver.free.frontier import Numbers, narrow_row
+from partitioner.cost_graphs.solver.free.best_sets import BestSets, best_sets
+from partitioner.cost_graphs.solver.free.frontier import Numbers, narrow_frontier
 from partitioner.cost_graphs.solver.incumbent import Budget, Incumbent
 from partitioner.cost_graphs.solver.problem import MaxLoadProblem
 
 _MOST_STATES = 60_000
 _FEWEST_POINTS, _MOST_POINTS, _MORE = 8_000, 64_000, 1.2
-"""How many sets are told apart, and by how much more whenever these were not all."""
+"""How many sets are kept apart, and by how much more whenever these were not all."""
 
-_ROW_WORK = 1e-3
+_FRONTIER_WORK = 1e-3
 _PROGRAM_WORK = 5e-8
 """What solving the linear program counts per item and set, in CP-SAT's deterministic units."""
 
 _GRAIN, _FINEST_GRAIN, _FINER = 1_200, 9_600, 2
-"""A set worth 1 is worth this many integers: the fewer, the fewer sums have to be told apart. They become so many times
+"""A set worth 1 is worth this many integers: the fewer, the fewer sums have to be kept apart. They become so many times
 finer whenever what is lost in rounding hides sets that prices would still tell of."""
 
 _SETS_AT_ONCE = 24
@@ -51,17 +51,17 @@ class PriceBound:
     """Bisects for the least load at which no prices refute that the accelerators hold everything.
 
     Attributes:
-        has_row: Whether the items have a narrow row; without, prices tell nothing.
+        has_frontier: Whether the items have an order with few states; without, prices prove nothing.
         is_done: Whether prices can do no more.
     """
 
     def __init__(self, problem: MaxLoadProblem, budget: Budget) -> None:
-        """Look for a row, at the cost of the budget."""
+        """Look for an order with few states, at the cost of the budget."""
         self._problem = problem
         self._num_accelerators = sum(not device.is_cpu for device in problem.devices)
         work = np.array([item.accelerator_cost for item in problem.items], dtype=float)
-        self._row = narrow_row(problem, _MOST_STATES) if self._num_accelerators and work.any() else None
-        budget.work -= _ROW_WORK * len(problem.items)
+        self._frontier = narrow_frontier(problem, _MOST_STATES) if self._num_accelerators and work.any() else None
+        budget.work -= _FRONTIER_WORK * len(problem.items)
         self._first_prices = self._best_prices = work / max(work.sum(), 1.0) * self._num_accelerators
         self._best_rate = 0.0
         self._most_points = _FEWEST_POINTS
@@ -69,8 +69,8 @@ class PriceBound:
         self._sets: dict[tuple[int, ...], int] = {}
         self._possible: int | None = None
         self._program: _Program | None = None
-        self.has_row = self._row is not None
-        self.is_done = not self.has_row
+        self.has_frontier = self._frontier is not None
+        self.is_done = not self.has_frontier
 
     def run(self, incumbent: Incumbent, upper_bound: int, budget: Budget, work: float) -> None:
         """Raise the bound for so much work; a load of `upper_bound` is known to be possible."""
@@ -96,9 +96,9 @@ class PriceBound:
 
     def _begin(self, limit: int, incumbent: Incumbent, budget: Budget) -> None:
         """Aim at refuting another load, first with prices by work: the best known for another load may be worse."""
-        assert self._row is not None
+        assert self._frontier is not None
         self._program = _Program(self._problem, limit)
-        self._program.add(_longest_intervals(self._problem, [step.item for step in self._row], limit))
+        self._program.add(_longest_intervals(self._problem, [step.item for step in self._frontier], limit))
         self._program.add(items for items, load in self._sets.items() if load <= limit)
         self._best_rate, known = 0.0, self._best_prices
         self._ask(self._first_prices, self._program, incumbent, budget)
@@ -126,18 +126,18 @@ class PriceBound:
         self, prices: NDArray[np.float64], program: _Program, incumbent: Incumbent, budget: Budget
     ) -> list[tuple[int, ...]]:
         """The sets worth most, made known to the program; they raise the bound if all were seen."""
-        assert self._row is not None
+        assert self._frontier is not None
         whole = self._in_integers(prices)
         relief = CpuRelief(self._problem, [max(0, int(price)) for price in whole])
         needed = int(whole.sum()) - relief.within(program.limit)
         least = -(-needed // self._num_accelerators)
-        sets = fullest_sets(self._row, whole, program.limit, least, self._most_points)
+        sets = best_sets(self._frontier, whole, program.limit, least, self._most_points)
         if not sets.is_complete:
             self._most_points = min(_MOST_POINTS, int(_MORE * self._most_points))
         budget.work -= sets.work
         if sets.is_complete:
             incumbent.raise_bound(self._refuted(whole, relief, sets, program.limit) + 1)
-            most = max(int(sets.worths.max(initial=0)), least, 1)
+            most = max(int(sets.profits.max(initial=0)), least, 1)
             if needed > self._best_rate * most:
                 self._best_rate, self._best_prices = needed / most, whole / most
         found = self._some_of(sets)
@@ -145,30 +145,30 @@ class PriceBound:
         return found
 
     def _in_integers(self, prices: NDArray[np.float64]) -> Numbers:
-        """Rounded such that neighbours in the row keep what they are worth together.
+        """Rounded such that neighbours in the order keep what they are worth together.
 
-        Sets are few pieces of the row; each item rounded by itself, 80 items are wrong by 2 or 3.
+        Sets are few pieces of the order; each item rounded by itself, 80 items are wrong by 2 or 3.
         """
-        assert self._row is not None
-        order = [step.item for step in self._row]
+        assert self._frontier is not None
+        order = [step.item for step in self._frontier]
         whole = np.empty(len(prices), dtype=np.int64)
         whole[order] = np.diff(np.round(np.cumsum(self._grain * prices[order])), prepend=0).astype(np.int64)
         return whole
 
-    def _refuted(self, prices: Numbers, relief: CpuRelief, sets: Fullest, limit: int) -> int:
-        """The largest load at which all that CPUs leave is worth more than the fullest sets; -1 if there is none."""
+    def _refuted(self, prices: Numbers, relief: CpuRelief, sets: BestSets, limit: int) -> int:
+        """The largest load at which all that CPUs leave is worth more than the best sets; -1 if there is none."""
         low, high = -1, limit
         while low < high:
             middle = (low + high + 1) // 2
             lighter = int(np.searchsorted(sets.loads, middle, side="right"))
-            most = int(sets.worths[lighter - 1]) if lighter else -1
+            most = int(sets.profits[lighter - 1]) if lighter else -1
             if not lighter or int(prices.sum()) - relief.within(middle) > self._num_accelerators * most:
                 low = middle
             else:
                 high = middle - 1
         return low
 
-    def _some_of(self, sets: Fullest) -> list[tuple[int, ...]]:
+    def _some_of(self, sets: BestSets) -> list[tuple[int, ...]]:
         """The set worth most, and some lighter ones."""
         chosen = np.unique(np.linspace(0, len(sets.loads) - 1, _SETS_AT_ONCE).astype(int)) if len(sets.loads) else []
         found = {tuple(sorted(sets.items(index))): int(sets.loads[index]) for index in chosen}
@@ -200,10 +200,10 @@ class _Program:
             if num_cpus:
                 whole = self._solver.NumVar(0, endless, "")
                 objective.SetCoefficient(whole, -1)
-                row = self._solver.Constraint(-endless, 0)
-                row.SetCoefficient(price, 1)
-                row.SetCoefficient(room, -item.cpu_cost / max(limit, 1))
-                row.SetCoefficient(whole, -1)
+                constraint = self._solver.Constraint(-endless, 0)
+                constraint.SetCoefficient(price, 1)
+                constraint.SetCoefficient(room, -item.cpu_cost / max(limit, 1))
+                constraint.SetCoefficient(whole, -1)
 
     @property
     def work(self) -> float:
@@ -215,9 +215,9 @@ class _Program:
         for items in dict.fromkeys(sets):
             if items not in self._known:
                 self._known.add(items)
-                row = self._solver.Constraint(-self._solver.infinity(), 1)
+                constraint = self._solver.Constraint(-self._solver.infinity(), 1)
                 for item in items:
-                    row.SetCoefficient(self._prices[item], 1)
+                    constraint.SetCoefficient(self._prices[item], 1)
 
     def solve(self) -> tuple[float, NDArray[np.float64]] | None:
         """How many accelerators the known sets need at least, split as one likes; and the prices that tell.
@@ -230,7 +230,7 @@ class _Program:
 
 
 def _longest_intervals(problem: MaxLoadProblem, order: list[int], limit: int) -> Iterator[tuple[int, ...]]:
-    """From each item of a row on, the items that an accelerator can carry."""
+    """From each item of an order on, the items that an accelerator can carry."""
     accelerator = next(index for index, device in enumerate(problem.devices) if not device.is_cpu)
     costs = interval_costs(problem, order, accelerator)
     for begin in range(len(order)):

@@ -1,16 +1,16 @@
-"""Bounds of free placements: what heavy items cost together, prices or shares, and CP-SAT on all items, in turns."""
+"""Bounds of free placements: heavy items together, prices or device bounds, CP-SAT on all items, in turns."""
 
 from __future__ import annotations
 
 from partitioner.cost_graphs.solver.cp_sat import run_model
-from partitioner.cost_graphs.solver.free.device_bound import ShareBound, raise_by_counts
+from partitioner.cost_graphs.solver.free.device_bound import DeviceBound, raise_by_counts
 from partitioner.cost_graphs.solver.free.model import FreeModel, in_order
 from partitioner.cost_graphs.solver.free.prices import PriceBound
 from partitioner.cost_graphs.solver.incumbent import Budget, Incumbent
 from partitioner.cost_graphs.solver.problem import MaxLoadAnswer, MaxLoadProblem
 
 _PRICES, _MOST_PRICES = 0.6, 0.9
-"""The part of the work that goes into prices, or shares where there are none, as long as these may tell more.
+"""The part of the work that goes into prices, or device bounds where there are none, as long as these may prove more.
 
 It becomes more, up to this, after each round in which CP-SAT did not raise the bound.
 """
@@ -27,7 +27,7 @@ class FreeProof:
         """Nothing is done yet."""
         self._problem = problem
         self._prices: PriceBound | None = None
-        self._shares = ShareBound(problem)
+        self._device_bound = DeviceBound(problem)
         self._part = _PRICES
         self._counted_below = 0
         self.budget = budget
@@ -40,10 +40,10 @@ class FreeProof:
             self._counted_below = upper_bound
         if self._prices is None:
             self._prices = PriceBound(self._problem, self.budget)
-        if self._prices.has_row:
+        if self._prices.has_frontier:
             self._prices.run(incumbent, upper_bound, self.budget, self._part * work)
         else:
-            self._shares.run(incumbent, upper_bound, self.budget, self._part * work)
+            self._device_bound.run(incumbent, upper_bound, self.budget, self._part * work)
         if incumbent.is_settled:
             return
         model = FreeModel(self._problem, known.lower_bound, upper_bound)

@@ -1,4 +1,4 @@
-"""Large problems in near-linear time: put the items in a row, neighbours close together, and cut it evenly."""
+"""Large problems in near-linear time: put the items in an order, neighbours close together, and cut it evenly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HALVINGS = 20
 _CLOSE = 1e-3
 
 
-def rows(problem: MaxLoadProblem) -> Iterator[tuple[int, ...]]:
+def linear_orders(problem: MaxLoadProblem) -> Iterator[tuple[int, ...]]:
     """Orders of the items, the one in which neighbours are closest first; contiguous pieces can be cut from all.
 
     The order is that of E. Cuthill and J. McKee, "Reducing the bandwidth of sparse symmetric matrices", 1969: the
@@ -28,21 +28,21 @@ def rows(problem: MaxLoadProblem) -> Iterator[tuple[int, ...]]:
     near.add_nodes_from(range(len(problem.items)))
     for value in problem.values:
         near.add_edges_from((value.items[0], other) for other in value.items[1:])
-    row = tuple(cuthill_mckee_ordering(near))
+    order = tuple(cuthill_mckee_ordering(near))
     if not problem.contiguous:
-        yield row
+        yield order
     else:
-        yield _obeying(problem, row)
-        yield _obeying(problem, row[::-1])
+        yield _obeying(problem, order)
+        yield _obeying(problem, order[::-1])
 
 
-def cut_evenly(problem: MaxLoadProblem, row: Sequence[int]) -> tuple[int, ...] | None:
-    """The row cut into a piece for each device in turn, so that the largest load is small; None if nothing is found.
+def cut_evenly(problem: MaxLoadProblem, order: Sequence[int]) -> tuple[int, ...] | None:
+    """The order cut into a piece for each device in turn, so that the largest load is small; None if nothing is found.
 
     Halves the range of loads; for each, every device in turn takes the longest piece that stays within it.
     """
     low, high = quick_bound(problem), 2 * quick_bound(problem) + sum(value.cost for value in problem.values)
-    pieces = _Pieces(problem, row)
+    pieces = _Pieces(problem, order)
     best = pieces.within(high)
     for _ in range(_HALVINGS):
         if best is None or high - low <= _CLOSE * high:
@@ -57,10 +57,10 @@ def cut_evenly(problem: MaxLoadProblem, row: Sequence[int]) -> tuple[int, ...] |
 
 
 class _Pieces:
-    """Cuts one row again and again."""
+    """Cuts one order again and again."""
 
-    def __init__(self, problem: MaxLoadProblem, row: Sequence[int]) -> None:
-        self._problem, self._row = problem, row
+    def __init__(self, problem: MaxLoadProblem, order: Sequence[int]) -> None:
+        self._problem, self._order = problem, order
         self._touching: list[list[int]] = [[] for _ in problem.items]
         for index, value in enumerate(problem.values):
             for item in value.items:
@@ -70,14 +70,14 @@ class _Pieces:
 
     def within(self, load: int) -> tuple[int, ...] | None:
         """The assignment in which no device has more than this load."""
-        assignment = [0] * len(self._row)
+        assignment = [0] * len(self._order)
         begin = 0
         for device in range(len(self._problem.devices)):
             end = self._longest(device, begin, load)
-            for item in self._row[begin:end]:
+            for item in self._order[begin:end]:
                 assignment[item] = device
             begin = end
-            if begin == len(self._row):
+            if begin == len(self._order):
                 return tuple(assignment)
         return None
 
@@ -88,8 +88,8 @@ class _Pieces:
         work = held = moved = 0
         inside: dict[int, int] = {}
         longest = begin
-        for end in range(begin, len(self._row)):
-            index = self._row[end]
+        for end in range(begin, len(self._order)):
+            index = self._order[end]
             item = items[index]
             work += item.cost_on(place)
             held += item.memory_bytes
@@ -108,9 +108,9 @@ class _Pieces:
         return longest
 
 
-def _obeying(problem: MaxLoadProblem, row: Sequence[int]) -> tuple[int, ...]:
-    """The items in an order that `precedes` allows, otherwise as in the row."""
-    place = {item: index for index, item in enumerate(row)}
+def _obeying(problem: MaxLoadProblem, order: Sequence[int]) -> tuple[int, ...]:
+    """The items in an order that `precedes` allows, otherwise as in the one given."""
+    place = {item: index for index, item in enumerate(order)}
     followers: list[list[int]] = [[] for _ in problem.items]
     waiting = [0] * len(problem.items)
     for a, b in problem.precedes:
@@ -120,7 +120,7 @@ def _obeying(problem: MaxLoadProblem, row: Sequence[int]) -> tuple[int, ...]:
     heapq.heapify(ready)
     found = []
     while ready:
-        item = row[heapq.heappop(ready)]
+        item = order[heapq.heappop(ready)]
         found.append(item)
         for follower in followers[item]:
             waiting[follower] -= 1

@@ -1,0 +1,140 @@
+"""`partition MODEL --devices LIST`: load, plan, place, verify, write, report."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from partitioner import __version__
+from partitioner.cli import compile_arguments
+from partitioner.cli.commands.verify import failed_verification
+from partitioner.cli.console import Progress, stdout_is_stderr, without_native_notices
+from partitioner.cli.output import output_directory, print_plan, write_errors, write_pictures, write_plan
+from partitioner.cli.parser import Parser
+from partitioner.errors import InfeasibleError, ModelError
+
+if TYPE_CHECKING:
+    from partitioner.options import Request
+    from partitioner.plan_view import Plan
+
+_USAGE = """\
+partition MODEL --devices LIST [options]
+       partition COMMAND ..."""
+
+_EPILOG = """\
+commands (partition COMMAND --help):
+  graph FILE              plan a cost graph, without a model
+  show PLAN               a plan again: report, picture, JSON
+  check PLAN              compute a cost graph's plan anew, and refute it
+  verify PLAN MODEL       run a model by its plan, beside the unplaced one
+  hardware                devices, links and hosts that have a name
+  worker --port N         lend this machine's devices to another one
+
+examples:
+  partition model.py --devices GPU:0,GPU:1 --batch-size 256
+  partition model.py --devices GPU:0-3 --strategy mixed --replicas 2
+  partition 'model.py:build_model(depth=50)' --devices GPU:0-3 --hardware t4
+"""
+
+_LONG_EPILOG = f"""\
+{_EPILOG.rstrip()}
+  partition model.py --devices CPU:0,CPU:1 --strategy layer-split --pin 'enc.*=CPU:0'
+  partition model.py --devices GPU:0,GPU:1 --microbatches 8 --schedule 1f1b
+  partition model.py --topology '64x dgx-h100' --dry-run
+  partition show model_partitioned/plan.json --svg placement.svg
+  partition graph workload.json --devices GPU:0-5,CPU:0 --contiguous
+
+exit codes:
+  0  a plan was found                   5  time limit reached without a plan
+  1  a bug of ours                      6  the placed model failed verification
+  2  usage                              7  a check that was asked for failed
+  3  model not found or not traceable   8  a file could not be written
+  4  proved infeasible                130  interrupted
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Say what the main command takes."""
+    parser.usage, parser.epilog = _USAGE, _EPILOG
+    parser.description = "Split a Keras model over devices: plan, place, verify."
+    parser.add_argument("model", metavar="MODEL", help="PATH[:NAME]: a .py file or a .keras file")
+    compile_arguments.add_machine(parser.add_argument_group("the devices"))
+    compile_arguments.add_step(parser.add_argument_group("the step to plan"))
+    compile_arguments.add_parallelism(parser.add_argument_group("how the model is split"))
+    compile_arguments.add_goal(parser.add_argument_group("the search"))
+    compile_arguments.add_results(parser.add_argument_group("the results"))
+    parser.add_argument("--version", action="version", version=f"partition {__version__}", help="show it and exit")
+    parser.add_help_options(everyday=compile_arguments.EVERYDAY, long_epilog=_LONG_EPILOG)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Plan a model; what is wrong with the options is refused before TensorFlow is loaded, which takes seconds."""
+    from partitioner.cli.files import refuse_as_model
+    from partitioner.cli.request import request_of
+
+    refuse_as_model(options.model)
+    request = request_of(options)
+    directory = output_directory(options, options.model)
+    progress = Progress(enabled=not options.quiet)
+    with stdout_is_stderr():
+        progress("loading TensorFlow")
+        with without_native_notices(enabled=not options.verbose):
+            from partitioner import api
+        plan, files = _compiled(api, request, options, directory, progress)
+    print_plan(plan, options, files)
+    if plan.verification is not None and not plan.verification.passed:
+        raise failed_verification(plan, "the placed model failed its verification; it was not written")
+    return 0
+
+
+def _compiled(
+    api: Any, request: Request, options: argparse.Namespace, directory: Path, progress: Progress
+) -> tuple[Plan, list[Path]]:
+    """Load, plan, place, verify, write; a placed model that failed its verification is not written."""
+    places = not options.dry_run or options.verify
+    names = [name.canonical for name in request.machine.names]
+    stand_ins = api.set_up_devices(names) if places or request.costs == "measured" else {}
+    progress(f"loading {options.model}")
+    loaded = api.load_model(options.model)
+    plan = _planned(request, loaded, progress)
+    costs = plan.measured_costs if request.costs == "measured" else None
+    if not places:
+        return plan, []
+    progress("placing")
+    placed = api.place(loaded.model, plan)
+    are_here = all(stand_ins[name] == name for name in plan.used_devices)
+    if options.verify or (options.verify is None and are_here):
+        progress("verifying against the unplaced model")
+        plan = api.with_verification(plan, api.verify(loaded.model, placed))
+    if options.dry_run:
+        return plan, []
+    progress(f"writing {directory}")
+    passed = plan.verification is None or plan.verification.passed
+    files = write_plan(plan, directory, partial(api.write_saved_model, placed) if passed else None)
+    if costs is not None:
+        from partitioner.measure.store import write_costs
+
+        files.append(directory / "costs.json")
+        with write_errors():
+            write_costs(costs, files[-1])
+    return plan, [*files, *write_pictures(plan, options)]
+
+
+def _planned(request: Request, loaded: Any, progress: Progress) -> Plan:
+    from partitioner.compile import compile_plan
+
+    progress("tracing and planning")
+    try:
+        with progress.bar() as on_progress:
+            return compile_plan(
+                loaded.model,
+                request,
+                example_inputs=loaded.example_inputs,
+                example_targets=loaded.example_targets,
+                on_progress=on_progress,
+            )
+    except (InfeasibleError, ModelError) as error:
+        error.where = error.where or loaded.where
+        raise

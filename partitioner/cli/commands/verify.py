@@ -1,0 +1,73 @@
+"""`partition verify PLAN MODEL`: place a model by a saved plan, and hold it against the unplaced one."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from partitioner.cli.arguments import add_verbosity
+from partitioner.cli.console import Progress, stdout_is_stderr, without_native_notices
+from partitioner.cli.output import print_plan
+from partitioner.cli.parser import Parser
+from partitioner.errors import VerificationError
+
+if TYPE_CHECKING:
+    from partitioner.plan_view import Plan
+
+
+def add_arguments(parser: Parser) -> None:
+    """Say what the sub-command takes."""
+    parser.usage = "partition verify PLAN MODEL [options]"
+    parser.description = (
+        "Place a model by a saved plan and run it beside the unplaced one: where every op ran, outputs,\n"
+        "gradients, weights after some steps. Ends with exit code 6 if they differ."
+    )
+    parser.add_argument("plan", metavar="PLAN", help="a plan.json of a model")
+    parser.add_argument("model", metavar="MODEL", help="PATH[:NAME] of the model it is for")
+    parser.add_argument("--json", action="store_true", help="print the plan with its verification, and nothing else")
+    add_verbosity(parser)
+    parser.add_help_options()
+
+
+def run(options: argparse.Namespace) -> int:
+    """Load, place, verify, print. GPUs that are not here are stood in for by CPU devices."""
+    from partitioner.cli.files import load_model_plan, refuse_as_model
+
+    refuse_as_model(options.model)
+    plan = load_model_plan(options.plan, "verify")
+    progress = Progress(enabled=not options.quiet)
+    with stdout_is_stderr():
+        progress("loading TensorFlow")
+        with without_native_notices(enabled=not options.verbose):
+            from partitioner import api
+        api.set_up_devices(sorted({*plan.placement.values(), *plan.used_devices}))
+        progress(f"loading {options.model}")
+        loaded = api.load_model(options.model)
+        progress("placing")
+        placed = api.place(
+            loaded.model, plan, example_inputs=loaded.example_inputs, example_targets=loaded.example_targets
+        )
+        progress("verifying against the unplaced model")
+        plan = api.with_verification(plan, api.verify(loaded.model, placed))
+    print_plan(plan, options, [])
+    if plan.verification is not None and not plan.verification.passed:
+        raise failed_verification(plan, "the placed model failed its verification")
+    return 0
+
+
+def failed_verification(plan: Plan, message: str) -> VerificationError:
+    """The error for a plan whose verification failed."""
+    verification = plan.verification
+    assert verification is not None
+    return VerificationError(
+        message,
+        notes=[
+            f"misplaced ops: {len(verification.misplaced_ops)}",
+            f"relative differences: outputs {verification.outputs_max_rel_diff:.1e}, "
+            f"gradients {verification.gradients_max_rel_diff:.1e}, "
+            f"weights after {verification.num_steps} steps {verification.weights_max_rel_diff:.1e}; "
+            f"tolerance {verification.tolerance:.0e}, unplaced model reordered {verification.control_max_rel_diff:.1e}",
+            *verification.misplaced_ops[:5],
+        ],
+        help="plan.json has the details; please report it with the model",
+    )

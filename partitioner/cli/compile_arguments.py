@@ -1,0 +1,138 @@
+"""What `partition MODEL` takes, by group; what most people need is in `EVERYDAY`."""
+
+from __future__ import annotations
+
+import argparse
+
+from partitioner.cli.arguments import (
+    add_constraints,
+    add_memory_limit,
+    add_output,
+    add_search,
+    add_verbosity,
+    count,
+    count_or_auto,
+    count_or_zero,
+    counts_or_auto,
+)
+
+EVERYDAY = {
+    *("model", "devices", "hardware", "memory_limit", "batch_size", "input_shape", "training", "strategy"),
+    *("replicas", "microbatches", "pin", "time_limit", "output", "svg", "json", "dry_run", "verify", "verbose"),
+    *("help", "help_all"),
+}
+
+
+def add_step(group: argparse._ArgumentGroup) -> None:
+    """Add what says which step of the model is planned."""
+    group.add_argument(
+        "--batch-size", type=count, default=32, metavar="N", help="rows of a batch (default: %(default)s)"
+    )
+    group.add_argument(
+        "--input-shape",
+        action="append",
+        default=[],
+        metavar="[NAME=]D1,D2,...",
+        help="sizes without the batch, where the model does not say; repeatable",
+    )
+    group.add_argument(
+        "--inference", dest="training", action="store_false", help="plan inference (default: a training step)"
+    )
+    group.add_argument("--loss", metavar="NAME", help="Keras loss (default: the compiled one, else mean_squared_error)")
+    group.add_argument("--optimizer", metavar="NAME", help="Keras optimizer (default: the compiled one, else adam)")
+
+
+def add_machine(group: argparse._ArgumentGroup) -> None:
+    """Add what says which devices there are."""
+    group.add_argument("--devices", metavar="LIST", help="GPU:0,GPU:1 or GPU:0-3; they need not be here")
+    group.add_argument("--hardware", metavar="NAME", help="what they are: a100-80gb, h100-sxm, t4, ...")
+    group.add_argument("--link", metavar="NAME", help="what joins them: pcie4, nvlink3, ...")
+    group.add_argument(
+        "--topology",
+        metavar="NAME|FILE.toml",
+        help="in place of both: dgx-h100, '64x dgx-h100', or a file; --devices then takes some of its devices",
+    )
+    group.add_argument(
+        "--costs",
+        default="analytic",
+        metavar="analytic|measured|FILE",
+        help="seconds of ops from the hardware's figures, from running them on the devices that are here, or from the "
+        "costs.json written after that (default: %(default)s)",
+    )
+    add_memory_limit(group)
+
+
+def add_parallelism(group: argparse._ArgumentGroup) -> None:
+    """Add how a batch passes through the devices."""
+    group.add_argument(
+        "--strategy",
+        metavar="NAME",
+        choices=["auto", "single", "layer-split", "mirrored", "mixed"],
+        default="auto",
+        help="auto, single, layer-split (stages on all devices), mirrored (a replica on each), mixed (replicas of "
+        "several devices); auto takes as many devices as pay",
+    )
+    group.add_argument(
+        "--replicas",
+        type=counts_or_auto,
+        default="auto",
+        metavar="N|N,N|auto",
+        help="copies of the model, each with its part of a batch; 3,1: three, and a device that all share",
+    )
+    group.add_argument(
+        "--microbatches",
+        type=count_or_auto,
+        default="auto",
+        metavar="N|auto",
+        help="parts of a batch that follow each other (default: auto)",
+    )
+    group.add_argument(
+        "--schedule",
+        choices=["auto", "sequential", "gpipe", "1f1b", "interleaved"],
+        default="auto",
+        help="in which order stages work on microbatches (default: %(default)s)",
+    )
+    group.add_argument(
+        "--recompute",
+        choices=["auto", "none", "all"],
+        default="auto",
+        help="stages whose backward pass reruns the forward pass to save memory; auto takes those that must "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
+        "--updates",
+        choices=["sync", "async"],
+        default="sync",
+        help="sync: replicas update together; async: each updates shared parameters as soon as it can "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-staleness",
+        type=count_or_zero,
+        metavar="N",
+        help="of --updates async: how many updates of others may lie between reading parameters and updating them "
+        "(default: 4 per replica)",
+    )
+
+
+def add_goal(group: argparse._ArgumentGroup) -> None:
+    """Add what is minimised, what is asked of the placement, and for how long it is searched."""
+    group.add_argument(
+        "--objective",
+        choices=["throughput", "memory"],
+        default="throughput",
+        help="least time of a step, or least memory on the fullest device (default: %(default)s)",
+    )
+    add_constraints(group, "layers or ops")
+    add_search(group, "for tracing and the search")
+
+
+def add_results(group: argparse._ArgumentGroup) -> None:
+    """Add where results go."""
+    add_output(group, "<model>")
+    group.add_argument(
+        "--verify",
+        action=argparse.BooleanOptionalAction,
+        help="run the placed model beside the unplaced one, CPUs in place of absent GPUs (default: if all are here)",
+    )
+    add_verbosity(group)

@@ -1,0 +1,138 @@
+"""Which file is for which sub-command. The sub-command decides what a file is read as; a wrong one is refused with the
+right sub-command, and only to word that is its schema looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from partitioner.cost_graphs.document import SCHEMA as COST_GRAPH_SCHEMA
+from partitioner.cost_graphs.document import CostGraphPlan
+from partitioner.errors import UsageError
+from partitioner.ir.plan import SCHEMA as MODEL_SCHEMA
+from partitioner.plan_view import Plan
+
+_SUFFIXES_OF_MODELS = (".py", ".keras")
+_SUFFIXES_OF_OTHERS = (".json", ".txt")
+
+
+def refuse_as_model(source: str) -> None:
+    """Refuse a MODEL that is no Python and no Keras file by its suffix.
+
+    Raises:
+        UsageError: With the sub-command for it.
+    """
+    path = source.split(":")[0]
+    if not path.endswith(_SUFFIXES_OF_OTHERS):
+        return
+    _read(path)
+    refuse_as_plan(path)
+    raise UsageError(
+        f"{path} is not a model, which is a .py or a .keras file", help=f"if it is a cost graph: partition graph {path}"
+    )
+
+
+def refuse_model(path: str, command: str) -> None:
+    """Refuse a model where another file is expected.
+
+    Raises:
+        UsageError: It is one by its suffix.
+    """
+    source = path.split(":")[0]
+    if source.endswith(_SUFFIXES_OF_MODELS):
+        raise UsageError(
+            f"{path} is a model, which `partition {command}` does not read",
+            help=f"partition {path} --devices GPU:0,GPU:1",
+        )
+
+
+def refuse_as_plan(path: str) -> None:
+    """Of a file that was refused, say so if it is a plan.
+
+    Raises:
+        UsageError: It is one.
+    """
+    try:
+        schema = _schema(_document(Path(path).read_bytes()))
+    except OSError:
+        return
+    if schema in (MODEL_SCHEMA, COST_GRAPH_SCHEMA):
+        raise UsageError(f"{path} is a plan (schema {schema})", help=f"partition show {path}")
+
+
+def load_plan(path: str, command: str) -> Plan | CostGraphPlan:
+    """The plan in a file, of a model or of a cost graph by its schema.
+
+    Raises:
+        UsageError: The file cannot be read, or is none.
+    """
+    refuse_model(path, command)
+    document = _document(_read(path))
+    schema = _schema(document)
+    # Earlier versions gave the plan of a cost graph the schema of a model's.
+    is_of_cost_graph = schema == COST_GRAPH_SCHEMA or document.get("cost_graph") is not None
+    kind = CostGraphPlan if is_of_cost_graph else Plan
+    try:
+        return kind.load(path)
+    except msgspec.DecodeError as error:
+        if schema is None:
+            raise UsageError(
+                f"{path} is not a plan: it has no schema", help=f"if it is a cost graph: partition graph {path}"
+            ) from error
+        raise UsageError(f"{path} is not a plan: {error}", help="give a plan.json that partition wrote") from error
+
+
+def load_model_plan(path: str, command: str) -> Plan:
+    """The plan of a model.
+
+    Raises:
+        UsageError: The file holds none.
+    """
+    plan = load_plan(path, command)
+    if isinstance(plan, CostGraphPlan):
+        raise UsageError(
+            f"{path} is the plan of a cost graph (schema {plan.schema}), which has no model",
+            help=f"partition check {path}",
+        )
+    return plan
+
+
+def load_cost_graph_plan(path: str, command: str) -> CostGraphPlan:
+    """The plan of a cost graph.
+
+    Raises:
+        UsageError: The file holds none.
+    """
+    plan = load_plan(path, command)
+    if not isinstance(plan, CostGraphPlan):
+        raise UsageError(
+            f"{path} is the plan of a model (schema {plan.schema}), which is checked by running it",
+            help=f"partition verify {path} {plan.model.source or 'MODEL'}",
+        )
+    return plan
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path!r}: {error.strerror}") from error
+
+
+def _document(text: bytes) -> dict[str, Any]:
+    """A JSON document; an empty one if it is none."""
+    try:
+        document = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _schema(document: Mapping[str, Any]) -> str | None:
+    """What a document says its schema is."""
+    schema = document.get("schema")
+    return schema if isinstance(schema, str) else None

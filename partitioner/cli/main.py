@@ -1,0 +1,62 @@
+"""Entry point: pick the sub-command, run it, and turn what it raises into a message and an exit code."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from types import ModuleType
+
+from partitioner import __version__
+from partitioner.cli.commands import check, compile, graph, hardware, show, verify, worker
+from partitioner.cli.console import library_logs
+from partitioner.cli.parser import Parser
+from partitioner.errors import PartitionError
+
+SUB_COMMANDS: dict[str, ModuleType] = {
+    "graph": graph,
+    "show": show,
+    "check": check,
+    "verify": verify,
+    "hardware": hardware,
+    "worker": worker,
+}
+"""What a first word may be; any other is a model."""
+
+_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line with `arguments` (`sys.argv` by default) and return its exit code."""
+    verbose = False
+    try:
+        command, parser, rest = _picked(list(sys.argv[1:] if arguments is None else arguments))
+        command.add_arguments(parser)
+        options = parser.read(rest)
+        verbose = getattr(options, "verbose", False)
+        with library_logs(shown=verbose):
+            return command.run(options)
+    except PartitionError as error:
+        if verbose:
+            traceback.print_exc()
+        print(f"error: {error.for_command_line()}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except Exception as error:
+        traceback.print_exc()
+        print(
+            f"error: a bug in partition {__version__}: {type(error).__name__}: {error}\n"
+            "   help: please report it with the lines above and the command line",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _picked(arguments: list[str]) -> tuple[ModuleType, Parser, list[str]]:
+    """The sub-command, its parser, and what that reads."""
+    first = arguments[0] if arguments else ""
+    if first in SUB_COMMANDS:
+        return SUB_COMMANDS[first], Parser(prog=f"partition {first}"), arguments[1:]
+    return compile, Parser(prog="partition", sub_commands=SUB_COMMANDS), arguments

@@ -1,0 +1,102 @@
+"""How a command line is read: errors in one line with a way out, a short help and a long one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, NoReturn
+
+from partitioner.cli.old_flags import refuse_old_flags
+from partitioner.errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises what argparse would print with the whole usage before it.
+
+    Args:
+        prog: `partition`, or `partition show`.
+        sub_commands: Words that a mistyped first argument may have meant.
+    """
+
+    def __init__(self, *, prog: str, sub_commands: Collection[str] = ()) -> None:
+        super().__init__(
+            prog=prog,
+            formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=26),
+            allow_abbrev=False,  # an abbreviation in a script would break when an option is added
+            add_help=False,
+        )
+        self.sub_commands = sub_commands
+        self._everyday: Collection[str] | None = None
+        self._long_epilog: str | None = None
+
+    def error(self, message: str) -> NoReturn:
+        """Raise a usage error with the help to read."""
+        raise UsageError(message.removeprefix("argument "), help=f"{self.prog} --help")
+
+    def add_help_options(self, *, everyday: Collection[str] | None = None, long_epilog: str | None = None) -> None:
+        """Add `--help`, and `--help-all` where it shows more.
+
+        Args:
+            everyday: What `--help` shows, by destination; everything if None.
+            long_epilog: What ends `--help-all`, in place of the epilog.
+        """
+        self._everyday, self._long_epilog = everyday, long_epilog
+        self.add_argument("-h", "--help", action=_Help, help="show this and exit")
+        if everyday is not None:
+            self.add_argument("--help-all", action=_Help, help="show every option and exit")
+
+    def print_everything(self) -> None:
+        """Print the long help."""
+        self.epilog = self._long_epilog or self.epilog
+        self.print_help()
+
+    def print_everyday(self) -> None:
+        """Print what most people need; the parser reads no command line after that."""
+        for action in self._actions:
+            if self._everyday is not None and action.dest not in self._everyday:
+                action.help = argparse.SUPPRESS
+        self.print_help()
+
+    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """The options of a command line, each as the value it stands for.
+
+        Raises:
+            UsageError: An option is unknown, went in an earlier version, or has a wrong value.
+        """
+        refuse_old_flags(arguments, self._option_string_actions)
+        options, unknown = self.parse_known_args(arguments)
+        if unknown:
+            raise self._unknown(unknown[0], str(getattr(options, "model", "")))
+        return options
+
+    def _unknown(self, text: str, first: str) -> UsageError:
+        if text.startswith("-"):
+            option = text.split("=")[0]
+            close = get_close_matches(option, sorted(self._option_string_actions), n=1)
+            help = f"did you mean {close[0]}?" if close else f"{self.prog} --help"
+            return UsageError(f"unknown option {option}", help=help)
+        if close := get_close_matches(first, sorted(self.sub_commands), n=1):
+            return UsageError(
+                f"unexpected argument {text!r}: {first!r} is read as a MODEL",
+                help=f"a sub-command is the first word: partition {close[0]} ...",
+            )
+        expected = "one MODEL at a time" if self.sub_commands else "see what it takes"
+        return UsageError(f"unexpected argument {text!r}: {expected}", help=f"{self.prog} --help")
+
+
+class _Help(argparse.Action):
+    """Prints the help, short or long, and exits."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **given: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **given)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        assert isinstance(parser, Parser)
+        if self.dest == "help_all":
+            parser.print_everything()
+        else:
+            parser.print_everyday()
+        sys.exit(0)

@@ -1,0 +1,230 @@
+"""The compiler: from a model and a request to a plan, pass by pass. Read this first.
+
+    trace   -> TracedStep        the step as TensorFlow's graph and as our op graph      capture/, binding/
+    measure -> MeasuredCosts     what ops take on the devices that are here, if asked    measure/
+    pose    -> PlanningProblem   the op graph for every number of rows, with its costs   planner/model/
+    plan    -> PlanDocument      a layout is chosen, and written as a document           planner/
+    place   -> PlacedModel       the plan bound to the step and emitted                  binding/, emit/
+    verify  -> Verification      the placed model beside the unplaced one                verification/
+
+Each pass is a function from value to value; the last two are called by `api.place` and `api.verify`.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from cost_models.measured import MeasuredCosts, MeasuredDevice
+from cost_models.topology import Topology
+from partitioner.binding.traced_step import TracedStep, trace
+from partitioner.capture.lower.batching import BatchSizes
+from partitioner.capture.trace.objective import training_objective
+from partitioner.emit.cluster.runtime import cpu_kernels, gpu_titles
+from partitioner.emit.graph.variables import refresh_optimizer
+from partitioner.garbage import collected_later
+from partitioner.ir.plan import ModelInfo, Objective, Strategy
+from partitioner.ir.step import CapturedStep
+from partitioner.measure.choose import MEASURED, costs_for, measured_devices, notes_on_costs, with_measured_links
+from partitioner.measure.imported_costs import refuse_other_ops
+from partitioner.options import Request
+from partitioner.plan_view import Plan
+from partitioner.planner.diagnose.explain import MOST_MORE_DEVICES
+from partitioner.planner.layouts.choose import LayoutRequest
+from partitioner.planner.layouts.result import OutOfMemoryError
+from partitioner.planner.model.step_costs import StepCosts
+from partitioner.planner.pipeline.options import allowed_counts, allowed_recompute, refuse_uncuttable, uncuttable
+from partitioner.planner.plan_step import (
+    PlanningProblem,
+    explain_infeasibility,
+    plan_step,
+    rows_of_larger_machines,
+)
+from partitioner.stages.coupling import batch_coupling
+
+OnProgress = Callable[[str, float], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Costs:
+    """What is known of ops and links: of a catalogue, a file, or measured now.
+
+    Attributes:
+        measured: The measured costs, if any.
+        machines: The devices, with measured links where there are some.
+        devices: What is known of ops on each device, by index.
+        source: Where it comes from, for the record.
+        notes: What a reader of the plan should know of it.
+    """
+
+    measured: MeasuredCosts | None
+    machines: Topology
+    devices: Mapping[int, MeasuredDevice]
+    source: str
+    notes: tuple[str, ...]
+
+
+@collected_later()
+def compile_plan(
+    model: keras.Model,
+    request: Request,
+    *,
+    example_inputs: Any = None,
+    example_targets: Any = None,
+    on_progress: OnProgress | None = None,
+) -> Plan:
+    """Find the best placement of a model's step.
+
+    Args:
+        model: The model.
+        request: What is asked for.
+        example_inputs: A batch of inputs, where neither the model nor the request says their shapes and dtypes.
+        example_targets: A batch of targets, likewise.
+        on_progress: While measuring, is called with what is measured and the fraction done.
+
+    Raises:
+        UsageError: The request does not go with the model or the machine.
+        ModelError: The model cannot be traced.
+        InfeasibleError: No placement fits into memory, or requirements contradict each other.
+        TimeLimitError: None was found in time.
+    """
+    titles = gpu_titles()
+    request = replace(request, machine=request.machine.recognised(titles)) if titles else request
+    began = time.monotonic()
+    traced = _trace(model, request, example_inputs, example_targets)
+    tracing_seconds = time.monotonic() - began
+    layout = _layout_request(request, traced.step)
+    costs = _costs(request, traced, layout, titles, on_progress)
+    sizes = BatchSizes(traced.step)
+    problem = _problem(request, traced, layout, costs, sizes, tracing_seconds)
+    try:
+        document = plan_step(problem)
+    except OutOfMemoryError as error:
+        raise explain_infeasibility(error, _on_more_devices(problem, sizes, MOST_MORE_DEVICES)) from error
+    return Plan.of(document, versions=_versions(), traced=traced, measured_costs=costs.measured)
+
+
+def _trace(model: keras.Model, request: Request, example_inputs: Any, example_targets: Any) -> TracedStep:
+    asked = request.step
+    return trace(
+        model,
+        objective=training_objective(model, loss=asked.loss, optimizer=asked.optimizer) if asked.training else None,
+        batch_size=request.batch_size,
+        input_shapes=asked.input_shapes,
+        example_inputs=asked.example_inputs if example_inputs is None else example_inputs,
+        example_targets=asked.example_targets if example_targets is None else example_targets,
+    )
+
+
+def _layout_request(request: Request, step: CapturedStep) -> LayoutRequest:
+    """Which layouts the step allows.
+
+    Raises:
+        UsageError: It allows none of those that were asked for.
+    """
+    counts = allowed_counts(step, request.microbatches)
+    refuse_uncuttable(step, len(request.groups))
+    return LayoutRequest(
+        strategy=Strategy(request.strategy),
+        replicas=request.replicas,
+        microbatches=request.microbatches,
+        coupling=tuple(batch_coupling(step.graph, replicas=True)),
+        is_cuttable=not uncuttable(step),
+        counts=counts,
+    )
+
+
+def _costs(
+    request: Request,
+    traced: TracedStep,
+    layout: LayoutRequest,
+    titles: Mapping[str, str],
+    on_progress: OnProgress | None,
+) -> _Costs:
+    machines = request.machine.resolved
+    rows = layout.rows(machines, request.batch_size)
+    measured = costs_for(request.costs, traced.step, machines, titles, rows, on_progress)
+    refresh_optimizer(traced.objective.optimizer if traced.objective else None)
+    devices = measured_devices(measured, machines, titles)
+    machines = with_measured_links(machines, measured)
+    return _Costs(
+        measured=measured,
+        machines=machines,
+        devices=devices,
+        source=str(request.costs) if isinstance(request.costs, (str, Path)) else MEASURED,
+        notes=tuple(notes_on_costs(request.costs, measured, devices, machines, titles)),
+    )
+
+
+def _problem(
+    request: Request,
+    traced: TracedStep,
+    layout: LayoutRequest,
+    costs: _Costs,
+    sizes: BatchSizes,
+    tracing_seconds: float,
+) -> PlanningProblem:
+    """Everything that planning looks at: the op graph is made for every number of rows that may be planned with."""
+    parallelism, search, batch_size = request.parallelism, request.search, request.batch_size
+    rows = [*layout.rows(costs.machines, batch_size), *layout.smaller_rows(costs.machines, batch_size)]
+    step_costs = StepCosts(
+        graphs={count: sizes(count) for count in rows},
+        machines=costs.machines,
+        measured=costs.devices,
+        kernels=cpu_kernels(),
+    )
+    refuse_other_ops(costs.source, step_costs.on(batch_size, range(len(costs.machines.devices))), costs.devices)
+    problem = PlanningProblem(
+        model=_model_info(request, traced),
+        step=traced.step,
+        costs=step_costs,
+        infos=request.machine.infos,
+        layout=layout,
+        schedules=parallelism.schedules,
+        recompute=allowed_recompute(parallelism.recompute),
+        objective=Objective(search.objective),
+        requirements=request.constraints.requirements,
+        max_staleness=request.max_staleness if parallelism.asynchronous else None,
+        time_limit_seconds=search.time_limit,
+        tracing_seconds=tracing_seconds,
+        seed=search.seed,
+        what_if=search.what_if,
+        cost_source=costs.source,
+        named_link=request.machine.link,
+        is_described=request.machine.topology is not None,
+        notes=costs.notes,
+    )
+    return _on_more_devices(problem, sizes, 1) if search.what_if else problem
+
+
+def _on_more_devices(problem: PlanningProblem, sizes: BatchSizes, most: int) -> PlanningProblem:
+    """The problem with the op graphs that up to so many more devices may be planned with."""
+    more = {count: sizes(count) for count in rows_of_larger_machines(problem, most)}
+    return problem.with_graphs({**problem.costs.graphs, **more})
+
+
+def _model_info(request: Request, traced: TracedStep) -> ModelInfo:
+    graph = traced.step.graph
+    return ModelInfo(
+        source=request.step.source,
+        name=traced.model.name,
+        fingerprint=graph.fingerprint,
+        num_ops=len(graph.ops),
+        num_parameters=traced.model.count_params(),
+        batch_size=request.batch_size,
+        training=request.step.training,
+        input_shapes=request.step.input_shapes,
+        **traced.objective_fields,
+    )
+
+
+def _versions() -> dict[str, str]:
+    packages = ("partition", "tensorflow", "keras", "ortools", "networkx")
+    return {name: version(name) for name in packages} | {"python": platform.python_version()}

@@ -1,0 +1,202 @@
+"""The plan of a cost graph, and the plan.json that holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from partitioner.cost_graphs.first_document import fields_of_today, is_first_document
+from partitioner.errors import UsageError
+from partitioner.ir.json import from_json, to_json
+from partitioner.ir.plan import SCHEMA as MODEL_SCHEMA
+from partitioner.ir.plan import SolverInfo, WhatIf
+from partitioner.ir.requirements import Requirement
+
+SCHEMA = "partition-cost-graph-plan/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostGraphInfo:
+    """The cost graph that was planned.
+
+    Attributes:
+        name: For people.
+        source: Where it was read.
+        fingerprint: Of its contents.
+        num_nodes: Of its nodes.
+        num_values: How many nodes make something that others need.
+        unit: Of its costs: `ms` or `s`.
+    """
+
+    name: str
+    source: str
+    fingerprint: str
+    num_nodes: int
+    num_values: int
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphDevice:
+    """A device that was planned for; `memory_bytes` is its limit, None if it has none."""
+
+    name: str
+    kind: str
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What one device got.
+
+    Attributes:
+        device: Its canonical name.
+        nodes: Ids of its nodes.
+        compute: What it computes, in the graph's unit.
+        transfer: What it takes to move values in and out, likewise.
+        memory_bytes: What its nodes hold.
+        send_bytes: What leaves it.
+    """
+
+    device: str
+    nodes: tuple[str, ...]
+    compute: float
+    transfer: float
+    memory_bytes: int
+    send_bytes: int
+
+    @property
+    def load(self) -> float:
+        """Compute and transfer; the largest load of all devices is the objective."""
+        return self.compute + self.transfer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadBaseline:
+    """What a plan is compared with: a name, its largest load, and whether it is allowed."""
+
+    name: str
+    load: float
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """An edge of the graph; `size_bytes` are moved along it if its ends are on different devices."""
+
+    source: str
+    target: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostGraphPlan:
+    """Where every node of a cost graph goes, the largest load, and how good that is proved to be.
+
+    Attributes:
+        graph: What was planned.
+        contiguous: Whether each device had to get one piece of a chain.
+        devices: What it was planned for.
+        pieces: What each used device got; along the chain where pieces are contiguous.
+        placement: Device by node.
+        solver: Objective and lower bound in the graph's unit.
+        baselines: What the plan is compared with.
+        requirements: What was asked of nodes and devices.
+        descriptions: What the file says of nodes, by id.
+        edges: Bytes from node to node.
+        what_if: What better machines would gain.
+        notes: What a reader should know.
+        versions: Of the packages that made it.
+
+    Raises:
+        ValueError: The schema is another one, or a node is placed on a device that is not listed.
+    """
+
+    graph: CostGraphInfo
+    contiguous: bool
+    devices: tuple[GraphDevice, ...]
+    pieces: tuple[Piece, ...]
+    placement: dict[str, str]
+    solver: SolverInfo
+    baselines: tuple[LoadBaseline, ...] = ()
+    requirements: tuple[Requirement, ...] = ()
+    descriptions: dict[str, str] = field(default_factory=dict)
+    edges: tuple[Transfer, ...] = ()
+    what_if: tuple[WhatIf, ...] = ()
+    notes: tuple[str, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    schema: str = SCHEMA
+
+    def __post_init__(self) -> None:
+        if self.schema != SCHEMA:
+            raise ValueError(f"schema is {self.schema!r}, this version reads {SCHEMA!r}")
+        known = {device.name for device in self.devices}
+        if strangers := sorted({*self.placement.values(), *(piece.device for piece in self.pieces)} - known):
+            raise ValueError(f"nodes are on devices that `devices` does not list: {', '.join(strangers)}")
+
+    @property
+    def source(self) -> str:
+        """Where the cost graph was read."""
+        return self.graph.source
+
+    def to_json(self) -> str:
+        """The text of plan.json: sorted keys, two spaces per level."""
+        return to_json(self, indent=2)
+
+    def save(self, path: str | Path) -> None:
+        """Write plan.json to `path`."""
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> CostGraphPlan:
+        """Read the plan that `save`, or an earlier version, wrote to `path`.
+
+        Raises:
+            UsageError: It is a document of another kind, or an earlier version's with fields missing.
+            msgspec.DecodeError: It is none, or a field is missing or wrong.
+        """
+        text = Path(path).read_bytes()
+        document = msgspec.json.decode(text)
+        schema = document.get("schema") if isinstance(document, dict) else None
+        if schema == SCHEMA:
+            return from_json(text, cls)
+        if not is_first_document(document):
+            raise UsageError(
+                f"{path} is no plan of a cost graph: its schema is {schema!r}, expected {SCHEMA!r}",
+                help=f"partition show {path}" if schema == MODEL_SCHEMA else None,
+            )
+        try:
+            fields = fields_of_today(document)
+        except (KeyError, TypeError) as error:
+            raise UsageError(f"{path} is no whole plan of a cost graph: {type(error).__name__} {error}") from error
+        return from_json(to_json(fields), cls)
+
+    def to_text(self, files: Sequence[str | Path] = (), *, verbose: bool = False) -> str:
+        """The report that the command line prints; `verbose` lists the nodes of each device."""
+        from partitioner.cost_graphs.report import render
+
+        return render(self, files=files, verbose=verbose)
+
+    def to_dot(self, path: str | Path | None = None, **options: Any) -> str:
+        """The placement as a DOT picture, written to `path` if given; options are those of `report.dot.draw`."""
+        from partitioner.cost_graphs.report import picture_of
+        from partitioner.report.dot import draw
+
+        text = draw(picture_of(self), **options)
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
+
+    def to_svg(self, path: str | Path, **options: Any) -> None:
+        """The same picture as SVG.
+
+        Raises:
+            UsageError: Neither pygraphviz nor the `dot` program is installed.
+        """
+        from partitioner.report.svg import write_svg
+
+        write_svg(self.to_dot(**options), path)

@@ -1,0 +1,40 @@
+"""Arguments of `plan` that earlier versions took and that went, each with the new way. Kept for one release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from partitioner.errors import UsageError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_STEP = "step=Step({}=...)"
+_PARALLELISM = "parallelism=Parallelism({}=...)"
+_CONSTRAINTS = "constraints=Constraints({}=...)"
+_NEW = {
+    **dict.fromkeys(("training", "loss", "optimizer", "input_shape", "source"), _STEP),
+    **dict.fromkeys(("example_inputs", "example_targets"), _STEP),
+    **dict.fromkeys(("schedule", "recompute", "updates"), _PARALLELISM),
+    **dict.fromkeys(("pins", "forbid", "colocate"), _CONSTRAINTS),
+    "max_staleness": "parallelism=Parallelism(updates=AsyncUpdates({}=...))",
+}
+
+
+def refusing_old_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, which says what is written in place of an argument that went.
+
+    Raises:
+        UsageError: It is called with one.
+    """
+
+    @wraps(function)
+    def call(*values: P.args, **named: P.kwargs) -> T:
+        for name in named:
+            if name in _NEW:
+                raise UsageError(f"plan() takes no {name} any more", help=_NEW[name].format(name))
+        return function(*values, **named)
+
+    return call

@@ -1,0 +1,35 @@
+"""What the ops of a step cost, for the numbers of rows that may be planned with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cost_models.measured import MeasuredDevice
+from cost_models.scratch import Kernels
+from cost_models.topology import Topology
+from partitioner.ir.costed import CostedGraph
+from partitioner.ir.op_graph import OpGraph
+from partitioner.planner.model.costs import cost_ops
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCosts:
+    """A step by number of rows, and the devices that it may run on.
+
+    Attributes:
+        graphs: The op graph by number of rows: of the batch, and of every part that it may be cut into.
+        machines: The devices.
+        measured: What is known of ops on devices, by their index.
+        kernels: What runs ops on CPUs.
+    """
+
+    graphs: Mapping[int, OpGraph]
+    machines: Topology
+    measured: Mapping[int, MeasuredDevice]
+    kernels: Kernels
+
+    def on(self, rows: int, devices: Sequence[int]) -> CostedGraph:
+        """The step for a number of rows, with what its ops cost on some of the devices."""
+        known = {place: self.measured[index] for place, index in enumerate(devices) if index in self.measured}
+        return cost_ops(self.graphs[rows], self.machines.subset(devices), known, self.kernels)

@@ -1,0 +1,14 @@
+"""By how much estimates may differ and still say the same."""
+
+from __future__ import annotations
+
+ALIKE = 0.01
+"""Step times within this share of each other count as equally fast, because estimates are not that exact."""
+AS_FAST = 1 + ALIKE
+"""What is this many times as slow as the fastest counts as equally fast; the simpler one is then preferred."""
+BALANCE_PERMILLE = round(1000 * ALIKE)
+"""The same for the solver, which counts in whole numbers."""
+PEAK_ROOM = 1.1
+"""Of placements that are equally fast, those with a largest peak at most this many times the least are compared."""
+ROUNDING = 1e-9
+"""Two results of the same sums in another order differ by this share at most."""

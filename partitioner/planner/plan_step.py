@@ -1,0 +1,168 @@
+"""From a traced step with costs to its plan: choose a layout, and write it as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+from partitioner.deadline import search_seconds
+from partitioner.errors import InfeasibleError, UsageError
+from partitioner.ir.op_graph import OpGraph
+from partitioner.ir.plan import CostsInfo, DeviceInfo, ModelInfo, Objective, Origin, PlanDocument
+from partitioner.ir.requirements import Requirement
+from partitioner.ir.step import CapturedStep
+from partitioner.planner.diagnose.explain import explained
+from partitioner.planner.diagnose.what_if import what_if
+from partitioner.planner.document.assemble import plan_document
+from partitioner.planner.document.async_updates import with_async_updates
+from partitioner.planner.document.inferred_ops import inferred_ops
+from partitioner.planner.document.links import link_infos
+from partitioner.planner.document.replicated import replicated, sends_of_all
+from partitioner.planner.layouts.choose import LayoutRequest, choose_layout
+from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
+from partitioner.planner.layouts.result import OutOfMemoryError
+from partitioner.planner.model.step_costs import StepCosts
+from partitioner.planner.pipeline.options import microbatch_notes
+from partitioner.stages.programs import StageCutter
+from partitioner.stages.schedules import ScheduleKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanningProblem:
+    """All that a plan is made from; every figure of the step is in it, so that planning needs no TensorFlow.
+
+    Attributes:
+        model: What the plan says of the model.
+        step: The traced step; what TensorFlow made of it is not looked at.
+        costs: Its ops by number of rows, on every device.
+        infos: What the plan says of the devices.
+        layout: Which layouts may be chosen.
+        schedules: Schedules to choose from.
+        recompute: Whether stages may, must or must not recompute.
+        objective: What is minimised.
+        requirements: What ops may be on and with.
+        max_staleness: Of asynchronous updates; None where updates are synchronous.
+        time_limit_seconds: For tracing and the search.
+        tracing_seconds: What tracing took of them.
+        seed: Of the solver.
+        what_if: Whether to say what a better machine would gain.
+        cost_source: Where the costs come from, for the record.
+        named_link: Catalogue name of the links, if one was given.
+        is_described: Whether a topology describes the links.
+        notes: What else a reader should know of the costs.
+    """
+
+    model: ModelInfo
+    step: CapturedStep
+    costs: StepCosts
+    infos: tuple[DeviceInfo, ...]
+    layout: LayoutRequest
+    schedules: tuple[ScheduleKind, ...]
+    recompute: Literal["auto", "none", "all"]
+    objective: Objective
+    requirements: tuple[Requirement, ...]
+    max_staleness: int | None
+    time_limit_seconds: float
+    tracing_seconds: float
+    seed: int
+    what_if: bool
+    cost_source: str
+    named_link: str | None
+    is_described: bool
+    notes: tuple[str, ...] = ()
+
+    def with_graphs(self, graphs: Mapping[int, OpGraph]) -> PlanningProblem:
+        """The problem with op graphs for more numbers of rows."""
+        return replace(self, costs=replace(self.costs, graphs=graphs))
+
+
+def plan_step(problem: PlanningProblem) -> PlanDocument:
+    """The best plan that was found.
+
+    Raises:
+        OutOfMemoryError: Nothing fits; `explain_infeasibility` says why.
+        InfeasibleError: Requirements contradict each other or the strategy.
+        TimeLimitError: Nothing that fits was found in time.
+        UsageError: The step, the requirements or the strategy do not go with the devices.
+    """
+    planner = _layout_planner(problem)
+    seconds = search_seconds(problem.time_limit_seconds, problem.tracing_seconds)
+    layout = choose_layout(problem.layout, planner, seconds)
+    gains = what_if(planner, partial(choose_layout, problem.layout), layout) if problem.what_if else ()
+    return replace(_document(problem, layout), what_if=gains)
+
+
+def explain_infeasibility(error: OutOfMemoryError, problem: PlanningProblem) -> InfeasibleError:
+    """The error with what is missing, the fewest requirements and limits that conflict, and changes that help."""
+    planner = _layout_planner(problem)
+    groups = problem.layout.groups(planner.machines, planner.batch_size)
+    return explained(error, planner, partial(choose_layout, problem.layout), groups)
+
+
+def rows_of_larger_machines(problem: PlanningProblem, most_devices: int) -> list[int]:
+    """The numbers of rows to plan with on up to so many more devices like the last."""
+    planner = _layout_planner(problem)
+    rows: dict[int, None] = {}
+    for _ in range(most_devices):
+        planner = planner.with_another_device(len(planner.machines.devices) - 1)
+        try:
+            found = problem.layout.rows(planner.machines, planner.batch_size)
+        except UsageError:  # so many devices do not go with the replicas, and are not planned either
+            continue
+        rows |= dict.fromkeys(found)
+    return list(rows)
+
+
+def _layout_planner(problem: PlanningProblem) -> LayoutPlanner:
+    return LayoutPlanner(
+        machines=problem.costs.machines,
+        batch_size=problem.model.batch_size,
+        costed=problem.costs.on,
+        programs=StageCutter(problem.step, results=problem.step.results),
+        counts=problem.layout.counts,
+        schedules=problem.schedules,
+        recompute=problem.recompute,
+        objective=problem.objective,
+        requirements=problem.requirements,
+        time_limit_seconds=problem.time_limit_seconds,
+        seed=problem.seed,
+    )
+
+
+def _document(problem: PlanningProblem, layout: ParallelLayout) -> PlanDocument:
+    """The plan of a layout: of one replica, then of all, then with asynchronous updates."""
+    groups, result, measured = layout.groups, layout.found, problem.costs.measured
+    infos = [
+        replace(info, origin=Origin.MEASURED) if index in measured else info for index, info in enumerate(problem.infos)
+    ]
+    plan = plan_document(
+        layout.costed,
+        result,
+        [infos[index] for index in groups[0]],
+        model=problem.model,
+        requested=problem.layout.strategy,
+        objective=problem.objective,
+    )
+    if len(infos) > len(groups[0]):
+        plan = replicated(plan, result, infos, groups)
+    if problem.max_staleness is not None:
+        plan = with_async_updates(plan, problem.max_staleness)
+    sends = sends_of_all(result, infos, groups)
+    asked = problem.layout.microbatches
+    return replace(
+        plan,
+        costs=CostsInfo(
+            source=problem.cost_source,
+            measured_share=layout.costed.measured_share,
+            inferred_ops=inferred_ops(layout.costed),
+        ),
+        requirements=problem.requirements,
+        links=link_infos(problem.costs.machines, sends, is_described=problem.is_described, named=problem.named_link),
+        notes=(
+            *plan.notes,
+            *problem.notes,
+            *microbatch_notes(problem.step, result.num_microbatches, asked, num_replicas=len(groups)),
+        ),
+    )

@@ -1,0 +1,121 @@
+"""The stage of every op of a placed step: forward ops in runs on one device, backward ops where theirs are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from partitioner.ir.op_graph import Op, Phase
+from partitioner.stages.pieces import pieces
+from partitioner.stages.roles import Role, Roles
+
+# A sum of gradients is linear: it may as well add what was summed over the microbatches before.
+_SUM = "AddN"
+
+
+class StageAssignment:
+    """Which ops a stage has, for one placement.
+
+    Args:
+        roles: The step.
+        placement: Device of every op.
+        devices: Devices that may hold a stage; None for all.
+
+    Attributes:
+        role: What each op does; sums of gradients of several stages are updates here.
+        device: The device that decides the stage of each op.
+        stages: The device of each stage.
+        stage: The stage of each forward and backward op.
+        relocated: The device of each op that had to leave its own.
+    """
+
+    def __init__(self, roles: Roles, placement: Mapping[str, str], devices: Collection[str] | None) -> None:
+        self.roles, self.graph, self.ops, self.inputs = roles, roles.graph, roles.ops, roles.inputs
+        self.role = dict(roles.role)
+        self.device = self._stage_devices(placement, devices)
+        self.stages, self.stage = self._forward_stages()
+        self._place_backward()
+        self._delay_sums()
+        self.relocated = {
+            name: self.stages[stage]
+            for name, stage in self.stage.items()
+            if self.stages[stage] != placement[name] and (devices is None or placement[name] in devices)
+        }
+
+    def producer(self, tensor: str) -> str:
+        """The op that makes a tensor."""
+        return self.graph.tensor[tensor].producer
+
+    def _stage_devices(self, placement: Mapping[str, str], devices: Collection[str] | None) -> dict[str, str]:
+        """Device that decides the stage of each op: its own, or that of its readers where it holds no stages."""
+        known = {op.name: placement[op.name] for op in self.ops if devices is None or placement[op.name] in devices}
+        for op in reversed(self.ops):
+            if op.name not in known:
+                readers = (r for name in op.outputs for r in self.graph.consumers[name] if r in known)
+                if (reader := next(readers, None)) is not None:
+                    known[op.name] = known[reader]
+        for op in self.ops:
+            if op.name not in known:
+                sources = (self.producer(name) for name in op.inputs)
+                known[op.name] = next((known[s] for s in sources if s in known), placement[op.name])
+        return known
+
+    def _forward_stages(self) -> tuple[tuple[str, ...], dict[str, int]]:
+        forward = [op for op in self.ops if self.role[op.name] is Role.FORWARD]
+        # What is computed of forward values for the backward pass alone stays with these, where they lie together.
+        for op in forward:
+            if op.phase is not Phase.FORWARD:
+                sources = [
+                    s for name in self.inputs[op.name] if self.role.get(s := self.producer(name)) is Role.FORWARD
+                ]
+                if len(devices := {self.device[source] for source in sources}) == 1:
+                    self.device[op.name] = devices.pop()
+        found = self.pieces(forward, late=self._of_state_alone(forward))
+        stages = tuple(self.device[ops[0]] for ops in found)
+        return stages, {name: index for index, ops in enumerate(found) for name in ops}
+
+    def _of_state_alone(self, forward: Sequence[Op]) -> set[str]:
+        """Ops that compute of carried state and no rows: the decayed moving average, to which a mean is added."""
+        found: set[str] = set()
+        for op in forward:
+            sources = [*map(self.producer, self.inputs[op.name]), *(c for c in op.control_inputs if c in self.role)]
+            if all(source in found or self.role[source] in (Role.COPIED, Role.ONCE) for source in sources):
+                found.add(op.name)
+        return found
+
+    def pieces(self, ops: Sequence[Op], late: Collection[str] = ()) -> list[list[str]]:
+        """Runs of ops on one device, none of which waits for a later one."""
+        known = {op.name for op in ops}
+        needs = {
+            op.name: [s for s in (*map(self.producer, self.inputs[op.name]), *op.control_inputs) if s in known]
+            for op in ops
+        }
+        return pieces([op.name for op in ops], needs, self.device, late)
+
+    def _place_backward(self) -> None:
+        """A stage for every backward op: that of the op it differentiates, at latest that of what it reads."""
+        backward = [op for op in self.ops if self.role[op.name] is Role.BACKWARD]
+        last = len(self.stages) - 1
+        wanted = {op.name: self.stage[op.differentiates] for op in backward if op.differentiates in self.stage}
+        for op in reversed(backward):
+            if op.name not in wanted:
+                readers = [wanted[r] for name in op.outputs for r in self.graph.consumers[name] if r in wanted]
+                own = [s for s in range(last + 1) if self.stages[s] == self.device[op.name]]
+                wanted[op.name] = max(readers, default=max(own, default=last))
+        for op in backward:
+            sources = [self.producer(name) for name in self.inputs[op.name] if name != self.roles.seed]
+            limits = [self.stage[s] for s in sources if self.role[s] is Role.BACKWARD]
+            self.stage[op.name] = min([wanted[op.name], *limits])
+
+    def _delay_sums(self) -> None:
+        """Make a sum of gradients of several stages an update op: each stage sums its own part over microbatches."""
+        last_uses = {name: self.graph.consumers[name] for name in self.graph.tensor}
+        wanted = set(self.roles.results)
+        for op in reversed(self.ops):
+            if self.role[op.name] is not Role.BACKWARD or op.type != _SUM:
+                continue
+            sources = [self.producer(name) for name in self.inputs[op.name]]
+            readers = [self.role[r] for name in op.outputs for r in last_uses[name] if r in self.roles.role]
+            is_gradient = all(role is Role.UPDATE for role in readers) and (readers or wanted.intersection(op.outputs))
+            if is_gradient and len({self.stage.get(s) for s in sources}) > 1:
+                self.role[op.name] = Role.UPDATE
+                del self.stage[op.name]

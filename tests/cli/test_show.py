@@ -1,0 +1,79 @@
+"""`partition show PLAN`: a plan again as text, picture and JSON, without TensorFlow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> str:
+    (tmp_path / "plan.json").write_bytes((GOLDEN / "cli_plan.json").read_bytes())
+    return "plan.json"
+
+
+def test_text_pictures_and_json(run: Run, plan: str, tmp_path: Path) -> None:
+    code, out, err = run("show", plan, "--dot", "a.dot", "--svg", "a.svg")
+    assert (code, err) == (0, "")
+    assert out.endswith("\nfiles\n  a.dot\n  a.svg\n")
+    assert (tmp_path / "a.dot").read_text(encoding="utf-8").startswith("digraph")
+    assert "<svg" in (tmp_path / "a.svg").read_text(encoding="utf-8")
+    code, again, _ = run("show", plan, "--json")
+    assert code == 0
+    assert json.loads(again)["placement"] == json.loads((tmp_path / plan).read_text(encoding="utf-8"))["placement"]
+
+
+def test_verbose_shows_at_least_as_much(run: Run, plan: str) -> None:
+    short, whole = (run("show", plan, *flags)[1] for flags in ((), ("-v",)))
+    assert len(whole.splitlines()) >= len(short.splitlines()) > 5
+
+
+def test_the_plan_of_a_cost_graph(run: Run, file: Callable[..., str], tmp_path: Path) -> None:
+    code, out, _ = run("graph", file(), "--time-limit", "300", "-q")
+    assert code == 0
+    code, again, err = run("show", "work_partitioned/plan.json", "--dot", "a.dot")
+    assert (code, err) == (0, "")
+    assert again.split("\nfiles\n")[0] == out.split("\nfiles\n")[0]
+    assert (tmp_path / "a.dot").read_text() == (tmp_path / "work_partitioned/placement.dot").read_text()
+    code, text, _ = run("show", "work_partitioned/plan.json", "--json")
+    assert text == (tmp_path / "work_partitioned/plan.json").read_text()
+
+
+def test_what_cannot_be_written_exits_8(run: Run, plan: str) -> None:
+    code, out, err = run("show", plan, "--dot", "/proc/a.dot")
+    assert (code, out) == (8, "")
+    assert err.startswith("error: cannot write /proc/a.dot: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "required: PLAN\n   help: partition show --help"),
+        (["gone.json"], "error: cannot read 'gone.json': No such file or directory"),
+        (["plan.json", "--dot", "no/x.dot"], "--dot: there is no directory 'no'\n   help: mkdir -p no"),
+        (["plan.json", "--devices", "CPU:0"], "unknown option --devices\n   help: partition show --help"),
+        (
+            ["plan.json", "--microbatches", "4", "--schedule", "gpipe", "--recompute", "all"],
+            "unknown option --microbatches",
+        ),
+        (["plan.json", "other.json"], "unexpected argument 'other.json'"),
+        (["x.json"], "error: x.json is not a plan: "),
+        (["work.json"], "is not a plan: it has no schema\n   help: if it is a cost graph: partition graph work.json"),
+        (["model.py"], "`partition show` does not read\n   help: partition model.py --devices"),
+    ],
+)
+def test_wrong_usage(
+    run: Run, plan: str, file: Callable[..., str], tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    file()
+    (tmp_path / "x.json").write_text('{"schema": "something/9"}')
+    code, out, err = run("show", *arguments)
+    assert (code, out) == (2, "")
+    assert said in err

@@ -1,0 +1,83 @@
+"""`partition verify PLAN MODEL`: a model placed by a saved plan and held against the unplaced one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from partitioner import api
+
+MODELS = Path(__file__).parents[1] / "cli_models"
+SMALL = str(MODELS / "small.py")
+PLAN = "small_partitioned/plan.json"
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def planned(run: Run) -> Run:
+    arguments = ("--devices", "CPU:0,CPU:1", "--strategy", "layer-split", "--time-limit", "5", "-q", "--no-verify")
+    assert run(SMALL, *arguments)[0] == 0
+    return run
+
+
+def test_a_saved_plan_is_run_and_verified(planned: Run, tmp_path: Path) -> None:
+    code, out, err = planned("verify", PLAN, SMALL, "--json")
+    assert code == 0
+    verification = json.loads(out)["verification"]
+    assert verification["passed"]
+    assert verification["misplaced_ops"] == []
+    assert [line.split("] ")[1] for line in err.splitlines()] == [
+        "loading TensorFlow ...",
+        f"loading {SMALL} ...",
+        "placing ...",
+        "verifying against the unplaced model ...",
+    ]
+    assert json.loads((tmp_path / PLAN).read_text())["verification"] is None
+
+
+def test_a_failed_verification_exits_6(planned: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = api.verify
+
+    def failing(*arguments: object) -> object:
+        return replace(honest(*arguments), passed=False, misplaced_ops=("x: on CPU:0",))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(api, "verify", failing)
+    code, out, err = planned("verify", PLAN, SMALL, "-q")
+    assert code == 6
+    assert out.startswith("small (")
+    assert err.startswith("error: the placed model failed its verification\n")
+    assert "misplaced ops: 1" in err
+
+
+def test_a_plan_of_another_model(planned: Run) -> None:
+    code, out, err = planned("verify", PLAN, f"{SMALL}:build_model(width=16)", "-q")
+    assert (code, out) == (2, "")
+    assert "error: " in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["x.json"], "required: MODEL\n   help: partition verify --help"),
+        ([SMALL, "x.json"], "error: cannot read 'x.json': No such file or directory"),
+        ([SMALL, SMALL], "is a model, which `partition verify` does not read"),
+        (["x.json", SMALL], "error: cannot read 'x.json': No such file or directory"),
+    ],
+)
+def test_wrong_usage_is_refused_before_tensorflow_loads(run: Run, arguments: list[str], said: str) -> None:
+    code, out, err = run("verify", *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "loading TensorFlow" not in err
+
+
+def test_a_plan_of_a_cost_graph_has_no_model(run: Run, file: Callable[..., str]) -> None:
+    assert run("graph", file(), "--time-limit", "300", "-q")[0] == 0
+    code, _, err = run("verify", "work_partitioned/plan.json", SMALL)
+    assert code == 2
+    assert "help: partition check work_partitioned/plan.json" in err

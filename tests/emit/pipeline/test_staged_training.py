@@ -1,0 +1,154 @@
+"""A model that runs in stages and microbatches must behave as if it did not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from asking import asked
+from keras import layers
+
+import partitioner
+from partitioner.emit.graph.function import emit_stepwise
+from partitioner.emit.keras.placed_model import spec_of
+from partitioner.errors import UsageError
+from partitioner.ir.step import StepKind
+from partitioner.verification.audit import executed_ops
+from tests import models
+
+ROWS = 16
+EXACT = ["mlp", "cnn", "lstm", "tied", "dict_of_outputs", "two_towers", "siamese", "nested"]
+
+
+def placed_over(build: Callable[[], keras.Model], data: Any, num_devices: int, **options: Any) -> tuple[Any, Any]:
+    """The unplaced model and its twin, placed in stages."""
+    built = []
+    for _ in range(2):
+        keras.utils.set_random_seed(3)
+        model = build()
+        if not model.built:
+            model(data(ROWS)[0])
+        built.append(model)
+    names = [f"CPU:{index + 1}" for index in range(num_devices)]
+    plan = partitioner.plan(
+        built[1], **asked(devices=names, batch_size=ROWS, strategy="layer-split", time_limit=8, **options)
+    )
+    return built[0], partitioner.place(built[1], plan)
+
+
+def train(model: Any, data: Any, rows: int, steps: int = 10) -> list[float]:
+    """Losses of training steps on the same batches."""
+    x, y = data(rows)
+    return [float(model.train_on_batch(x, y, return_dict=True)["loss"]) for _ in range(steps)]
+
+
+def relative(found: Any, expected: Any) -> float:
+    a, b = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+    norm = float(np.linalg.norm(b))
+    return float(np.linalg.norm(a - b)) / norm if norm else float(np.abs(a).max(initial=0.0))
+
+
+def transformer_without_dropout() -> keras.Model:
+    inputs = keras.Input((models.LENGTH,), dtype="int32")
+    x = layers.Embedding(models.TOKENS, 8)(inputs)
+    for _ in range(2):
+        y = layers.LayerNormalization()(x)
+        x = layers.Add()([x, layers.MultiHeadAttention(2, 4, use_bias=False)(y, y)])
+        y = layers.Dense(16, activation="gelu")(layers.LayerNormalization()(x))
+        x = layers.Add()([x, layers.Dense(8)(y)])
+    x = layers.GlobalAveragePooling1D()(layers.LayerNormalization()(x))
+    return models.compiled(keras.Model(inputs, layers.Dense(models.CLASSES)(x)))
+
+
+def resnet_without_normalization() -> keras.Model:
+    inputs = keras.Input((models.SIDE, models.SIDE, 2))
+    x = layers.Conv2D(4, 3, padding="same")(inputs)
+    for _ in range(3):
+        y = layers.Conv2D(4, 3, padding="same")(layers.ReLU()(x))
+        x = layers.Add()([x, y])
+    x = layers.GlobalAveragePooling2D()(x)
+    return models.compiled(keras.Model(inputs, layers.Dense(models.CLASSES)(x)), keras.optimizers.SGD(0.05))
+
+
+CASES = {name: (models.MODELS[name], models.DATA[name]) for name in EXACT} | {
+    "transformer": (transformer_without_dropout, models.sentences),
+    "resnet": (resnet_without_normalization, models.images),
+}
+
+
+ONE_F_ONE_B = (2, {"microbatches": 4, "schedule": "1f1b", "recompute": "none"})
+GPIPE = (3, {"microbatches": 8, "schedule": "gpipe", "recompute": "all"})
+
+
+@pytest.mark.parametrize(
+    ("name", "num_devices", "options"),
+    [
+        *(pytest.param(name, *ONE_F_ONE_B, id=f"{name}-2x4-1f1b") for name in CASES),
+        # The others in `test_staged_grid.py`, by hand.
+        *(pytest.param(name, *GPIPE, id=f"{name}-3x8-gpipe-recompute") for name in ("mlp", "cnn", "tied", "siamese")),
+    ],
+)
+def test_ten_steps_equal_the_unplaced_models(name: str, num_devices: int, options: dict[str, Any]) -> None:
+    build, data = CASES[name]
+    model, placed = placed_over(build, data, num_devices, **options)
+    assert placed.plan.num_microbatches == options["microbatches"]
+    assert relative(train(placed, data, ROWS), train(model, data, ROWS)) < 1e-6
+    verification = partitioner.verify(placed.model, placed, num_steps=2)
+    assert verification.misplaced_ops == ()
+    assert verification.passed, verification
+
+
+@pytest.mark.parametrize("schedule", ["sequential", "gpipe", "1f1b", "interleaved"])
+def test_every_schedule_trains_to_the_same_numbers(schedule: str) -> None:
+    model, placed = placed_over(
+        lambda: models.compiled(models.dense_stack(7)), models.vectors, 2, microbatches=4, schedule=schedule
+    )
+    assert placed.plan.schedule == schedule
+    assert relative(train(placed, models.vectors, ROWS), train(model, models.vectors, ROWS)) < 1e-6
+
+
+@pytest.mark.parametrize("rows", [16, 13, 5, 3, 1])
+def test_a_batch_of_any_size_is_cut_exactly(rows: int) -> None:
+    model, placed = placed_over(models.mlp, models.vectors, 2, microbatches=4, schedule="1f1b")
+    assert relative(train(placed, models.vectors, rows, 3), train(model, models.vectors, rows, 3)) < 1e-6
+    x, _ = models.vectors(rows)
+    np.testing.assert_allclose(placed.predict(x, verbose=0), model.predict(x, verbose=0), rtol=1e-4, atol=1e-6)
+
+
+def test_layers_that_see_the_whole_batch_are_named_and_keep_one_piece() -> None:
+    model = models.resnet()
+    plan = partitioner.plan(model, devices=["CPU:1", "CPU:2"], batch_size=ROWS, time_limit=4)
+    assert plan.num_microbatches == 1
+    assert any("batch_normalization" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize("microbatches", [ROWS + 1, 0, -1, "many"])
+def test_a_wrong_number_of_microbatches_is_refused(microbatches: Any) -> None:
+    with pytest.raises(UsageError, match="microbatches"):
+        partitioner.plan(models.mlp(), devices=["CPU:1", "CPU:2"], batch_size=ROWS, microbatches=microbatches)
+
+
+def test_a_loss_that_is_no_average_is_refused() -> None:
+    model = models.mlp()
+    model.compile("sgd", lambda y, p: keras.ops.square(keras.ops.sum(p)), jit_compile=False)
+    with pytest.raises(UsageError, match="cannot be cut into microbatches"):
+        partitioner.plan(model, devices=["CPU:1", "CPU:2"], batch_size=ROWS, microbatches=4)
+
+
+def test_pooling_has_the_gradient_kernel_of_the_whole_graph() -> None:
+    """Bug: cut off from its forward op, it ran without oneDNN, 17 times as long."""
+    types = {}
+    for microbatches in (1, 4):
+        _, placed = placed_over(models.cnn, models.images, 2, microbatches=microbatches, schedule="sequential")
+        x, y = models.images(ROWS)
+        arguments = placed.program.standardize(StepKind.TRAIN, (tf.constant(x), tf.constant(y), None))
+        specs = tf.nest.map_structure(spec_of, arguments)
+        step = placed.program.step(StepKind.TRAIN, specs)
+        stepwise = emit_stepwise(step, placed.program.execution(step), results=("loss",))
+        _, executed = executed_ops(lambda run=stepwise, given=arguments: run(*given))
+        types[microbatches] = {kind for name, (kind, _) in executed.items() if name.endswith("MaxPoolGrad")}
+    assert types[1] == types[4]

@@ -1,0 +1,127 @@
+"""Plans made with costs that were measured on the devices present."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from asking import asked
+
+import partitioner
+from partitioner.errors import UsageError
+from partitioner.ir.plan import Origin
+from partitioner.measure.store import read_costs, write_costs
+from tests import models
+
+ROWS = 16
+DEVICES = ["CPU:1", "CPU:2"]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def plan(model: Any, **options: Any) -> Any:
+    return partitioner.plan(model, **asked(devices=DEVICES, batch_size=ROWS, time_limit=4, **options))
+
+
+def test_a_plan_says_what_was_measured() -> None:
+    model = models.mlp()
+    found = plan(model, costs="measured")
+    assert {device.origin for device in found.devices} == {Origin.MEASURED}
+    assert found.costs.source == "measured"
+    assert found.costs.measured_share == pytest.approx(1.0)
+    assert "seconds of ops are measured here" in found.to_text()
+    analytic = plan(model)
+    assert analytic.costs.source == "analytic"
+    assert analytic.predicted.step_seconds != found.predicted.step_seconds
+
+
+def test_measuring_changes_no_variable_and_the_model_still_trains() -> None:
+    model, twin = models.mlp(), models.mlp()
+    twin.set_weights(model.get_weights())
+    x, y = models.vectors(ROWS)
+    for one in (model, twin):
+        one.train_on_batch(x, y)
+    before = [variable.numpy() for variable in [*model.variables, *model.optimizer.variables]]
+    plan(model, costs="measured")
+    after = [variable.numpy() for variable in [*model.variables, *model.optimizer.variables]]
+    for value, expected in zip(after, before, strict=True):
+        np.testing.assert_array_equal(value, expected)
+    assert model.train_on_batch(x, y) == pytest.approx(twin.train_on_batch(x, y), rel=1e-6)
+
+
+def test_what_was_measured_once_is_not_measured_again() -> None:
+    model, told = models.mlp(), []
+    for _ in range(2):
+        told.append([])
+        plan(model, costs="measured", on_progress=lambda text, _: told[-1].append(text))
+    assert "measuring ops on CPU:1" in told[0]
+    assert "measuring ops on CPU:1" not in told[1]
+
+
+def test_a_file_plans_elsewhere_as_measuring_does_here(tmp_path: Path) -> None:
+    model = models.mlp()
+    # On one device: what is found in a few seconds of search differs from search to search.
+    here = plan(model, costs="measured", strategy="single")
+    here.save_costs(tmp_path / "costs.json")
+    there = plan(models.mlp(), costs=tmp_path / "costs.json", strategy="single")
+    assert there.predicted.step_seconds == pytest.approx(here.predicted.step_seconds)
+    assert there.costs.source.endswith("costs.json")
+
+
+def test_other_sizes_are_inferred_and_the_plan_says_how_much(tmp_path: Path) -> None:
+    model = models.mlp()
+    plan(model, costs="measured").save_costs(tmp_path / "costs.json")
+    other = partitioner.plan(models.mlp(), devices=DEVICES, batch_size=64, time_limit=4, costs=tmp_path / "costs.json")
+    assert 0 < other.costs.measured_share < 1
+
+
+def test_devices_that_share_memory_are_measured_beside_each_other(tmp_path: Path) -> None:
+    model, path = models.mlp(), tmp_path / "costs.json"
+    plan(model, costs="measured", strategy="single").save_costs(path)
+    (known,) = read_costs(path).devices
+    assert known.crowd == len(DEVICES)
+    assert any(op.crowded_seconds for op in known.ops.values())
+
+
+def test_replicas_and_pipelines_of_a_host_take_what_ops_take_beside_others(tmp_path: Path) -> None:
+    model, path = models.mlp(), tmp_path / "costs.json"
+    plan(model, costs="measured", strategy="single").save_costs(path)
+    costs = read_costs(path)
+    (known,) = costs.devices
+    ways: list[dict[str, Any]] = [
+        {"strategy": "single"},
+        {"strategy": "single", "microbatches": 2},
+        {"strategy": "layer-split", "microbatches": 1},
+        {"strategy": "layer-split", "microbatches": 2},
+        {"strategy": "mirrored", "microbatches": 1},
+    ]
+    seconds = []
+    for factor in (1.0, 100.0):
+        # Of a whole millisecond each: beside that, what this machine takes to dispatch them is little.
+        ops = {key: replace(op, seconds=1e-3, crowded_seconds=factor * 1e-3) for key, op in known.ops.items()}
+        write_costs(replace(costs, devices=(replace(known, ops=ops),)), path)
+        seconds.append([plan(models.mlp(), costs=path, **way).predicted.step_seconds for way in ways])
+    single, in_parts, split, pipeline, mirrored = (slow / fast for fast, slow in zip(*seconds, strict=True))
+    assert max(single, in_parts, split) < 2
+    assert min(pipeline, mirrored) > 2
+
+
+def test_devices_that_are_not_here_cannot_be_measured() -> None:
+    with pytest.raises(UsageError, match="cannot measure on GPU:0"):
+        partitioner.plan(models.mlp(), devices=["GPU:0", "GPU:1"], batch_size=ROWS, costs="measured")
+
+
+def test_a_model_too_large_for_one_device_cannot_be_measured_there() -> None:
+    with pytest.raises(UsageError, match="does not fit on CPU:1 alone"):
+        plan(models.mlp(), costs="measured", memory_limit="5KiB")
+
+
+def test_a_file_that_is_missing_is_named() -> None:
+    with pytest.raises(UsageError, match=r"nowhere\.json"):
+        plan(models.mlp(), costs="nowhere.json")
