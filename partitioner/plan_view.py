@@ -64,10 +64,10 @@ class Plan(PlanDocument):
 
         Args:
             files: Paths to list at its end.
-            verbose: All that is known, in place of one screen.
+            verbose: Everything, in place of one screen of at most 60 lines.
             spell: How arguments are named: `as_python` or `as_flags` of `partitioner.spelling`.
         """
-        return spell(render(self, files=files))
+        return render(self, files, verbose=verbose, spell=spell)
 
     def to_dot(self, path: str | Path | None = None, **options: Any) -> str:
         """The placement as a DOT picture: one cluster per device, cut tensors thick; written to `path` if given.

@@ -47,7 +47,7 @@ def link_rows(plan: PlanDocument) -> list[tuple[str, str, str, str, str, str]]:
 
 
 def _where(link: LinkInfo) -> str:
-    pairs = plural(link.num_pairs, "way") if link.num_pairs else ""
+    pairs = plural(link.num_pairs, "pair") if link.num_pairs else ""
     uplinks = plural(link.num_uplinks, "shared uplink") if link.num_uplinks else ""
     return ", ".join(filter(None, (pairs, uplinks)))
 
@@ -61,12 +61,12 @@ def basis(plan: PlanDocument) -> str:
         return f"the estimates rest on {devices} hardware figures and {links} link figures"
     origin = "measured here" if plan.costs.source == "measured" else f"from {plan.costs.source}"
     share = format_percent(plan.costs.measured_share)
-    told = f"seconds of ops are {origin}: {share} on ops of these shapes, the rest inferred from ops like them"
+    sentence = f"seconds of ops are {origin}: {share} on ops of these shapes, the rest inferred from ops like them"
     most = sorted(plan.costs.inferred_ops.items(), key=lambda item: (-item[1], item[0]))
     named = ", ".join(f"{op_type} {format_percent(part)}" for op_type, part in most[:_MAX_INFERRED])
     more = f" and {plural(len(most) - _MAX_INFERRED, 'type')} more" if len(most) > _MAX_INFERRED else ""
-    return f"{told} ({named}{more})" if most else told
+    return f"{sentence} ({named}{more})" if most else sentence
 
 
-def _origins(known: Iterable[DeviceInfo | LinkInfo]) -> str:
-    return " and ".join(dict.fromkeys(str(one.origin) for one in known))
+def _origins(hardware: Iterable[DeviceInfo | LinkInfo]) -> str:
+    return " and ".join(dict.fromkeys(str(part.origin) for part in hardware))

@@ -1,4 +1,4 @@
-"""Many replicas do the same: what is told and drawn of them is the first."""
+"""Many replicas do the same: what is written and drawn of them is the first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MOST_REPLICAS = 4
 
 
 def shows_first_only(plan: PlanDocument) -> bool:
-    """Whether replicas are too many to tell of each."""
+    """Whether replicas are too many to show each."""
     return plan.num_replicas > _MOST_REPLICAS
 
 
@@ -28,4 +28,4 @@ def of_first_replica(plan: PlanDocument) -> PlanDocument:
     """A plan with the stages of its first replica, and with the memory of their devices."""
     stages = tuple(stage for stage in plan.stages if stage.replica == 0)
     devices = {stage.device for stage in stages}
-    return replace(plan, stages=stages, memory=tuple(one for one in plan.memory if one.device in devices))
+    return replace(plan, stages=stages, memory=tuple(memory for memory in plan.memory if memory.device in devices))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 MARGIN = 2
-_LABEL_WIDTH = 14
+LABEL_WIDTH = 14
 _MIN_WIDTH = 20
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[KMGT]iB|B)(?!\w))")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +79,9 @@ def lines(sentences: Iterable[str], style: str = "") -> RenderableType:
 def cut(sentence: str, *, width: int, max_lines: int) -> list[str]:
     """A sentence on at most `max_lines` lines; three dots stand for what has no room."""
     room = max(width, _MIN_WIDTH)
-    return textwrap.wrap(sentence, room, max_lines=max_lines, placeholder=" ...", break_on_hyphens=False)
+    joined = _BEFORE_UNIT.sub("\u00a0", sentence)  # a figure and its unit stay together
+    wrapped = textwrap.wrap(joined, room, max_lines=max_lines, placeholder=" ...", break_on_hyphens=False)
+    return [line.replace("\u00a0", " ") for line in wrapped]
 
 
 def cut_all(sentences: Sequence[str], *, width: int, max_lines: int) -> list[str]:
@@ -94,9 +98,9 @@ def labelled(facts: Iterable[Fact], *, width: int) -> RenderableType:
     """Facts one below the other, their labels in a column on the left."""
     rows = []
     for fact in facts:
-        texts = cut_all(fact.sentences, width=width - MARGIN - _LABEL_WIDTH, max_lines=fact.max_lines)
+        texts = cut_all(fact.sentences, width=width - MARGIN - LABEL_WIDTH, max_lines=fact.max_lines)
         for index, text in enumerate(texts):
-            label = Text(f"{'' if index else fact.label:{_LABEL_WIDTH}}", style="bold")
+            label = Text(f"{'' if index else fact.label:{LABEL_WIDTH}}", style="bold")
             rows.append(label.append(text, style=("" if index else fact.style) or "not bold"))
     return Padding(Group(*rows), (1, 0, 0, MARGIN))
 

@@ -1,4 +1,4 @@
-"""What devices hold, as text: rows of bytes by purpose, the largest tensors at the peak, and a curve over the step."""
+"""What devices hold, as text: bytes by purpose, the largest tensors at the peak, and a curve over the step."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def headroom(memory: DeviceMemory) -> str:
 
 
 def largest_lines(plan: PlanDocument) -> Iterable[str]:
-    """When the peak of each device is and which tensors take most of it; once for devices of which the same is told."""
+    """When the peak of each device is and which tensors take most of it; once for devices with the same ones."""
     devices: dict[str, list[str]] = {}
     for memory in plan.memory:
         if memory.largest:
-            told = f"at {format_seconds(memory.peak_seconds)}: {', '.join(map(_named, memory.largest))}"
-            devices.setdefault(told, []).append(memory.device)
-    for told, names in devices.items():
-        yield f"{', '.join(short_ranges(names))} {told}"
+            sentence = f"at {format_seconds(memory.peak_seconds)}: {', '.join(map(_named, memory.largest))}"
+            devices.setdefault(sentence, []).append(memory.device)
+    for sentence, names in devices.items():
+        yield f"{', '.join(short_ranges(names))} {sentence}"
 
 
 def _named(tensor: LargeTensor) -> str:
@@ -48,15 +48,15 @@ def _named(tensor: LargeTensor) -> str:
 
 def curves(plan: PlanDocument, *, num_columns: int) -> tuple[tuple[str, str], ...]:
     """For each device, as people read it, a bar for each part of the step: the most held then, the peak being full."""
-    found = []
+    bars = []
     for memory in plan.memory:
         parts = memory.over_time
         if parts and memory.peak_bytes:
             columns = min(num_columns, len(parts))
             edges = [index * len(parts) // columns for index in range(columns + 1)]
             most = [max(parts[start:end]) for start, end in pairwise(edges)]
-            found.append((short_name(memory.device), "".join(_bar(size / memory.peak_bytes) for size in most)))
-    return tuple(found)
+            bars.append((short_name(memory.device), "".join(_bar(size / memory.peak_bytes) for size in most)))
+    return tuple(bars)
 
 
 def _bar(share: float) -> str:

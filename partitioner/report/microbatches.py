@@ -1,4 +1,4 @@
-"""How the batch passes through the stages, in words: the ways considered, and the idle time that no plan avoids."""
+"""How the batch passes through the stages, in words: candidates, and the idle time that no plan avoids."""
 
 from __future__ import annotations
 
@@ -38,38 +38,43 @@ def count_microbatches(count: int) -> str:
     return f"{count:,} microbatch{'' if count == 1 else 'es'}"
 
 
-def is_chosen(plan: PlanDocument, way: Considered) -> bool:
-    """Whether the plan passes the batch in this way."""
+def is_chosen(plan: PlanDocument, candidate: Considered) -> bool:
+    """Whether the plan passes the batch as this candidate does."""
     num_recomputed = sum(stage.recompute for stage in plan.stages if stage.replica == 0)
     chosen = plan.num_stages, plan.num_microbatches, plan.schedule, num_recomputed
-    return (way.num_stages, way.num_microbatches, way.schedule, way.num_recomputed) == chosen
+    shape = candidate.num_stages, candidate.num_microbatches, candidate.schedule, candidate.num_recomputed
+    return shape == chosen
 
 
-def best_ways(plan: PlanDocument) -> tuple[Considered, ...]:
-    """The best way for each number of stages and of microbatches, fastest first; the chosen one is always among them.
+def best_candidates(plan: PlanDocument) -> tuple[Considered, ...]:
+    """The best candidate for each number of stages and of microbatches, fastest first.
 
-    What fits is better than what does not. At most 12 ways, the fastest.
+    The chosen one is always among them. What fits is better than what does not. At most 12 candidates, the fastest.
     """
 
-    def rank(way: Considered) -> tuple[bool, bool, float, int]:
-        return not is_chosen(plan, way), not way.fits, way.step_seconds, way.largest_peak_bytes
+    def rank(candidate: Considered) -> tuple[bool, bool, float, int]:
+        return not is_chosen(plan, candidate), not candidate.fits, candidate.step_seconds, candidate.largest_peak_bytes
 
     best: dict[tuple[int, int], Considered] = {}
-    for way in sorted(plan.considered, key=rank):
-        best.setdefault((way.num_stages, way.num_microbatches), way)
-    shown = sorted(best.values(), key=lambda way: (not is_chosen(plan, way), way.step_seconds))[:_MAX_ROWS]
-    return tuple(sorted(shown, key=lambda way: (way.step_seconds, way.num_stages, way.num_microbatches)))
+    for candidate in sorted(plan.considered, key=rank):
+        best.setdefault((candidate.num_stages, candidate.num_microbatches), candidate)
+    shown = sorted(best.values(), key=lambda candidate: (not is_chosen(plan, candidate), candidate.step_seconds))[
+        :_MAX_ROWS
+    ]
+    return tuple(
+        sorted(shown, key=lambda candidate: (candidate.step_seconds, candidate.num_stages, candidate.num_microbatches))
+    )
 
 
 def idle_sentence(plan: PlanDocument) -> str:
     """How much devices idle, and how much of it the schedule itself takes; empty on one device."""
     if len(plan.used_devices) < 2:
         return ""
-    told = f"devices idle {format_percent(plan.predicted.bubble_fraction)} of the step"
+    idle = f"devices idle {format_percent(plan.predicted.bubble_fraction)} of the step"
     least = least_idle(plan)
     if least is None:
-        return told
-    return f"{told}; {least.stages} would idle {format_percent(least.share)} {least.reason}"
+        return idle
+    return f"{idle}; {least.stages} would idle {format_percent(least.share)} {least.reason}"
 
 
 def least_idle(plan: PlanDocument) -> LeastIdle | None:

@@ -1,80 +1,152 @@
-"""The text report of a plan: sections of plain tables, from the verdict down to the files written."""
+"""The text report of a plan: one screen that says what matters, or in full with `verbose`."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from partitioner.ir.devices import short_name
-from partitioner.ir.plan import PlanDocument, Stage
-from partitioner.ir.units import (
-    format_bytes,
-    format_bytes_of,
-    format_count,
-    format_percent,
-    format_ratio,
-    format_seconds,
-    plural,
+from partitioner.ir.plan import PlanDocument
+from partitioner.ir.units import format_count, format_percent, format_seconds, plural
+from partitioner.report.assumptions import assumption_sections, assumptions
+from partitioner.report.bottleneck import bottleneck_sentences
+from partitioner.report.checks import brief_verification, verification_lines
+from partitioner.report.layout import (
+    LABEL_WIDTH,
+    MARGIN,
+    Fact,
+    Section,
+    Spell,
+    as_text,
+    cut,
+    drawn,
+    labelled,
+    lines,
+    table,
 )
-from partitioner.report.basis import basis, device_rows, link_rows
-from partitioner.report.boxes import layer_runs
-from partitioner.report.checks import verification_lines
-from partitioner.report.first_replica import of_first_replica, replica_names, shows_first_only
-from partitioner.report.memory import PURPOSES, curves, headroom, largest_lines, purposes, reserved_line
-from partitioner.report.microbatches import best_ways, idle_sentence, is_chosen, is_staged
-from partitioner.report.timeline import Timeline, draw_timeline
+from partitioner.report.memory_tables import all_memory_section, limits_section
+from partitioner.report.microbatches import is_staged
+from partitioner.report.stages import all_stages_section, stages_section
+from partitioner.report.step_time import all_step_times_section, candidates_section, step_time_section
+from partitioner.report.timeline import timeline_section
 from partitioner.report.verdict import headline, reasons, short_names
-from partitioner.report.what_if import what_if_rows
+from partitioner.report.what_if import what_if_sections, what_if_sentences
+from partitioner.spelling import argument, as_python
 
-_OF_FIRST = ", of replica 0 as of all"
-_MAX_LISTED = 12
-_MAX_TIMELINE_COLUMNS = 72
-_MIN_TIMELINE_COLUMNS = 16
-_FACT_ORIGINS = {
-    "compiled": "as compiled",
-    "option": "from the {flag} option",
-    "assumed": "assumed; {flag} sets it",
-}
+_MAX_REASONS = 2
+_MAX_NOTE_LINES = 2
+_MAX_FILE_LINES = 3
 
 
-def render(plan: PlanDocument, *, files: Sequence[str | Path] = (), width: int = 100, color: bool = False) -> str:
+def render(
+    plan: PlanDocument,
+    files: Sequence[str | Path] = (),
+    *,
+    verbose: bool = False,
+    spell: Spell = as_python,
+    width: int = 100,
+    color: bool = False,
+) -> str:
     """The report of a plan as text without trailing spaces; equal plans give equal text.
 
     Args:
-        plan: What to tell of.
+        plan: What is reported.
         files: Paths just written, listed at the end.
-        width: Columns of the terminal; longer cells wrap.
+        verbose: Whether to show everything; otherwise at most 60 lines, what is alike or of less weight folded.
+        spell: How arguments are named: `as_python` or `as_flags`.
+        width: Columns of the terminal; longer cells wrap, or are cut where the report is to fit one screen.
         color: Whether to style the text with ANSI escapes.
     """
-    out = io.StringIO()
-    console = Console(
-        file=out,
-        width=width,
-        height=25,  # given with the width, so that the size of no terminal is asked for
-        force_terminal=color,
-        force_jupyter=False,
-        color_system="standard" if color else None,
-        no_color=not color,
-        legacy_windows=False,
-        markup=False,  # names such as `[bold]` stay as they are
-        emoji=False,
-        highlight=False,
-    )
-    console.print(_opening(plan))
-    for title, body in _sections(plan, files, width):
-        console.print(Text(f"\n{title}", style="bold"))
-        console.print(Padding(body, (0, 0, 0, 2)))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    parts = _in_full(plan, files, spell, width) if verbose else _on_one_screen(plan, files, spell, width)
+    return as_text(parts, width=width, color=color)
 
 
-def _opening(plan: PlanDocument) -> RenderableType:
+def _on_one_screen(
+    plan: PlanDocument, files: Sequence[str | Path], spell: Spell, width: int
+) -> Iterable[RenderableType]:
+    room = width - MARGIN
+    title = f"{plan.model.name} ({plan.model.source})"
+    yield Group(Text(title, style="bold", no_wrap=True, overflow="ellipsis"))
+    for line in cut(_about_model(plan), width=room, max_lines=2):
+        yield Text(f"  {line}")
+    sentences = cut(headline(plan), width=room, max_lines=2)
+    for reason in reasons(plan)[:_MAX_REASONS]:
+        sentences += cut(spell(reason), width=room, max_lines=1)
+    yield drawn(Section(title="strategy", body=lines(sentences)))
+    yield drawn(stages_section(plan))
+    yield drawn(step_time_section(plan))
+    yield drawn(limits_section(plan))
+    yield labelled(_facts(plan, files, spell, width), width=width)
+
+
+def _facts(plan: PlanDocument, files: Sequence[str | Path], spell: Spell, width: int) -> Iterable[Fact]:
+    """What has a line or two: bound, bottleneck, assumptions, verification; each with the most lines it may take."""
+    yield Fact(label="solver", sentences=_bound(plan), max_lines=2)
+    yield Fact(label="bottleneck", sentences=bottleneck_sentences(plan), max_lines=3)
+    if plan.what_if:
+        changes = tuple(map(spell, what_if_sentences(plan, count=3)))
+        yield Fact(label="what if", sentences=changes, max_lines=3)
+    yield Fact(label="assumptions", sentences=assumptions(plan, spell), max_lines=5)
+    if plan.verification is None:
+        yield Fact(label="verification", sentences=(_not_verified(spell),), max_lines=1)
+    else:
+        sentences = brief_verification(plan.verification, training=plan.model.training)
+        yield Fact(label="verification", sentences=sentences, max_lines=3, style=_verified_style(plan))
+    if plan.notes:
+        notes = _first_notes([spell(note) for note in plan.notes], width)
+        yield Fact(label="notes", sentences=notes, max_lines=_MAX_NOTE_LINES + 1)
+    if files:
+        paths = tuple(map(str, files))
+        listed = paths if len(paths) <= _MAX_FILE_LINES else (", ".join(paths),)
+        yield Fact(label="files", sentences=listed, max_lines=_MAX_FILE_LINES)
+
+
+def _first_notes(notes: Sequence[str], width: int) -> tuple[str, ...]:
+    """The first notes, as far as they fit two lines, and how many more there are."""
+    room = width - MARGIN - LABEL_WIDTH
+    shown, num_lines = [notes[0]], len(cut(notes[0], width=room, max_lines=_MAX_NOTE_LINES))
+    for note in notes[1:]:
+        num_lines += len(cut(note, width=room, max_lines=_MAX_NOTE_LINES + 1))
+        if num_lines > _MAX_NOTE_LINES:
+            break
+        shown.append(note)
+    more = len(notes) - len(shown)
+    return *shown, *([f"the verbose report has {plural(more, 'more note')}"] if more else [])
+
+
+def _in_full(plan: PlanDocument, files: Sequence[str | Path], spell: Spell, width: int) -> Iterable[RenderableType]:
+    yield Text(f"{plan.model.name} ({plan.model.source})", style="bold")
+    yield Text(f"  {_about_model(plan)}")
+    for section in _sections(plan, files, spell, width):
+        yield drawn(section)
+
+
+def _sections(plan: PlanDocument, files: Sequence[str | Path], spell: Spell, width: int) -> Iterable[Section]:
+    yield Section(title="strategy", body=lines([headline(plan), *map(spell, reasons(plan))]))
+    yield all_stages_section(plan)
+    yield all_step_times_section(plan)
+    if is_staged(plan):
+        if plan.considered:
+            yield candidates_section(plan)
+        if (timeline := timeline_section(plan, width=width)) is not None:
+            yield timeline
+    yield limits_section(plan)
+    if plan.memory:
+        yield all_memory_section(plan, width=width)
+    yield Section(title="solver", body=lines(_bound(plan)))
+    yield Section(title="bottleneck", body=lines(bottleneck_sentences(plan)))
+    yield from what_if_sections(plan)
+    yield from assumption_sections(plan, spell)
+    yield Section(title="verification", body=_verification(plan, spell))
+    if plan.notes:
+        yield Section(title="notes", body=lines([f"- {spell(note)}" for note in plan.notes]))
+    if files:
+        yield Section(title="files", body=lines([str(path) for path in files]))
+
+
+def _about_model(plan: PlanDocument) -> str:
     model = plan.model
     facts = [
         plural(model.num_ops, "op"),
@@ -83,214 +155,30 @@ def _opening(plan: PlanDocument) -> RenderableType:
         "training" if model.training else "inference",
         f"devices {short_names([device.name for device in plan.devices])}",
     ]
-    return Group(Text(f"{model.name} ({model.source})", style="bold"), Text(f"  {', '.join(facts)}"))
+    return ", ".join(facts)
 
 
-def _sections(plan: PlanDocument, files: Sequence[str | Path], width: int) -> Iterable[tuple[str, RenderableType]]:
-    yield "strategy", _lines([headline(plan), *reasons(plan)])
-    shown, of_shown = (of_first_replica(plan), _OF_FIRST) if shows_first_only(plan) else (plan, "")
-    yield f"stages (estimated{of_shown})", _stages(shown)
-    yield "step time (estimated)", _baselines(plan)
-    if is_staged(plan):
-        if plan.considered:
-            yield "microbatches (estimated)", _considered(plan)
-        if (timeline := draw_timeline(plan, num_columns=_timeline_columns(plan, width))) is not None:
-            yield f"timeline (estimated{_OF_FIRST if plan.num_replicas > 1 else ''})", _timeline(timeline)
-    if plan.memory:
-        yield f"memory at the peak (estimated{of_shown})", _memory(shown, num_columns=_timeline_columns(plan, width))
-    yield "solver", _lines(_solver(plan))
-    yield from _what_if(plan)
-    yield "hardware", _hardware(plan)
-    if plan.model.training and (plan.model.loss or plan.model.optimizer):
-        yield "training", _lines(_training(plan))
-    if plan.uncosted_ops:
-        named = _shortened(plan.uncosted_ops)
-        yield (
-            "ops without a cost formula",
-            _lines([f"{named}: their arithmetic is not in the estimates"], "yellow"),
-        )
-    yield "verification", _verification(plan)
-    if plan.notes:
-        yield "notes", _lines([f"- {note}" for note in plan.notes])
-    if files:
-        yield "files", _lines([str(path) for path in files])
-
-
-def _what_if(plan: PlanDocument) -> Iterable[tuple[str, RenderableType]]:
-    if plan.what_if:
-        what = "largest peak" if plan.what_if[0].unit == "bytes" else "step"
-        table = _table("what if", f">{what}", "gain")
-        for row in what_if_rows(plan.what_if):
-            table.add_row(*map(Text, row))
-        yield "what if (estimated)", table
-
-
-def _stages(plan: PlanDocument) -> RenderableType:
-    shows_recompute = any(stage.recompute for stage in plan.stages)
-    recompute = ["recompute"] if shows_recompute else []
-    table = _table("stage", "device", "layers", ">ops", ">parameters", ">peak memory", ">compute", ">sends", *recompute)
-    memory = {device.name: device.memory_bytes for device in plan.devices}
-    order = [layer.name for layer in plan.layers if layer.class_name != "InputLayer"]
-    for stage in plan.stages:
-        table.add_row(
-            f"{stage.index}" if plan.num_replicas == 1 else f"{stage.index}, {replica_names(plan, stage)}",
-            short_name(stage.device),
-            Text(_layers(stage, order)),
-            f"{stage.num_ops:,}",
-            format_bytes(stage.parameter_bytes),
-            _of_memory(stage.peak_bytes, memory.get(stage.device)),
-            format_seconds(stage.compute_seconds),
-            format_bytes(stage.send_bytes),
-            *(["yes" if stage.recompute else "no"] if shows_recompute else []),
-        )
-    if len(plan.stages) > len(plan.used_devices):
-        return Group(table, Text("peak memory is that of the device, with all its stages"))
-    return table
-
-
-def _layers(stage: Stage, order: Sequence[str]) -> str:
-    is_short = sum(map(len, stage.layers)) <= 32
-    return layer_runs(stage.layers, order, max_runs=3, max_names=3 if is_short else 1)
-
-
-def _of_memory(used_bytes: int, memory_bytes: int | None) -> Text:
-    if memory_bytes is None:
-        return Text(format_bytes(used_bytes))
-    if used_bytes > memory_bytes:
-        return Text(f"{format_bytes_of(used_bytes, memory_bytes)}, too much", style="red")
-    return Text(format_bytes_of(used_bytes, memory_bytes))
-
-
-def _baselines(plan: PlanDocument) -> RenderableType:
-    step_seconds = plan.predicted.step_seconds
-    table = _table("", ">step", "against this plan", "memory")
-    peak_bytes = plan.predicted.peak_bytes
-    fits = all(peak_bytes.get(device.name, 0) <= device.memory_bytes for device in plan.devices)
-    table.add_row(Text("this plan", style="bold"), format_seconds(step_seconds), "", _fits(fits))
-    for baseline in plan.baselines:
-        ratio = format_ratio(baseline.step_seconds, step_seconds)
-        table.add_row(Text(baseline.name), format_seconds(baseline.step_seconds), ratio, _fits(baseline.fits))
-    facts = [f"latency of one input {format_seconds(plan.predicted.latency_seconds)}"]
-    if len(plan.used_devices) > 1:
-        facts.append(f"bottleneck stage {plan.predicted.bottleneck_stage}")
-        facts.append(f"devices idle {format_percent(plan.predicted.bubble_fraction)} of the step")
-    return Group(table, Text(f"simulated; {', '.join(facts)}"))
-
-
-def _considered(plan: PlanDocument) -> RenderableType:
-    table = _table(">stages", ">microbatches", "schedule", ">recomputed", ">step", ">largest peak", "memory", "")
-    for way in best_ways(plan):
-        table.add_row(
-            f"{way.num_stages}",
-            f"{way.num_microbatches}",
-            Text(way.schedule),
-            f"{way.num_recomputed}",
-            format_seconds(way.step_seconds),
-            format_bytes(way.largest_peak_bytes),
-            _fits(way.fits),
-            Text("this plan" if is_chosen(plan, way) else "", style="bold"),
-        )
-    sentence = idle_sentence(plan)
-    return Group(table, Text(sentence)) if sentence else table
-
-
-def _timeline_columns(plan: PlanDocument, width: int) -> int:
-    longest = max(len(short_name(device.name)) for device in plan.devices)
-    room = width - longest - 4  # the margin of the section, and two spaces behind the label
-    return max(min(room, _MAX_TIMELINE_COLUMNS), _MIN_TIMELINE_COLUMNS)
-
-
-def _timeline(timeline: Timeline) -> RenderableType:
-    longest = max(len(device) for device, _ in timeline.rows)
-    lines = []
-    for device, row in timeline.rows:
-        bars = Text(row)
-        bars.highlight_regex("[0-9]+", "blue")
-        bars.highlight_regex("[a-j]+", "magenta")
-        lines.append(Text(f"{device:{longest}}  ").append_text(bars))
-    end = f"{format_seconds(timeline.step_seconds):>{len(timeline.rows[0][1]) - 1}}"
-    return Group(*lines, Text(f"{'':{longest}}  0{end}"), Text(timeline.legend))
-
-
-def _memory(plan: PlanDocument, *, num_columns: int) -> RenderableType:
-    shown = [index for index in range(len(PURPOSES)) if any(purposes(memory)[index] for memory in plan.memory)]
-    table = _table("device", ">peak", *(f">{PURPOSES[index]}" for index in shown), ">left")
-    for memory in plan.memory:
-        sizes = [format_bytes(purposes(memory)[index]) for index in shown]
-        left = Text(headroom(memory), style="" if memory.headroom_bytes >= 0 else "red")
-        table.add_row(short_name(memory.device), format_bytes(memory.peak_bytes), *sizes, left)
-    lines = [*largest_lines(plan), reserved_line(plan)]
-    rows = curves(plan, num_columns=num_columns)
-    longest = max((len(device) for device, _ in rows), default=0)
-    drawn = [f"{device:{longest}}  {row}" for device, row in rows]
-    told = ["over the step; a full bar is the peak"] if rows else []
-    return Group(table, _lines([*filter(None, lines), *told, *drawn]))
-
-
-def _fits(fits: bool) -> Text:
-    return Text("fits") if fits else Text("does not fit", style="red")
-
-
-def _solver(plan: PlanDocument) -> list[str]:
+def _bound(plan: PlanDocument) -> tuple[str, str]:
     solver = plan.solver
-    return [
-        f"{solver.status} in {format_seconds(solver.seconds)}, seed {solver.seed}",
-        f"lower bound {format_seconds(solver.lower_bound)}: under these costs no placement is faster; "
-        f"gap {format_percent(solver.gap)}",
-    ]
+    proof = "under these costs no placement is faster"
+    bound = f"lower bound {format_seconds(solver.lower_bound)}: {proof}; gap {format_percent(solver.gap)}"
+    return f"{solver.status} in {format_seconds(solver.seconds)}, seed {solver.seed}", bound
 
 
-def _hardware(plan: PlanDocument) -> RenderableType:
-    devices = _table("device", "hardware", "origin", ">memory to use", ">peak")
-    for name, hardware, origin, memory, peak in device_rows(plan):
-        devices.add_row(Text(name), Text(hardware), _origin(origin), memory, peak)
-    if not plan.links:
-        return Group(devices, Text(basis(plan)))
-    links = _table("link", "origin", ">latency", ">bandwidth", "joins", ">sent in a step")
-    for name, origin, *figures in link_rows(plan):
-        links.add_row(Text(name), _origin(origin), *figures)
-    return Group(devices, Text(), links, Text(basis(plan)))
+def _not_verified(spell: Spell) -> str:
+    return f"not run; {spell(argument('verify'))} runs the placed model beside the unplaced one"
 
 
-def _origin(origin: str) -> Text:
-    return Text(origin, style="yellow" if origin == "assumed" else "")
+def _verified_style(plan: PlanDocument) -> str:
+    checked = plan.verification
+    return "red" if checked and (checked.misplaced_ops or not checked.passed) else "green"
 
 
-def _training(plan: PlanDocument) -> list[str]:
-    model = plan.model
-    facts = [("loss", model.loss, model.loss_origin), ("optimizer", model.optimizer, model.optimizer_origin)]
-    lines = []
-    for name, value, origin in facts:
-        if value:
-            told = _FACT_ORIGINS.get(origin, origin).format(flag=f"--{name}")
-            lines.append(f"{name} {value}" + (f" ({told})" if told else ""))
-    return lines
-
-
-def _verification(plan: PlanDocument) -> RenderableType:
+def _verification(plan: PlanDocument, spell: Spell) -> RenderableType:
     if plan.verification is None:
-        return _lines(["not run; --verify runs the placed model beside the unplaced one"])
+        return lines([_not_verified(spell)])
     summary, rows = verification_lines(plan.verification, training=plan.model.training)
-    table = _table("largest difference", ">absolute", ">relative")
+    differences = table("largest difference", ">absolute", ">relative")
     for row in rows:
-        table.add_row(*map(Text, row))
-    style = "red" if plan.verification.misplaced_ops else "green"
-    return Group(Text(summary[0], style=style), *map(Text, summary[1:]), table)
-
-
-def _shortened(names: Sequence[str]) -> str:
-    more = len(names) - _MAX_LISTED
-    return ", ".join(names[:_MAX_LISTED]) + (f" and {more:,} more" if more > 0 else "")
-
-
-def _lines(lines: Iterable[str], style: str = "") -> RenderableType:
-    return Group(*(Text(line, style=style) for line in lines))
-
-
-def _table(*columns: str) -> Table:
-    """A table with a line under the head; `>` aligns a column to the right."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False, header_style="none")
-    for column in columns:
-        justify = "right" if column.startswith(">") else "left"
-        table.add_column(column.lstrip(">"), justify=justify, overflow="fold")
-    return table
+        differences.add_row(*map(Text, row))
+    return Group(Text(summary[0], style=_verified_style(plan)), *map(Text, summary[1:]), differences)

@@ -6,15 +6,21 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rich.console import Group
+from rich.text import Text
+
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import PlanDocument, PlannedAction
 from partitioner.ir.units import format_seconds
+from partitioner.report.layout import MARGIN, Section
 from partitioner.stages.actions import Action, ActionKind
 
 IDLE = "."
 UPDATE = "U"
 _FORWARDS = "0123456789"
 _BACKWARDS = "abcdefghij"
+_MAX_COLUMNS = 72
+_MIN_COLUMNS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +55,31 @@ def draw_timeline(plan: PlanDocument, *, num_columns: int) -> Timeline | None:
     return Timeline(rows=tuple(rows), step_seconds=step_seconds, legend=legend)
 
 
+def timeline_columns(plan: PlanDocument, width: int) -> int:
+    """How many columns a row beside a device's name has in a report of `width` columns."""
+    longest = max(len(short_name(device.name)) for device in plan.devices)
+    room = width - longest - MARGIN - 2  # two spaces behind the label
+    return max(min(room, _MAX_COLUMNS), _MIN_COLUMNS)
+
+
+def timeline_section(plan: PlanDocument, *, width: int) -> Section | None:
+    """The timeline in colours; None where the plan has none."""
+    timeline = draw_timeline(plan, num_columns=timeline_columns(plan, width))
+    if timeline is None:
+        return None
+    longest = max(len(device) for device, _ in timeline.rows)
+    rows = []
+    for device, row in timeline.rows:
+        bars = Text(row)
+        bars.highlight_regex("[0-9]+", "blue")
+        bars.highlight_regex("[a-j]+", "magenta")
+        rows.append(Text(f"{device:{longest}}  ").append_text(bars))
+    end = f"{format_seconds(timeline.step_seconds):>{len(timeline.rows[0][1]) - 1}}"
+    body = Group(*rows, Text(f"{'':{longest}}  0{end}"), Text(timeline.legend))
+    of_first = ", of replica 0 as of all" if plan.num_replicas > 1 else ""
+    return Section(title=f"timeline (estimated{of_first})", body=body)
+
+
 def _row(actions: Iterable[PlannedAction], column_seconds: float, num_columns: int) -> str:
     filled: list[dict[str, float]] = [{} for _ in range(num_columns)]
     for action in sorted(actions, key=lambda action: action.start_seconds):
@@ -62,9 +93,9 @@ def _row(actions: Iterable[PlannedAction], column_seconds: float, num_columns: i
 
 def _most(shares: dict[str, float]) -> str:
     """The symbol with the largest share of a column; the earlier one of two that have equally much."""
-    known = {symbol: round(share, 6) for symbol, share in shares.items()}
-    known[IDLE] = round(1 - sum(shares.values()), 6)
-    return max(known, key=lambda symbol: known[symbol])
+    rounded = {symbol: round(share, 6) for symbol, share in shares.items()}
+    rounded[IDLE] = round(1 - sum(shares.values()), 6)
+    return max(rounded, key=lambda symbol: rounded[symbol])
 
 
 def _symbol(text: str) -> str:
@@ -79,9 +110,9 @@ def _legend(plan: PlanDocument, column_seconds: float) -> str:
     symbols = {_symbol(action.action) for action in plan.timeline}
     parts = []
     # A single stage runs both passes in one.
-    is_one = plan.model.training and symbols.isdisjoint(_BACKWARDS)
-    for name, known in (("forward and backward" if is_one else "forward", _FORWARDS), ("backward", _BACKWARDS)):
-        used = [symbol for symbol in known if symbol in symbols]
+    is_whole = plan.model.training and symbols.isdisjoint(_BACKWARDS)
+    for name, letters in (("forward and backward" if is_whole else "forward", _FORWARDS), ("backward", _BACKWARDS)):
+        used = [symbol for symbol in letters if symbol in symbols]
         if used:
             parts.append(f"{used[0]}-{used[-1]} {name}" if len(used) > 1 else f"{used[0]} {name}")
     if plan.num_microbatches > len(_FORWARDS):

@@ -1,13 +1,14 @@
-"""Why this strategy, in words: how the plan compares with the alternatives, the flag that forces another."""
+"""Why this strategy, in words: how the plan compares with the alternatives, the argument that forces another."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from partitioner.ir.devices import short_name, short_ranges
-from partitioner.ir.plan import Baseline, Objective, PlanDocument, Strategy
+from partitioner.ir.plan import Baseline, Objective, PlanDocument, Strategy, Updates
 from partitioner.ir.units import format_ratio, format_seconds, plural
 from partitioner.report.microbatches import count_microbatches, passing
+from partitioner.spelling import argument
 
 MAX_NAMED = 8
 
@@ -22,12 +23,14 @@ def headline(plan: PlanDocument) -> str:
         parts.append(plural(plan.num_stages, "stage"))
     if passed := passing(plan):
         parts.append(passed)
+    if plan.updates == Updates.ASYNC:
+        parts.append(f"asynchronous updates, staleness at most {plan.max_staleness}")
     chosen = "chosen by auto" if plan.requested_strategy is Strategy.AUTO else "as asked for"
     return f"{', '.join(parts)} ({chosen})"
 
 
 def reasons(plan: PlanDocument) -> tuple[str, ...]:
-    """Sentences that say why the plan is what it is, each with its numbers."""
+    """Sentences that say why the plan is what it is, each with its numbers; most important first."""
     about_devices = _single_reasons(plan) if plan.strategy is Strategy.SINGLE else _split_reasons(plan)
     return (*about_devices, *_microbatch_reasons(plan))
 
@@ -35,6 +38,11 @@ def reasons(plan: PlanDocument) -> tuple[str, ...]:
 def short_names(devices: Sequence[str]) -> str:
     """The devices as people read them: `GPU:0, GPU:1 and GPU:2`; many of them as ranges."""
     names = [short_name(device) for device in devices] if len(devices) <= MAX_NAMED else short_ranges(devices)
+    return joined(names)
+
+
+def joined(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
     return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
 
 
@@ -48,17 +56,19 @@ def _single_reasons(plan: PlanDocument) -> list[str]:
         return ["only one device is given"]
     if plan.requested_strategy is not Strategy.AUTO:
         faster = [b for b in _alternatives(plan) if b.fits and b.step_seconds < plan.predicted.step_seconds]
-        return [f"a split would be faster: {_told(plan, faster)}"] if faster else []
+        return [f"a split would be faster: {_compared(plan, faster)}"] if faster else []
     why = {
         Objective.THROUGHPUT: "one device is fastest",
         Objective.LATENCY: "one device has the shortest latency",
         Objective.MEMORY: "no split needs less memory on its largest device",
     }[plan.objective]
     step = format_seconds(plan.predicted.step_seconds)
-    lines = [f"{why}: a step takes {step} on {short_names(plan.used_devices)}"]
-    if others := _alternatives(plan):
-        lines.append(f"the alternatives: {_told(plan, others)}")
-    return [*lines, f"to split it all the same: --strategy {Strategy.LAYER_SPLIT}"]
+    lines = [
+        f"{why}: a step takes {step} on {short_names(plan.used_devices)}",
+        f"to split it all the same: {argument('strategy', str(Strategy.LAYER_SPLIT))}",
+    ]
+    others = _alternatives(plan)
+    return [*lines, f"the alternatives: {_compared(plan, others)}"] if others else lines
 
 
 def _split_reasons(plan: PlanDocument) -> list[str]:
@@ -75,7 +85,7 @@ def _split_reasons(plan: PlanDocument) -> list[str]:
         return [f"{ratio} than one device: {step} a step against {alone}"] if ratio != "same" else []
     lines = [f"one device alone would be faster: {alone} a step against {step}, so this plan is {ratio}"]
     if plan.requested_strategy is not Strategy.AUTO:
-        lines.append(f"to run on one device: --strategy {Strategy.SINGLE}")
+        lines.append(f"to run on one device: {argument('strategy', str(Strategy.SINGLE))}")
     elif plan.objective is not Objective.THROUGHPUT:
         lines.append(f"the objective is {plan.objective}, not throughput")
     return lines
@@ -83,10 +93,11 @@ def _split_reasons(plan: PlanDocument) -> list[str]:
 
 def _microbatch_reasons(plan: PlanDocument) -> list[str]:
     """How the plan's microbatches compare with passing the batch in one piece through as many stages."""
-    in_one = [way for way in plan.considered if (way.num_microbatches, way.num_stages) == (1, plan.num_stages)]
-    if plan.num_microbatches == 1 or not in_one:
+    shape = 1, plan.num_stages
+    in_one_piece = [one for one in plan.considered if (one.num_microbatches, one.num_stages) == shape]
+    if plan.num_microbatches == 1 or not in_one_piece:
         return []
-    fitting = [way.step_seconds for way in in_one if way.fits]
+    fitting = [one.step_seconds for one in in_one_piece if one.fits]
     if not fitting:
         return ["the batch in one piece does not fit"]
     ratio = format_ratio(plan.predicted.step_seconds, min(fitting))
@@ -101,7 +112,7 @@ def _alternatives(plan: PlanDocument) -> list[Baseline]:
     return [baseline for baseline in plan.baselines if not is_single(baseline)]
 
 
-def _told(plan: PlanDocument, baselines: Sequence[Baseline]) -> str:
+def _compared(plan: PlanDocument, baselines: Sequence[Baseline]) -> str:
     return ", ".join(
         f"{baseline.name} {format_seconds(baseline.step_seconds)} "
         f"({format_ratio(baseline.step_seconds, plan.predicted.step_seconds)}"

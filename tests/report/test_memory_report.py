@@ -41,7 +41,7 @@ def section(text: str) -> list[str]:
 
 
 def test_the_section_by_hand(split_plan: PlanDocument) -> None:
-    lines = section(render(with_memory(split_plan)))
+    lines = section(render(with_memory(split_plan), verbose=True))
     assert lines[0].split() == ["device", "peak", "parameters", "slots", "gradients", "activations", "left"]
     assert " ".join(lines[2].split()) == "GPU:0 100 MiB 2.0 MiB 4.0 MiB 2.0 MiB 92.0 MiB 7.9 GiB"
     assert " ".join(lines[3].split()) == "GPU:1 100 MiB 2.0 MiB 4.0 MiB 2.0 MiB 92.0 MiB 100 MiB too much"
@@ -53,18 +53,18 @@ def test_the_section_by_hand(split_plan: PlanDocument) -> None:
     ))  # fmt: skip
 
 
-def test_twins_that_hold_the_same_are_told_of_once(split_plan: PlanDocument) -> None:
+def test_devices_that_hold_the_same_share_a_line(split_plan: PlanDocument) -> None:
     plan = with_memory(split_plan)
-    twin = replace(plan.memory[0], device=plan.devices[1].name)
+    peer = replace(plan.memory[0], device=plan.devices[1].name)
     tensors = "conv2d/Relu 64.0 MiB in 4 microbatches, max_pooling2d/MaxPool 16.0 MiB"
-    assert list(largest_lines(replace(plan, memory=(plan.memory[0], twin)))) == [f"GPU:0-1 at 1.50 ms: {tensors}"]
-    later = replace(twin, peak_seconds=2e-3)
-    told = [f"GPU:0 at 1.50 ms: {tensors}", f"GPU:1 at 2.00 ms: {tensors}"]
-    assert list(largest_lines(replace(plan, memory=(plan.memory[0], later)))) == told
+    assert list(largest_lines(replace(plan, memory=(plan.memory[0], peer)))) == [f"GPU:0-1 at 1.50 ms: {tensors}"]
+    later = replace(peer, peak_seconds=2e-3)
+    expected = [f"GPU:0 at 1.50 ms: {tensors}", f"GPU:1 at 2.00 ms: {tensors}"]
+    assert list(largest_lines(replace(plan, memory=(plan.memory[0], later)))) == expected
 
 
 def test_a_plan_without_memory_says_nothing_of_it(split_plan: PlanDocument) -> None:
-    assert "memory at the peak" not in render(split_plan)
+    assert "memory at the peak" not in render(split_plan, verbose=True)
 
 
 def test_few_columns_show_the_most_of_several_parts(split_plan: PlanDocument) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from partitioner.ir.plan import Considered, PlanDocument, Stage
-from partitioner.report.microbatches import best_ways, idle_sentence, is_chosen, is_staged, least_idle, passing
+from partitioner.report.microbatches import best_candidates, idle_sentence, is_chosen, is_staged, least_idle, passing
 
 SCHEDULES = Path(__file__).parents[1] / "golden" / "schedules"
 
@@ -102,7 +102,7 @@ def test_a_step_is_staged_by_microbatches_schedule_or_recompute(split_plan: Plan
 
 def test_the_best_way_for_each_number_of_stages_and_microbatches(pipeline_plan: PlanDocument) -> None:
     """With two microbatches gpipe is faster but does not fit; with four, 1f1b is the plan's own."""
-    found = [(way.num_stages, way.num_microbatches, way.schedule) for way in best_ways(pipeline_plan)]
+    found = [(way.num_stages, way.num_microbatches, way.schedule) for way in best_candidates(pipeline_plan)]
     assert found == [
         (2, 8, "1f1b"),
         (2, 4, "1f1b"),
@@ -116,7 +116,7 @@ def test_the_chosen_way_is_shown_however_slow(pipeline_plan: PlanDocument) -> No
     ways = [_way(num_microbatches=count, step_seconds=1e-3 * count) for count in range(1, 31)]
     chosen = _way(num_microbatches=4, step_seconds=9.0)
     plan = replace(pipeline_plan, considered=(*ways[:3], *ways[4:], chosen))
-    shown = best_ways(plan)
+    shown = best_candidates(plan)
     assert [way.num_microbatches for way in shown] == [1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 4]
     assert [is_chosen(plan, way) for way in shown] == [False] * 11 + [True]
 
@@ -125,7 +125,7 @@ def test_the_chosen_way_stands_for_its_number_of_microbatches_though_another_is_
     pipeline_plan: PlanDocument,
 ) -> None:
     plan = replace(pipeline_plan, considered=(_way(step_seconds=2.0), _way(schedule="gpipe", step_seconds=1.0)))
-    assert [way.schedule for way in best_ways(plan)] == ["1f1b"]
+    assert [way.schedule for way in best_candidates(plan)] == ["1f1b"]
 
 
 def test_a_way_is_chosen_by_all_that_tells_ways_apart(pipeline_plan: PlanDocument) -> None:

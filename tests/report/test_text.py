@@ -10,6 +10,7 @@ import pytest
 
 from partitioner.ir.plan import Baseline, Objective, PlanDocument, Strategy, Verification
 from partitioner.report.text import render
+from partitioner.spelling import as_flags
 
 Golden = Callable[[str, str], None]
 
@@ -17,18 +18,22 @@ Golden = Callable[[str, str], None]
 def test_golden_report_of_a_split(split_plan: PlanDocument, passed: Verification, golden: Golden) -> None:
     plan = replace(split_plan, verification=passed)
     golden("report_split.txt", render(plan, files=["out/plan.json", "out/placement.dot"]))
+    golden("report_split_verbose.txt", render(plan, ["out/plan.json", "out/placement.dot"], verbose=True))
 
 
 def test_golden_report_of_a_single_device(single_plan: PlanDocument, golden: Golden) -> None:
     golden("report_single.txt", render(single_plan))
+    golden("report_single_verbose.txt", render(single_plan, verbose=True))
 
 
 def test_golden_report_of_microbatches(pipeline_plan: PlanDocument, golden: Golden) -> None:
     golden("report_microbatches.txt", render(pipeline_plan))
+    golden("report_microbatches_verbose.txt", render(pipeline_plan, verbose=True))
 
 
 def test_golden_report_of_interleaved_stages(interleaved_plan: PlanDocument, golden: Golden) -> None:
     golden("report_interleaved.txt", render(interleaved_plan))
+    golden("report_interleaved_verbose.txt", render(interleaved_plan, verbose=True))
 
 
 def test_a_plan_of_an_earlier_version_renders_the_same(split_plan: PlanDocument) -> None:
@@ -36,11 +41,15 @@ def test_a_plan_of_an_earlier_version_renders_the_same(split_plan: PlanDocument)
     del fields["considered"], fields["timeline"]
     for stage in fields["stages"]:
         del stage["recompute"]
-    assert render(PlanDocument.from_json(json.dumps(fields))) == render(split_plan)
+    again = PlanDocument.from_json(json.dumps(fields))
+    for verbose in (False, True):
+        assert render(again, verbose=verbose) == render(split_plan, verbose=verbose)
 
 
 def test_a_plan_with_microbatches_read_back_from_json_renders_the_same(interleaved_plan: PlanDocument) -> None:
-    assert render(PlanDocument.from_json(interleaved_plan.to_json())) == render(interleaved_plan)
+    again = PlanDocument.from_json(interleaved_plan.to_json())
+    for verbose in (False, True):
+        assert render(again, verbose=verbose) == render(interleaved_plan, verbose=verbose)
 
 
 def test_a_plan_read_back_from_json_renders_the_same(split_plan: PlanDocument, passed: Verification) -> None:
@@ -48,19 +57,20 @@ def test_a_plan_read_back_from_json_renders_the_same(split_plan: PlanDocument, p
     assert render(PlanDocument.from_json(plan.to_json())) == render(plan)
 
 
-def test_single_names_the_flag_that_forces_a_split(single_plan: PlanDocument) -> None:
-    text = render(single_plan)
-    assert "--strategy layer-split" in text
+def test_single_names_the_argument_that_forces_a_split(single_plan: PlanDocument) -> None:
+    assert "to split it all the same: strategy='layer-split'" in render(single_plan)
+    text = render(single_plan, verbose=True, spell=as_flags)
+    assert "to split it all the same: --strategy layer-split" in text
     assert "layer-split 15.0 ms (1.25x slower)" in text
 
 
-def test_one_given_device_is_not_told_to_split(single_plan: PlanDocument) -> None:
+def test_one_given_device_has_no_advice_to_split(single_plan: PlanDocument) -> None:
     text = render(replace(single_plan, devices=single_plan.devices[:1]))
     assert "only one device is given" in text
-    assert "--strategy" not in text
+    assert "strategy=" not in text
 
 
-def test_single_as_asked_for_tells_of_a_faster_split(single_plan: PlanDocument) -> None:
+def test_single_as_asked_for_names_a_faster_split(single_plan: PlanDocument) -> None:
     faster = Baseline(name="layer-split", step_seconds=8e-3, fits=True)
     plan = replace(single_plan, requested_strategy=Strategy.SINGLE, baselines=(faster,))
     text = render(plan)
@@ -72,7 +82,7 @@ def test_a_slower_split_as_asked_for_says_so(split_plan: PlanDocument) -> None:
     alone = Baseline(name="single-device", step_seconds=1e-3, fits=True)
     text = render(replace(split_plan, requested_strategy=Strategy.LAYER_SPLIT, baselines=(alone,)))
     assert "one device alone would be faster: 1.00 ms a step against 2.00 ms, so this plan is 2.00x slower" in text
-    assert "--strategy single" in text
+    assert "to run on one device: strategy='single'" in text
 
 
 def test_a_split_for_another_objective_says_which(split_plan: PlanDocument) -> None:
@@ -96,16 +106,16 @@ def test_too_much_memory_is_said(split_plan: PlanDocument) -> None:
         stages=(replace(first, peak_bytes=peak_bytes), second),
         predicted=replace(split_plan.predicted, peak_bytes={first.device: peak_bytes}),
     )
-    text = render(plan, width=120)
+    text = render(plan, width=120, verbose=True)
     assert "9.0 / 8.0 GiB, too much" in text
     assert "does not fit" in _line(text, "this plan")
 
 
 def test_uncosted_ops_are_named_and_counted(split_plan: PlanDocument) -> None:
-    text = render(replace(split_plan, uncosted_ops=tuple(f"Op{i:02}" for i in range(14))))
+    text = render(replace(split_plan, uncosted_ops=tuple(f"Op{i:02}" for i in range(14))), verbose=True)
     line = _line(text, "Op00")
     assert "Op11 and 2 more: their arithmetic is not in the estimates" in f"{line} {_after(text, line)}"
-    assert "without a cost formula" not in render(split_plan)
+    assert "without a cost formula" not in render(split_plan, verbose=True)
 
 
 def test_failed_verification_names_the_misplaced_ops(split_plan: PlanDocument, passed: Verification) -> None:
@@ -118,20 +128,23 @@ def test_failed_verification_names_the_misplaced_ops(split_plan: PlanDocument, p
 
 def test_verification_of_inference_shows_no_gradients(split_plan: PlanDocument, passed: Verification) -> None:
     plan = replace(split_plan, model=replace(split_plan.model, training=False), verification=passed)
-    text = render(plan)
-    assert "gradients" not in text
-    assert "optimizer" not in text
+    brief, text = render(plan), render(plan, verbose=True)
+    for word in ("gradients", "optimizer"):
+        assert word not in text
+        assert word not in brief
     assert _line(text, "control").split()[-2:] == ["6.0e-08", "5.0e-07"]
 
 
-def test_absent_verification_names_the_flag(split_plan: PlanDocument) -> None:
-    assert "not run; --verify" in render(split_plan)
+@pytest.mark.parametrize("verbose", [False, True])
+def test_absent_verification_names_the_argument(split_plan: PlanDocument, verbose: bool) -> None:
+    assert "not run; verify runs" in render(split_plan, verbose=verbose)
+    assert "not run; --verify runs" in render(split_plan, verbose=verbose, spell=as_flags)
 
 
 def test_replicas_and_microbatches_show(split_plan: PlanDocument) -> None:
     second = tuple(replace(stage, replica=1) for stage in split_plan.stages)
     both = (*split_plan.stages, *second)
-    text = render(replace(split_plan, num_replicas=2, stages=both, num_microbatches=4, schedule="1f1b"))
+    text = render(replace(split_plan, num_replicas=2, stages=both, num_microbatches=4, schedule="1f1b"), verbose=True)
     assert "2 replicas, 2 stages, 4 microbatches, schedule 1f1b" in text
     assert "0, replica 0" in text
     assert "1, replica 1" in text
@@ -140,19 +153,19 @@ def test_replicas_and_microbatches_show(split_plan: PlanDocument) -> None:
 def test_who_shares_a_stage_shows(split_plan: PlanDocument) -> None:
     first, second = split_plan.stages
     own = (first, *(replace(first, replica=replica) for replica in (1, 2, 3)))
-    text = render(replace(split_plan, num_replicas=4, stages=(*own, second)))
+    text = render(replace(split_plan, num_replicas=4, stages=(*own, second)), verbose=True)
     assert "4 replicas that share GPU:1, 2 stages" in text
     assert "1, all replicas" in text
-    text = render(replace(split_plan, num_replicas=4, stages=(*own, second, replace(second, replica=1))))
+    text = render(replace(split_plan, num_replicas=4, stages=(*own, second, replace(second, replica=1))), verbose=True)
     assert "1, replicas 0, 2" in text
     assert "1, replicas 1, 3" in text
 
 
-def test_microbatches_are_told_only_where_the_batch_is_cut(pipeline_plan: PlanDocument) -> None:
+def test_microbatches_are_shown_only_where_the_batch_is_cut(pipeline_plan: PlanDocument) -> None:
     whole = replace(pipeline_plan, num_microbatches=1, schedule="sequential")
-    for told in ("microbatches (estimated)", "timeline (estimated)", "microbatches are"):
-        assert told in render(pipeline_plan)
-        assert told not in render(whole)
+    for text in ("microbatches (estimated)", "timeline (estimated)", "microbatches are"):
+        assert text in render(pipeline_plan, verbose=True)
+        assert text not in render(whole, verbose=True)
 
 
 def test_recompute_has_a_column_only_where_a_stage_recomputes(pipeline_plan: PlanDocument) -> None:
@@ -163,8 +176,8 @@ def test_recompute_has_a_column_only_where_a_stage_recomputes(pipeline_plan: Pla
     assert [line.split()[-1] for line in lines if "GPU" in line] == ["yes", "no"]
 
 
-def test_the_chosen_way_alone_is_marked(pipeline_plan: PlanDocument) -> None:
-    section = render(pipeline_plan).split("microbatches (estimated)\n")[1].split("\n\n")[0]
+def test_the_chosen_candidate_alone_is_marked(pipeline_plan: PlanDocument) -> None:
+    section = render(pipeline_plan, verbose=True).split("microbatches (estimated)\n")[1].split("\n\n")[0]
     marked = [line.split()[:3] for line in section.splitlines() if line.endswith("this plan")]
     assert marked == [["2", "4", "1f1b"]]
 
@@ -189,7 +202,7 @@ def test_microbatches_are_compared_with_the_batch_in_one_piece(
 
 
 def test_passes_are_coloured_by_direction(pipeline_plan: PlanDocument) -> None:
-    text = render(pipeline_plan, color=True)
+    text = render(pipeline_plan, color=True, verbose=True)
     assert "GPU:0  \x1b[34m000000111111\x1b[0m......\x1b[35maaaaaa\x1b[0m\x1b[34m222222" in text
 
 
@@ -201,16 +214,19 @@ def test_markup_in_names_stays_text(split_plan: PlanDocument) -> None:
     assert "see [link=x]this[/link]" in text
 
 
+@pytest.mark.parametrize("verbose", [False, True])
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
-def test_no_line_is_wider_than_asked(interleaved_plan: PlanDocument, passed: Verification, width: int) -> None:
-    text = render(replace(interleaved_plan, verification=passed), width=width)
+def test_no_line_is_wider_than_asked(
+    interleaved_plan: PlanDocument, passed: Verification, width: int, verbose: bool
+) -> None:
+    text = render(replace(interleaved_plan, verification=passed), width=width, verbose=verbose)
     assert max(map(len, text.splitlines())) <= width
     assert all(line == line.rstrip() for line in text.splitlines())
 
 
 def test_a_long_layer_name_wraps_and_the_figures_stay(split_plan: PlanDocument) -> None:
     stage = replace(split_plan.stages[0], layers=("encoder/" * 20,))
-    lines = render(replace(split_plan, stages=(stage,)), width=80).splitlines()
+    lines = render(replace(split_plan, stages=(stage,)), width=80, verbose=True).splitlines()
     first = next(index for index, line in enumerate(lines) if line.startswith("  0  "))
     assert lines[first].split()[:2] == ["0", "GPU:0"]
     assert " 150 " in lines[first] and " 1.25 ms " in lines[first]
@@ -221,7 +237,7 @@ def test_a_long_layer_name_wraps_and_the_figures_stay(split_plan: PlanDocument) 
 
 
 def test_narrow_reports_keep_the_first_columns(split_plan: PlanDocument) -> None:
-    lines = render(split_plan, width=60).splitlines()
+    lines = render(split_plan, width=60, verbose=True).splitlines()
     rows = lines[lines.index("stages (estimated)") : lines.index("step time (estimated)")]
     assert [line.split()[:2] for line in rows if "GPU" in line] == [["0", "GPU:0"], ["1", "GPU:1"]]
 
@@ -236,7 +252,7 @@ def test_colour_only_on_request(split_plan: PlanDocument, monkeypatch: pytest.Mo
 
 
 def _stages(plan: PlanDocument) -> str:
-    return render(plan).split("stages (estimated)\n")[1].split("\n\n")[0]
+    return render(plan, verbose=True).split("stages (estimated)\n")[1].split("\n\n")[0]
 
 
 def _line(text: str, start: str) -> str:
