@@ -12,7 +12,8 @@ from partitioner.ir.op_graph import OpGraph
 from partitioner.ir.plan import PlannedAction
 from partitioner.ir.schedule import MemoryUse
 from partitioner.ir.stage_programs import Gather
-from partitioner.planner.layouts.result import Exchange, SearchResult
+from partitioner.planner.layouts.result import SearchResult
+from partitioner.planner.simulate.exchange import Exchange
 from partitioner.planner.simulate.exchange_seconds import SumTimes, exchange_rounds, sum_times
 
 _UPDATE = "U"

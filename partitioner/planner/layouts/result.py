@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import permutations
 
 from partitioner.errors import InfeasibleError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Baseline, Considered, SolverInfo
-from partitioner.ir.schedule import Schedule, Send
+from partitioner.ir.schedule import Schedule
 from partitioner.ir.stage_programs import StagePrograms
 from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.simulate.exchange import Exchange
 from partitioner.planner.simulate.pipelined_schedule import PipelineSchedule
 from partitioner.stages.schedules import ScheduleKind
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """What devices of different replicas send each other at the same time: each to every other as many bytes."""
-
-    devices: tuple[str, ...]
-    bytes_per_pair: int
-    start_seconds: float
-    end_seconds: float
-
-    def sends(self) -> Iterator[Send]:
-        """One by one."""
-        for source, target in permutations(self.devices, 2):
-            yield Send(
-                tensor="",
-                source=source,
-                target=target,
-                size_bytes=self.bytes_per_pair,
-                start_seconds=self.start_seconds,
-                end_seconds=self.end_seconds,
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
