@@ -10,6 +10,7 @@ from typing import Protocol
 
 from partitioner.cli.console import print_result, without_native_notices
 from partitioner.errors import UsageError, WriteError
+from partitioner.spelling import as_flags
 
 _OURS = {"plan.json", "placement.dot", "placed_model", "costs.json"}
 
@@ -24,7 +25,9 @@ class Document(Protocol):
         """The text of plan.json."""
         ...
 
-    def to_text(self, files: Sequence[str | Path] = (), *, verbose: bool = False) -> str:
+    def to_text(
+        self, files: Sequence[str | Path] = (), *, verbose: bool = False, spell: Callable[[str], str] = ...
+    ) -> str:
         """The report."""
         ...
 
@@ -116,7 +119,9 @@ def write_pictures(plan: Document, options: argparse.Namespace) -> list[Path]:
 
 def print_plan(plan: Document, options: argparse.Namespace, files: Sequence[Path]) -> None:
     """Print the report with the files that were written, or plan.json."""
-    print_result(plan.to_json() + "\n" if options.json else plan.to_text(files=files, verbose=options.verbose))
+    print_result(
+        plan.to_json() + "\n" if options.json else plan.to_text(files=files, verbose=options.verbose, spell=as_flags)
+    )
 
 
 @contextlib.contextmanager

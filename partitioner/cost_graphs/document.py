@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from partitioner.ir.json import from_json, to_json
 from partitioner.ir.plan import SCHEMA as MODEL_SCHEMA
 from partitioner.ir.plan import SolverInfo, WhatIf
 from partitioner.ir.requirements import Requirement
+from partitioner.spelling import as_python
 
 SCHEMA = "partition-cost-graph-plan/1"
 
@@ -175,11 +176,23 @@ class CostGraphPlan:
             raise UsageError(f"{path} is no whole plan of a cost graph: {type(error).__name__} {error}") from error
         return from_json(to_json(fields), cls)
 
-    def to_text(self, files: Sequence[str | Path] = (), *, verbose: bool = False) -> str:
-        """The report that the command line prints; `verbose` lists the nodes of each device."""
+    def to_text(
+        self,
+        files: Sequence[str | Path] = (),
+        *,
+        verbose: bool = False,
+        spell: Callable[[str], str] = as_python,
+    ) -> str:
+        """The report that the command line prints.
+
+        Args:
+            files: Paths to list at its end.
+            verbose: Whether to list the nodes of each device.
+            spell: How arguments are named: `as_python` or `as_flags` of `partitioner.spelling`.
+        """
         from partitioner.cost_graphs.report import render
 
-        return render(self, files=files, verbose=verbose)
+        return spell(render(self, files=files, verbose=verbose))
 
     def to_dot(self, path: str | Path | None = None, **options: Any) -> str:
         """The placement as a DOT picture, written to `path` if given; options are those of `report.dot.draw`."""

@@ -7,13 +7,12 @@ they would wait for one (the sum of the gradients of a skip connection names whi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.op_graph import Op
-from partitioner.ir.stage_programs import CarriedState, Gather, ProgramKind, StageProgram, StagePrograms
-from partitioner.spelling import argument
+from partitioner.ir.stage_programs import ProgramKind, StageProgram, StagePrograms
+from partitioner.stages.across_microbatches import gathered, staged_states
 from partitioner.stages.assignment import StageAssignment
 from partitioner.stages.roles import Role, Roles
 
@@ -96,8 +95,8 @@ class _Cut:
             forward=by_kind[ProgramKind.FORWARD],
             backward=by_kind[ProgramKind.BACKWARD],
             update=by_kind[ProgramKind.UPDATE],
-            gathered=self._gathered(by_kind),
-            states=tuple(self._staged_states()),
+            gathered=gathered(self.roles, self.role, by_kind[ProgramKind.UPDATE]),
+            states=tuple(staged_states(self.roles, self.role, self.stage)),
             recomputed=self.recomputed,
             aliases=self.roles.aliases,
             relocated=self.assigned.relocated,
@@ -145,48 +144,3 @@ class _Cut:
         own = index[next(name for name in ops if name in index)]
         found = {index[c] for name in ops if name in index for c in self.graph.op[name].control_inputs if c in index}
         return tuple(sorted(found - {own}))
-
-    def _gathered(self, by_kind: Mapping[ProgramKind, Sequence[StageProgram]]) -> dict[str, Gather]:
-        """How update programs, and the caller, get what microbatches computed."""
-        sparse: dict[str, Gather] = {}
-        for values, indices, *shape in self.roles.sparse_gradients:
-            # Rows that every microbatch looks up (positions in a sentence) add up like a dense gradient.
-            same = self.role[self.assigned.producer(indices)] in (Role.COPIED, Role.ONCE)
-            sparse |= {values: Gather.SUM if same else Gather.CONCAT, indices: Gather.CONCAT}
-            sparse |= dict.fromkeys(shape, Gather.FIRST)
-        found: dict[str, Gather] = {}
-        wanted = [name for program in by_kind[ProgramKind.UPDATE] for name in program.inputs]
-        for name in dict.fromkeys([*wanted, *self.roles.results]):
-            role = self.role[self.assigned.producer(name)]
-            if role is Role.BACKWARD:
-                found[name] = sparse.get(name, Gather.SUM)
-            elif name in sparse and role not in (Role.COPIED, Role.ONCE):
-                found[name] = sparse[name]
-            elif role in (Role.FORWARD, Role.ARGUMENT) and name in wanted:
-                op = self.graph.op[self.assigned.producer(name)]
-                raise UsageError(
-                    f"microbatches: the update needs {name} ({op.type}) of the forward pass, which has one value per "
-                    "microbatch",
-                    help=argument("microbatches", 1),
-                )
-        return found
-
-    def _staged_states(self) -> Iterable[CarriedState]:
-        for state in self.roles.states:
-            users = {
-                self.stage[r]
-                for r in (self.graph.consumers[state.read] if state.read else ())
-                if self.role.get(r) is Role.FORWARD
-            }
-            maker = self.stage.get(self.assigned.producer(state.written), -1)
-            if users and maker > min(users):
-                layers = sorted({self.graph.op[r].layer for r in self.graph.consumers[state.read]})
-                raise UsageError(
-                    f"microbatches: the variable {state.variable} is read by stage {min(users)} and written by stage "
-                    f"{maker}, so a microbatch would wait until the one before has passed both",
-                    notes=[f"layers: {', '.join(layers)}"],
-                    help=f"pin these layers to one device, next to each other, or {argument('microbatches', 1)}",
-                )
-            yield CarriedState(
-                variable=state.variable, stage=max([maker, *users]), read=state.read, written=state.written
-            )

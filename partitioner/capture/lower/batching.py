@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from partitioner.capture.functions.reader import Reading
+from partitioner.capture.functions.reading import Reading
 from partitioner.capture.lower.shapes import settle_shapes
 from partitioner.capture.trace.trace import Trace
 from partitioner.ir.graph_def import producer

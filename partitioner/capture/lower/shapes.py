@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from partitioner.capture.functions.reader import GraphReader, Reading, plain
+from partitioner.capture.functions.reader import GraphReader, plain
+from partitioner.capture.functions.reading import Reading
 
 
 def settle_shapes(graph_def: Any, inputs: Mapping[str, Any], captures: Mapping[str, Any], batch_size: int) -> Reading:

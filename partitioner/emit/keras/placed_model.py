@@ -12,6 +12,7 @@ import tensorflow as tf
 from partitioner.emit.cluster.lost_worker import naming_lost_workers
 from partitioner.emit.keras.export import export_saved_model
 from partitioner.emit.keras.interrupt import interruptible
+from partitioner.emit.keras.objective import saved_objective, share_objective
 from partitioner.emit.keras.options import as_given
 from partitioner.emit.keras.program import Program
 from partitioner.errors import UsageError
@@ -67,9 +68,7 @@ class PlacedModel(keras.Model):
         """The lookup tables that the model's layers hold."""
         if self.model is None:
             return list(self.own_resources)
-        held = [value for layer in self.model._flatten_layers() for value in vars(layer).values()]
-        tables = [value for value in held if isinstance(value, tf.saved_model.experimental.TrackableResource)]
-        return list({id(table): table for table in tables}.values())
+        return _tables(self.model)
 
     def differing_variables(self) -> list[str]:
         """Names of the variables that do not have the same bits in all replicas; between two steps there is none."""
@@ -103,20 +102,11 @@ class PlacedModel(keras.Model):
             raise UsageError("jit_compile=True: XLA compiles for one device and would undo the placement")
         options["jit_compile"] = False
         if self.model is None and self.compiled:
-            optimizer, loss = _saved_objective(self.optimizer, self.loss, optimizer, loss)
+            optimizer, loss = saved_objective(self, optimizer, loss)
         self.program.forget()
         super().compile(optimizer=optimizer, loss=loss, **options)  # pyright: ignore[reportArgumentType]
         if self.model is not None:
-            self._share_objective(self.model, loss, options.get("loss_weights"))
-
-    def _share_objective(self, original: Any, loss: Any, loss_weights: Any) -> None:
-        """Let both models compute the loss with one object: it keeps a metric per output, which fit() reports."""
-        own = original._compile_config.config if original.compiled else {}
-        if own and original.loss is loss and own.get("loss_weights") == loss_weights:
-            self._compile_loss = original._compile_loss
-        if not own or original.loss is not loss or original.optimizer is not self.optimizer:
-            original.compile(optimizer=self.optimizer, loss=loss, jit_compile=False)
-        original._compile_loss = self._compile_loss
+            share_objective(self, self.model, loss, options.get("loss_weights"))
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True) -> Any:  # noqa: D102
         if self.model is not None and type(self.model).compute_loss is not keras.Model.compute_loss:
@@ -232,30 +222,14 @@ class PlacedModel(keras.Model):
         return self.model
 
 
+def _tables(model: Any) -> list[Any]:
+    held = [value for layer in model._flatten_layers() for value in vars(layer).values()]
+    tables = [value for value in held if isinstance(value, tf.saved_model.experimental.TrackableResource)]
+    return list({id(table): table for table in tables}.values())
+
+
 def _bits(variable: Any) -> bytes:
     return variable.numpy().tobytes()
-
-
-def _saved_objective(own_optimizer: Any, own_loss: Any, optimizer: Any, loss: Any) -> tuple[Any, Any]:
-    """The optimizer and loss inside a saved training step, if those that were given are the same.
-
-    Raises:
-        UsageError: They are others.
-    """
-    given: Any = keras.optimizers.get(optimizer)
-    same_optimizer = given is own_optimizer or given.get_config() == own_optimizer.get_config()
-    if not same_optimizer or _loss_name(loss) != _loss_name(own_loss):
-        raise UsageError(
-            f"the saved training step holds {type(own_optimizer).__name__} and {_loss_name(own_loss)}",
-            notes=["metrics and callbacks can be chosen anew, loss and optimizer cannot"],
-            help="to train with others: place(build_model(), plan), then compile",
-        )
-    return own_optimizer, own_loss
-
-
-def _loss_name(loss: Any) -> str:
-    found = keras.losses.get(loss)
-    return str(getattr(found, "name", getattr(found, "__name__", found)))
 
 
 def spec_of(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What replicas send each other to sum gradients, and when."""
+"""What replicas send each other to sum their gradients, as one event of the step."""
 
 from __future__ import annotations
 

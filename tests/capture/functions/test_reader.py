@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from cost_models.flops import op_cost
 from cost_models.specs import OpSpec
-from partitioner.capture.functions.reader import Reading
+from partitioner.capture.functions.reading import Reading
 from partitioner.capture.lower.shapes import settle_shapes
 
 BATCH = 4

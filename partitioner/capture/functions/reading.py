@@ -1,0 +1,82 @@
+"""What is known of a graph before it runs: shapes, numbers, lists of tensors, and what its functions run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+# The public API cannot fold constants.
+from tensorflow.python.framework.tensor_util import try_evaluate_constant
+
+from cost_models.specs import FunctionRun, OpSpec, TensorSpec
+from partitioner.capture.functions.buffers import FunctionBuffers
+from partitioner.capture.functions.tensor_lists import NOTHING, TensorList
+from partitioner.capture.lower.attributes import readable_attributes
+
+# A shape or a list of axes has no more.
+_MOST_NUMBERS = 16
+
+
+@dataclass(kw_only=True)
+class Reading:
+    """What is known of a graph before it runs, by names of tensors and ops.
+
+    Attributes:
+        specs: Shape and dtype of each tensor.
+        assumed: Tensors with an assumed size that are not index vectors.
+        values: Numbers that are the same in every run.
+        lists: What lists of tensors hold.
+        buffers: Which tensors share a buffer.
+        runs: What the ops that run functions run.
+        passed_on: For outputs of loops that no trip changes, the input that they are; for lists of which items are
+            replaced one by one, the input that they take the place of.
+        assumed_trips: Loops whose number of trips is not known, and the number that was assumed.
+        idle_sums: By the name of a function, its nodes of which `is_idle_sum` holds wherever it is run.
+    """
+
+    specs: dict[str, TensorSpec] = field(default_factory=dict)
+    assumed: list[str] = field(default_factory=list)
+    values: dict[str, float] = field(default_factory=dict)
+    lists: dict[str, TensorList] = field(default_factory=dict)
+    buffers: FunctionBuffers = field(default_factory=FunctionBuffers)
+    runs: dict[str, tuple[FunctionRun, ...]] = field(default_factory=dict)
+    passed_on: dict[str, str] = field(default_factory=dict)
+    assumed_trips: dict[str, int] = field(default_factory=dict)
+    idle_sums: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def value(self, tensor: Any) -> float | None:
+        """The number that a tensor is in every run; None where that is not known."""
+        if tensor.name not in self.values and tensor.dtype.is_integer and tensor.shape.num_elements() == 1:
+            copied = tensor.op.type == "Identity"
+            found = self.value(tensor.op.inputs[0]) if copied else self.constant(tensor)
+            if found is not None:
+                self.values[tensor.name] = found[0] if isinstance(found, tuple) else found
+        return self.values.get(tensor.name)
+
+    def constant(self, tensor: Any) -> tuple[int, ...] | None:
+        """The few whole numbers that a tensor is in every run; None where that is not known."""
+        if tensor.name in self.values:
+            return (int(self.values[tensor.name]),)
+        size = tensor.shape.num_elements()
+        if not tensor.dtype.is_integer or size is None or size > _MOST_NUMBERS:
+            return None
+        found: Any = try_evaluate_constant(tensor)
+        return None if found is None else tuple(found.flatten().tolist())
+
+    def list(self, tensor: Any) -> TensorList:
+        """What a list of tensors holds; nothing, for any other tensor."""
+        return self.lists.get(tensor.name, NOTHING)
+
+    def saved_bytes(self, tensor: Any) -> int:
+        """Bytes that it takes to keep a tensor for a gradient."""
+        return self.buffers.saved_bytes(tensor.name, self.specs[tensor.name].size_bytes)
+
+    def spec(self, op: Any) -> OpSpec:
+        """What formulas see of an operation."""
+        return OpSpec(
+            type=op.type,
+            inputs=tuple(self.specs[tensor.name] for tensor in op.inputs),
+            outputs=tuple(self.specs[tensor.name] for tensor in op.outputs),
+            attributes=readable_attributes(op.node_def),
+            runs=self.runs.get(op.name, ()),
+        )

@@ -1,0 +1,42 @@
+"""Loss and optimizer of a placed model: shared with the model it was made from, or those of a saved training step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from partitioner.errors import UsageError
+
+
+def share_objective(placed: Any, original: Any, loss: Any, loss_weights: Any) -> None:
+    """Let both models compute the loss with one object: it keeps a metric per output, which fit() reports."""
+    own = original._compile_config.config if original.compiled else {}
+    if own and original.loss is loss and own.get("loss_weights") == loss_weights:
+        placed._compile_loss = original._compile_loss
+    if not own or original.loss is not loss or original.optimizer is not placed.optimizer:
+        original.compile(optimizer=placed.optimizer, loss=loss, jit_compile=False)
+    original._compile_loss = placed._compile_loss
+
+
+def saved_objective(placed: Any, optimizer: Any, loss: Any) -> tuple[Any, Any]:
+    """The optimizer and loss inside the saved training step, if the given ones are the same.
+
+    Raises:
+        UsageError: They are others.
+    """
+    given: Any = keras.optimizers.get(optimizer)
+    own: Any = placed.optimizer
+    same_optimizer = given is own or given.get_config() == own.get_config()
+    if not same_optimizer or _loss_name(loss) != _loss_name(placed.loss):
+        raise UsageError(
+            f"the saved training step holds {type(own).__name__} and {_loss_name(placed.loss)}",
+            notes=["metrics and callbacks can be chosen anew, loss and optimizer cannot"],
+            help="to train with others: place(build_model(), plan), then compile",
+        )
+    return own, placed.loss
+
+
+def _loss_name(loss: Any) -> str:
+    found = keras.losses.get(loss)
+    return str(getattr(found, "name", getattr(found, "__name__", found)))
