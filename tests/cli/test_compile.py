@@ -322,7 +322,9 @@ def _masked(report: str) -> str:
     ratios = r"\d[\d.]*x (faster|slower)|\bsame\b"
     differences = r"^( +(outputs|loss|gradients|weights after 5 steps|control: [\w ]+)) {2,}\d.*$"
     for pattern, mask in {
-        r"(memory at the peak \(estimated\)\n)(?: .*\n)+": r"\1  MEMORY\n",
+        r"(memory \(estimated peak against the limit\)\n)(?: .*\n)+": r"\1  MEMORY\n",
+        r"(  bottleneck) .*\n(?: {16}.*\n)*": r"\1  LIMITS\n",  # where its lines end depends on its figures
+        r"(largest relative difference) .*": r"\1 DIFFERENCES",
         times: "TIME",
         ratios: "RATIO",
         r"\d[\d.]* %": "SHARE",

@@ -32,7 +32,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
         capfd.readouterr()
         assert main([SMALL, *QUICK, *arguments, "--json"]) == 0
         (tmp_path / "shown.json").write_text(capfd.readouterr().out)
-        assert main(["show", str(tmp_path / "shown.json")]) == 0
+        assert main(["show", str(tmp_path / "shown.json"), "--verbose"]) == 0
         return PlanDocument.load(tmp_path / "shown.json"), capfd.readouterr().out
 
     return run
@@ -53,7 +53,7 @@ def test_hardware_and_links_that_were_named_are_the_catalogues(run: Run, dry: tu
     assert (link.latency_seconds, link.bandwidth_bytes_per_second) == (25e-6, 450e9)
     assert "the estimates rest on catalogue hardware and link figures" in report
     assert "assumed" not in report.split("\nhardware\n")[1].split("\ntraining\n")[0]
-    assert ["nvlink4", "catalogue", "25.0", "us", "450", "GB/s", f"{count * (count - 1)}", "ways"] == next(
+    assert ["nvlink4", "catalogue", "25.0", "us", "450", "GB/s", f"{count * (count - 1)}", "pairs"] == next(
         row[:8] for row in section(report, "hardware") if row[:1] == ["nvlink4"]
     )
     written = tmp_path / "small_partitioned/plan.json"

@@ -35,8 +35,8 @@ def score(y, scores):
 
 model.compile(keras.optimizers.SGD(1.0), score)
 placed = partitioner.auto_place(
-    model, devices=devices, batch_size=3, strategy="mirrored", microbatches=1, updates="async", max_staleness=6,
-    memory_limit="1GiB",
+    model, devices=devices, batch_size=3, strategy="mirrored", microbatches=1, memory_limit="1GiB",
+    parallelism=partitioner.Parallelism(updates=partitioner.AsyncUpdates(max_staleness=6)),
 )
 
 def counts():

@@ -175,7 +175,7 @@ def test_a_plan_names_every_device_of_every_replica() -> None:
     assert single.name == "single-device GPU:0"
     alone = planned(devices="GPU:0", strategy="single")
     assert single.step_seconds == pytest.approx(alone.predicted.step_seconds)
-    text = plan.to_text()
+    text = plan.to_text(verbose=True)
     assert "mixed on GPU:0, GPU:1, GPU:2 and GPU:3, 2 replicas, 2 stages" in text
     assert "1, replica 1" in text
     assert "<b>GPU:3</b>, stage 1, replica 1" in plan.to_dot()
