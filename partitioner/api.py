@@ -38,7 +38,7 @@ def set_up_devices(devices: str | Sequence[str], *, cluster: Any = None) -> dict
     """Make devices available in this process, before TensorFlow runs anything.
 
     Logical CPU devices are created, and a GPU that is not here is stood in for by one. For devices of other processes,
-    `/job:worker/task:0/GPU:0`, it connects to the workers, which `python -m partitioner.worker` starts.
+    `/job:worker/task:0/GPU:0`, it connects to the workers, which `partition worker` starts.
 
     Args:
         devices: Names, as a list or a comma list with ranges.

@@ -152,7 +152,7 @@ def check_answers(workers: Mapping[Task, str]) -> None:
         raise UsageError(
             f"no worker answers at {', '.join(workers[task] for task in silent)}",
             notes=[f"waited {_CONNECT_SECONDS:g} s for {_names(silent)}"],
-            help="start it there: " + command("python -m partitioner.worker", port=port),
+            help="start it there: " + command("partition worker", port=port),
         )
 
 

@@ -109,6 +109,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from tests import models
+from tests.asking import asked
 data = models.vectors(ROWS)
 
 def loop():
@@ -130,7 +131,7 @@ def placed_on(second, build=models.mlp, **way):
     how = {{"devices": ["CPU:0", second], "strategy": "layer-split", "pins": pins}}
     if "replicas" in way:  # one here and one there, and the other device for both
         how = {{"devices": ["CPU:0", second, "CPU:1"], "strategy": "mixed", "memory_limit": "1GiB"}}
-    plan = partitioner.plan(model, batch_size=ROWS, time_limit=5, **how, **way)
+    plan = partitioner.plan(model, **asked(batch_size=ROWS, time_limit=5, **how, **way))
     return partitioner.place(model, plan)
 """
 
@@ -336,7 +337,7 @@ def test_the_command_line_tells_where_no_worker_answers(tmp_path: Path) -> None:
         done = partition(tmp_path, TF_CONFIG=json.dumps({"cluster": {"worker": [address]}}))
     assert done.returncode == 2
     assert f"error: no worker answers at {address}\n" in done.stderr
-    assert f"help: start it there: python -m partitioner.worker --port {address.split(':')[1]}" in done.stderr
+    assert f"help: start it there: partition worker --port {address.split(':')[1]}" in done.stderr
     assert not list(tmp_path.iterdir())
 
 
