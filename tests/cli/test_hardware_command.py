@@ -78,7 +78,7 @@ def test_a_plan_for_a_machine_of_ones_own(run: Run, tmp_path: Path) -> None:
     (tmp_path / "lab.toml").write_text(
         'link = "pcie4"\n[[devices]]\nnames = "GPU:0"\nhardware = "t4"\n[[devices]]\nnames = "GPU:1"\nhardware = "l4"\n'
     )
-    code, out, _ = run(SMALL, "--topology", "lab.toml", "--dry-run", "-q")
+    code, out, _ = run(SMALL, "--topology", "lab.toml", "--dry-run", "--verbose")
     assert code == 0
     assert "t4" in out
     assert "l4" in out
