@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from asking import asked
+from tests.asking import asked
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
