@@ -106,6 +106,7 @@ def test_replicas_over_several_devices_train_like_one(tmp_path: Path) -> None:
     assert "all copies have the same bits: True" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_sweep_prints_a_line_per_setting(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     command = (
@@ -122,6 +123,7 @@ def test_the_sweep_prints_a_line_per_setting(tmp_path: Path) -> None:
     assert all(float(row[4]) > 0 and row[6].endswith("%") for row in rows)
 
 
+@pytest.mark.slow
 def test_updates_of_both_kinds_are_compared(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     command = (sys.executable, EXAMPLES / "sync_vs_async.py", "--seeds", "2", "--epochs", "2", "--svg", "losses.svg")

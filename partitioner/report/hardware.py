@@ -28,13 +28,13 @@ def render_catalogue(catalogue: Catalogue) -> str:
     tables = (
         ("devices: dense TFLOP/s, all of the memory, peak memory bandwidth", _devices(catalogue.devices.values())),
         ("links: one direction", _links(catalogue)),
-        ("hosts, for --topology NAME or --topology '8x NAME'", _hosts(catalogue)),
+        ("hosts, as a topology by name: NAME, or '8x NAME' for eight of them", _hosts(catalogue)),
     )
     for title, table in tables:
         console.print(Text(title))
         console.print(table)
         console.print()
-    console.print(Text("dates are those of the sources, which `partition hardware --json` names"))
+    console.print(Text("dates are those of the sources, which the same list as JSON names"))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 

@@ -162,6 +162,7 @@ def test_gradients_of_a_scaled_loss_are_compared_with_scaled_ones() -> None:
     assert found.gradients_max_rel_diff <= 1e-3
 
 
+@pytest.mark.slow
 def test_verify_leaves_variables_optimizer_and_seeds_as_they_were() -> None:
     keras.utils.set_random_seed(0)
     model = models.transformer()

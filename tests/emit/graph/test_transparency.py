@@ -99,7 +99,13 @@ def devices_of(variables: list[Any]) -> list[str]:
     return [DeviceName.parse(variable.value.device).short for variable in variables]
 
 
-@pytest.mark.parametrize("name", models.MODELS)
+QUICK = ("mlp", "cnn", "resnet", "tied", "nested", "subclassed", "regularized", "lstm")
+"""Models that are trained by default; the others take long, or are like one of these."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in models.MODELS]
+)
 def test_model_behaves_the_same_wherever_it_is_placed(name: str) -> None:
     build, data = models.MODELS[name], models.DATA[name]
     model = fresh(build)

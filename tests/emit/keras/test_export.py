@@ -142,6 +142,7 @@ def test_a_loaded_model_can_be_exported_again(placed: Any, exported: Path, tmp_p
     assert devices_in(tmp_path / "again") == devices_in(exported)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["transformer", "lstm", "dict_of_outputs", "float16", "branching"])
 def test_models_with_random_state_loops_and_many_outputs_come_back(name: str, tmp_path: Path) -> None:
     keras.utils.set_random_seed(0)

@@ -6,6 +6,8 @@ import pytest
 
 from tests.benchmarks.pipeline_memory import Peak, measure
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def peaks() -> list[Peak]:
