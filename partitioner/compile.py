@@ -27,6 +27,7 @@ from cost_models.topology import Topology
 from partitioner.binding.traced_step import TracedStep, trace
 from partitioner.capture.lower.batching import BatchSizes
 from partitioner.capture.trace.objective import training_objective
+from partitioner.constraints.changes import MOST_MORE_DEVICES
 from partitioner.emit.cluster.runtime import cpu_kernels, gpu_titles
 from partitioner.emit.graph.variables import refresh_optimizer
 from partitioner.garbage import collected_later
@@ -36,7 +37,6 @@ from partitioner.measure.choose import MEASURED, costs_for, measured_devices, no
 from partitioner.measure.imported_costs import refuse_other_ops
 from partitioner.options import Request
 from partitioner.plan_view import Plan
-from partitioner.planner.diagnose.explain import MOST_MORE_DEVICES
 from partitioner.planner.layouts.choose import LayoutRequest
 from partitioner.planner.layouts.result import OutOfMemoryError
 from partitioner.planner.model.step_costs import StepCosts

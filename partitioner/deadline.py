@@ -39,6 +39,9 @@ BOUNDARY_SEARCH_OPS = 200_000
 PACKING_SECONDS = 10.0
 CHANGED_PLAN_SECONDS = 10.0
 EXPLANATION_SECONDS = 60.0
+# The same for cost graphs, which are planned faster.
+CHANGED_GRAPH_SECONDS = 5.0
+GRAPH_EXPLANATION_SECONDS = 30.0
 
 # Measuring one kind of device, and of that, what running a step beside others takes.
 MEASURING_SECONDS = 30.0

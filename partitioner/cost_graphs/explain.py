@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from partitioner.constraints.changes import changes_that_help, fewest_more_devices
 from partitioner.constraints.conflicts import overfull, shown, smallest_conflict
 from partitioner.cost_graphs.request import CostGraphRequest
 from partitioner.cost_graphs.solver.client import solve
 from partitioner.cost_graphs.solver.problem import LoadDevice
 from partitioner.cost_graphs.solver.start import first_fit
+from partitioner.deadline import CHANGED_GRAPH_SECONDS, GRAPH_EXPLANATION_SECONDS, Deadline
 from partitioner.errors import InfeasibleError
 from partitioner.ir.devices import short_name
 from partitioner.ir.requirements import Requirement
 from partitioner.spelling import argument
 
-# What is looked for takes this long at most: one change, and all of them.
-_EACH_SECONDS = 5.0
-_ALL_SECONDS = 30.0
-_MOST_DEVICES = 4
 _HALVINGS = 12
 
 _CONTIGUOUS = argument("contiguous")
@@ -48,7 +45,7 @@ def refuse_overfull(request: CostGraphRequest) -> None:
         raise InfeasibleError(
             "the cost graph does not fit on the given devices",
             notes=[f"needs {needed:,} bytes", f"have  {sum(limited):,} bytes on {len(limited)} devices"],
-            help=_changes_that_help(request, [], time.monotonic() + _ALL_SECONDS),
+            help=_changes_that_help(request, [], Deadline.after(GRAPH_EXPLANATION_SECONDS)),
         )
     groups: dict[tuple[str, str], list[float]] = {}
     for node in graph.nodes:
@@ -65,21 +62,23 @@ def refuse_overfull(request: CostGraphRequest) -> None:
 
 def explained(request: CostGraphRequest) -> InfeasibleError:
     """The error for what is known to be infeasible: the fewest facts that conflict, and changes that resolve it."""
-    deadline = time.monotonic() + min(_ALL_SECONDS, request.time_limit)
+    deadline = Deadline.after(min(GRAPH_EXPLANATION_SECONDS, request.time_limit))
     contiguous = [_CONTIGUOUS] if request.contiguous else []
     limited = [place for place in request.places if place.capacity_bytes is not None]
     facts: list[_Fact] = [*request.requirements, *contiguous, *limited]
-    conflict = smallest_conflict(facts, lambda some: time.monotonic() > deadline or _can_hold(request, some))
+    conflict = smallest_conflict(facts, lambda some: deadline.is_over or _can_hold(request, some))
     needed = math.ceil(math.fsum(node.memory_bytes for node in request.graph.nodes))
     notes = [f"the nodes hold {needed:,} bytes"]
     notes += [_in_words(fact) for fact in conflict]
     pieces = " in contiguous pieces" if _CONTIGUOUS in conflict else ""
-    memory = " within the memory of the devices" if any(isinstance(one, LoadDevice) for one in conflict) else ""
+    memory = " within the memory of the devices" if any(isinstance(fact, LoadDevice) for fact in conflict) else ""
     return InfeasibleError(
         f"no placement keeps to what is asked{memory}{pieces}",
         notes=notes,
         help=_changes_that_help(
-            request, [one for one in conflict if not isinstance(one, LoadDevice)], deadline + _ALL_SECONDS
+            request,
+            [fact for fact in conflict if not isinstance(fact, LoadDevice)],
+            Deadline.after(GRAPH_EXPLANATION_SECONDS),
         ),
     )
 
@@ -90,35 +89,28 @@ def _in_words(fact: _Fact) -> str:
     return fact.text if isinstance(fact, Requirement) else fact
 
 
-def _changes_that_help(request: CostGraphRequest, droppable: Sequence[_Fact], deadline: float) -> str | None:
-    """Changes under which something was placed; none if none were found."""
-    helps = []
-    for text, other in _changes(request, droppable):
-        if time.monotonic() < deadline and _is_placed(other):
-            helps.append(text)
+def _changes_that_help(request: CostGraphRequest, droppable: Sequence[_Fact], deadline: Deadline) -> str | None:
+    """Changes under which there is a placement, in words; None if none was found in time."""
+    helps = changes_that_help(_changes(request, droppable), _is_placed, deadline)
     if extra := _missing_bytes(request, deadline):
         helps.append(f"{extra:,} bytes more on each device")
-    larger = request
-    for count in range(1, _MOST_DEVICES + 1):
-        if all(place.is_cpu for place in request.places) or time.monotonic() > deadline:
-            break
-        larger = larger.with_another_accelerator()
-        if _is_placed(larger):
+    if not all(place.is_cpu for place in request.places):
+        more = CostGraphRequest.with_another_accelerator
+        if count := fewest_more_devices(request, more, _is_placed, deadline):
             helps.append("add a device" if count == 1 else f"add {count} devices")
-            break
     return ", or ".join(helps) or None
 
 
 def _changes(request: CostGraphRequest, droppable: Sequence[_Fact]) -> Iterator[tuple[str, CostGraphRequest]]:
     for fact in droppable:
         if isinstance(fact, Requirement):
-            left = tuple(one for one in request.requirements if one != fact)
+            left = tuple(other for other in request.requirements if other != fact)
             yield f"leave out {fact.text}", replace(request, requirements=left)
         else:
             yield f"leave out {fact}", replace(request, contiguous=False)
 
 
-def _missing_bytes(request: CostGraphRequest, deadline: float) -> int:
+def _missing_bytes(request: CostGraphRequest, deadline: Deadline) -> int:
     """The least that each limited device must hold more, to a few digits; 0 if more memory does not help."""
 
     def with_more(extra: int) -> CostGraphRequest:
@@ -131,7 +123,7 @@ def _missing_bytes(request: CostGraphRequest, deadline: float) -> int:
         return 0
     for _ in range(_HALVINGS):
         middle = (low + high) // 2
-        if high - low <= 1 or time.monotonic() > deadline:
+        if high - low <= 1 or deadline.is_over:
             break
         if _is_placed(with_more(middle)):
             high = middle
@@ -142,9 +134,9 @@ def _missing_bytes(request: CostGraphRequest, deadline: float) -> int:
 
 def _can_hold(request: CostGraphRequest, facts: Sequence[_Fact]) -> bool:
     """Whether something is allowed under some of the facts; also if that was not found out."""
-    kept = [one.name for one in facts if isinstance(one, LoadDevice)]
+    kept = [fact.name for fact in facts if isinstance(fact, LoadDevice)]
     places = [place if place.name in kept else replace(place, capacity_bytes=None) for place in request.places]
-    left = tuple(one for one in facts if isinstance(one, Requirement))
+    left = tuple(fact for fact in facts if isinstance(fact, Requirement))
     some = replace(request, places=tuple(places), requirements=left, contiguous=_CONTIGUOUS in facts)
     return _status(some) != "infeasible"
 
@@ -162,7 +154,7 @@ def _status(request: CostGraphRequest) -> str:
         values=tuple(replace(value, cost=0.0) for value in graph.values),
     )
     try:
-        problem = replace(request, graph=free, time_limit=_EACH_SECONDS, work_limit=None).built().problem
+        problem = replace(request, graph=free, time_limit=CHANGED_GRAPH_SECONDS, work_limit=None).built().problem
     except InfeasibleError:
         return "infeasible"
     everywhere = frozenset(range(len(problem.devices)))

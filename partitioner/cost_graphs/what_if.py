@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from partitioner.constraints.changes import GIB, gains
 from partitioner.cost_graphs.request import CostGraphRequest
-from partitioner.errors import PartitionError
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import WhatIf
-from partitioner.spelling import in_words
-
-GIB = 2**30
 
 
 def what_if(request: CostGraphRequest, objective: float, held_bytes: Mapping[str, int]) -> tuple[WhatIf, ...]:
@@ -19,21 +16,16 @@ def what_if(request: CostGraphRequest, objective: float, held_bytes: Mapping[str
 
     Args:
         request: What was planned.
-        objective: The largest load of the plan that was found.
+        objective: The largest load of the plan.
         held_bytes: What its nodes hold, by device.
     """
-    found = []
-    for change, other in _changes(request, held_bytes):
-        after, reason = None, ""
-        try:
-            built, result = other.solved()
-            load = result.answer.max_load
-            # The plan that there is would do as well.
-            after = objective if load is None else min(objective, load * built.unit)
-        except PartitionError as error:
-            reason = in_words(error.as_written[0])
-        found.append(WhatIf(change=change, before=objective, after=after, unit=request.graph.unit, reason=reason))
-    return tuple(found)
+
+    def objective_of(changed: CostGraphRequest) -> float:
+        built, result = changed.solved()
+        load = result.answer.max_load
+        return objective if load is None else load * built.unit
+
+    return gains(_changes(request, held_bytes), objective, request.graph.unit, objective_of)
 
 
 def _changes(request: CostGraphRequest, held_bytes: Mapping[str, int]) -> Iterator[tuple[str, CostGraphRequest]]:

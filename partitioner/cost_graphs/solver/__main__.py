@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from partitioner.cost_graphs.solver.client import END
 from partitioner.cost_graphs.solver.portfolio import solve_in_process
 from partitioner.cost_graphs.solver.problem import MaxLoadAnswer, MaxLoadProblem
 from partitioner.ir.json import from_json, to_json
+from partitioner.solver_process import answer_stream
 
 
 def main() -> None:
     """Solve problems until stdin ends."""
-    # Only answers may reach stdout: whatever a library prints there goes to stderr.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+    answers = answer_stream()
 
-    def tell(answer: MaxLoadAnswer) -> None:
+    def report(answer: MaxLoadAnswer) -> None:
         answers.write(to_json(answer) + "\n")
         answers.flush()
 
     for line in sys.stdin.buffer:
-        tell(solve_in_process(from_json(line, MaxLoadProblem), tell))
-        tell(MaxLoadAnswer(status=END, lower_bound=0))
+        report(solve_in_process(from_json(line, MaxLoadProblem), report))
+        report(MaxLoadAnswer(status=END, lower_bound=0))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import queue
-import subprocess
-import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -16,7 +14,7 @@ from partitioner.cost_graphs.solver.loads import loads, violations
 from partitioner.cost_graphs.solver.problem import MaxLoadAnswer, MaxLoadProblem
 from partitioner.cost_graphs.solver.start import first_fit
 from partitioner.ir.json import from_json, to_json
-from partitioner.solver_process import child_command, child_environment, ending
+from partitioner.solver_process import SolverProcessError, answers
 
 END = "end"
 """The status of the line that the process writes after its last word on a problem."""
@@ -46,71 +44,29 @@ def solve(
     began = time.monotonic()
     best = MaxLoadAnswer(status="time-limit", lower_bound=quick_bound(problem))
     note = ""
+    limit = problem.time_limit_seconds
     try:
-        # Its own process group: Ctrl-C is ours.
-        child = subprocess.Popen(
-            child_command("partitioner.cost_graphs.solver"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=child_environment(),
-            process_group=0,
-        )
-    except OSError as error:
-        return _result(problem, best, began, f"the solver did not start: {error}")
-    lines: queue.Queue[bytes] = queue.Queue()
-    stderr: list[bytes] = []
-    threads = [
-        threading.Thread(target=_write, args=(child, to_json(problem).encode() + b"\n"), daemon=True),
-        threading.Thread(target=_read_lines, args=(child, lines), daemon=True),
-        threading.Thread(target=lambda: stderr.append(child.stderr.read() if child.stderr else b""), daemon=True),
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        while True:
-            left = problem.time_limit_seconds - (time.monotonic() - began)
-            line = lines.get(timeout=max(left, 0))
-            if not line:
-                threads[2].join(1)
-                note = f"the solver {ending(child.wait(), b''.join(stderr))}"
-                break
-            answer = from_json(line, MaxLoadAnswer)
-            if answer.status == END:
-                break
-            _refuse_wrong(problem, answer)
-            best = replace(answer, lower_bound=max(answer.lower_bound, best.lower_bound))
-            on_progress(best, time.monotonic() - began)
-            if best.status in ("optimal", "infeasible"):
-                break
-    except queue.Empty:
-        note = "" if best.assignment is not None else f"nothing was found in {problem.time_limit_seconds:g} s"
+        with closing(answers("partitioner.cost_graphs.solver", to_json(problem), limit)) as lines:
+            for line in lines:
+                answer = from_json(line, MaxLoadAnswer)
+                if answer.status == END:
+                    break
+                _refuse_wrong(problem, answer)
+                best = replace(answer, lower_bound=max(answer.lower_bound, best.lower_bound))
+                on_progress(best, time.monotonic() - began)
+                if best.status in ("optimal", "infeasible"):
+                    break
+    except TimeoutError:
+        note = "" if best.assignment is not None else f"no placement after {limit:g} s"
+    except SolverProcessError as error:
+        note = str(error)
     except KeyboardInterrupt:
         note = "interrupted: this is the best so far"
     except msgspec.DecodeError as error:
         note = f"the solver's answer is unreadable: {error}"
     except ValueError as error:
         note = f"the solver's answer is wrong: {error}"
-    finally:
-        child.kill()
-        child.wait()
     return _result(problem, best, began, note)
-
-
-def _write(child: subprocess.Popen[bytes], request: bytes) -> None:
-    assert child.stdin is not None
-    try:
-        child.stdin.write(request)
-        child.stdin.close()
-    except OSError:
-        return  # it has ended; how, its exit code tells
-
-
-def _read_lines(child: subprocess.Popen[bytes], lines: queue.Queue[bytes]) -> None:
-    assert child.stdout is not None
-    for line in child.stdout:
-        lines.put(line)
-    lines.put(b"")
 
 
 def _refuse_wrong(problem: MaxLoadProblem, answer: MaxLoadAnswer) -> None:

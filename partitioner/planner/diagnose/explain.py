@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from partitioner.constraints.changes import changes_that_help, fewest_more_devices
 from partitioner.constraints.conflicts import overfull, shown, smallest_conflict
-from partitioner.deadline import CHANGED_PLAN_SECONDS, EXPLANATION_SECONDS, PACKING_SECONDS
+from partitioner.deadline import CHANGED_PLAN_SECONDS, EXPLANATION_SECONDS, PACKING_SECONDS, Deadline
 from partitioner.errors import InfeasibleError, PartitionError
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import Objective
@@ -24,7 +24,6 @@ from partitioner.planner.model.item_bytes import lasting_item_bytes
 from partitioner.planner.placement.solve.client import solve
 
 _MIB = 2**20
-MOST_MORE_DEVICES = 4
 _NO_LIMIT = 2**60
 
 
@@ -42,19 +41,29 @@ def explained(
         replan: Plans what was asked for with such a planner.
         groups: Devices of the replicas.
     """
-    deadline = time.monotonic() + min(EXPLANATION_SECONDS, planner.time_limit_seconds)
-    known = described(error.shortfall) if error.shortfall else error
+    deadline = Deadline.after(min(EXPLANATION_SECONDS, planner.time_limit_seconds))
+    refusal = described(error.shortfall) if error.shortfall else error
     quick = planner.within(CHANGED_PLAN_SECONDS)
     packing = _Packing(planner, groups)
     conflict = packing.conflict()
-    message, notes, help = known.as_written
+
+    def is_planned(changed: LayoutPlanner) -> bool:
+        try:
+            replan(changed)
+        except PartitionError:
+            return False
+        return True
+
+    changes = _changes(quick, replan, conflict.requirements if conflict else planner.requirements)
+    message, notes, help = refusal.as_written
     helps = [help] if help else []
-    for text, other in _changes(quick, replan, conflict.requirements if conflict else planner.requirements):
-        if time.monotonic() > deadline:
-            break
-        if _is_planned(other, replan):
-            helps.append(text)
-    helps += _more_devices(quick, replan, deadline, packing.fewest_more_devices())
+    helps += changes_that_help(changes, is_planned, deadline)
+    last = len(planner.machines.devices) - 1
+    at_least = packing.fewest_more_devices()
+    more = fewest_more_devices(quick, lambda some: some.with_another_device(last), is_planned, deadline, at_least)
+    if more:
+        size = format_bytes(planner.machines.devices[last].memory_bytes)
+        helps.append("add a device" if more == 1 else f"add {more} devices of {size}")
     notes = (*notes, *([conflict.note] if conflict else []))
     return InfeasibleError(message, notes=notes, help=", or ".join(helps) or None)
 
@@ -73,36 +82,13 @@ def _changes(
 def _missing_bytes(planner: LayoutPlanner, replan: Callable[[LayoutPlanner], ParallelLayout]) -> int:
     """By how much the plan with the smallest largest peak passes the limits; 0 if there is none."""
     try:
-        shape = replan(planner.unlimited().minimising(Objective.MEMORY))
+        layout = replan(planner.unlimited().minimising(Objective.MEMORY))
     except PartitionError:
         return 0
-    peak = shape.found.schedule.peak
+    peak = layout.found.schedule.peak
     limits = {placed.name: placed.memory_bytes for placed in planner.machines.devices}
     over = max(use.total_bytes - limits[name] for name, use in peak.items())
     return math.ceil(max(over, 0) / _MIB) * _MIB
-
-
-def _more_devices(
-    planner: LayoutPlanner, replan: Callable[[LayoutPlanner], ParallelLayout], deadline: float, fewest: float
-) -> list[str]:
-    last = len(planner.machines.devices) - 1
-    larger = planner
-    for count in range(1, MOST_MORE_DEVICES + 1):
-        if time.monotonic() > deadline:
-            break
-        larger = larger.with_another_device(last)
-        if count >= fewest and _is_planned(larger, replan):
-            size = format_bytes(planner.machines.devices[last].memory_bytes)
-            return ["add a device" if count == 1 else f"add {count} devices of {size}"]
-    return []
-
-
-def _is_planned(planner: LayoutPlanner, replan: Callable[[LayoutPlanner], ParallelLayout]) -> bool:
-    try:
-        replan(planner)
-    except PartitionError:
-        return False
-    return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +111,8 @@ class _Packing:
         if self._can_hold(facts):
             return None
         needed = smallest_conflict(facts, self._can_hold)
-        requirements = tuple(one for one in needed if isinstance(one, Requirement))
-        limited = [one for one in needed if isinstance(one, int)]
+        requirements = tuple(fact for fact in needed if isinstance(fact, Requirement))
+        limited = [fact for fact in needed if isinstance(fact, int)]
         coarsening = self._coarsened(requirements)
         sizes = lasting_item_bytes(self._costed, coarsening)
         bound = [item for item, places in enumerate(coarsening.allowed) if places <= set(limited) and sizes[item]]
@@ -134,7 +120,7 @@ class _Packing:
         names = shown(list(dict.fromkeys(coarsening.names[item] for item in bound if sizes[item] > total / 1000)))
         room = sum(self._devices[device].memory_bytes for device in limited)
         places = ", ".join(short_name(self._devices[device].name) for device in limited)
-        why = f" ({', '.join(one.text for one in requirements)})" if requirements else ""
+        why = f" ({', '.join(fact.text for fact in requirements)})" if requirements else ""
         return _Conflict(
             requirements=requirements,
             note=f"conflict: {names} keep {format_bytes(total)} and may be on {places} only{why}: "
@@ -154,7 +140,7 @@ class _Packing:
 
     def _can_hold(self, facts: Sequence[Requirement | int]) -> bool:
         """Whether items can be packed under some of the requirements and limits; also where that was not decided."""
-        coarsening = self._coarsened([one for one in facts if isinstance(one, Requirement)])
+        coarsening = self._coarsened([fact for fact in facts if isinstance(fact, Requirement)])
         sizes = lasting_item_bytes(self._costed, coarsening)
         count = len(self._devices)
         limits = [placed.memory_bytes if index in facts else _NO_LIMIT for index, placed in enumerate(self._devices)]

@@ -84,7 +84,7 @@ def test_without_any_assignment_the_time_limit_is_reported(child_runs) -> None:
     five = graph([1.0] * 5, [], memory_bytes=[10.0] * 5)
     result = solve(build_problem(five, (gpu(0, 20), gpu(1, 20)), time_limit_seconds=0.3).problem)
     assert (result.answer.status, result.answer.assignment) == ("time-limit", None)
-    assert "nothing was found in 0.3 s" in result.note
+    assert "no placement after 0.3 s" in result.note
 
 
 def test_a_process_that_does_not_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

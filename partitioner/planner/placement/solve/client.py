@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -13,7 +13,7 @@ from partitioner.ir.problem import PlacementProblem, Solution
 from partitioner.planner.placement.solve.bounds import bounds
 from partitioner.planner.placement.solve.evaluate import violations
 from partitioner.planner.placement.solve.start import best_start, proved_at_once
-from partitioner.solver_process import child_command, child_environment, ending
+from partitioner.solver_process import SolverProcessError, answers
 
 GRACE_SECONDS = 10.0
 """How long after the time limit the child may still start, build its model and answer before it is killed."""
@@ -39,36 +39,19 @@ def solve(problem: PlacementProblem, grace_seconds: float = GRACE_SECONDS) -> So
     began = time.monotonic()
     if (proved := proved_at_once(problem)) is not None:
         return SolveResult(solution=replace(proved, seconds=time.monotonic() - began))
+    limit = problem.time_limit_seconds
     try:
-        child = _run_child(to_json(problem).encode(), problem.time_limit_seconds + grace_seconds)
-    except subprocess.TimeoutExpired:
-        limit = problem.time_limit_seconds
+        with closing(answers("partitioner.planner.placement.solve", to_json(problem), limit + grace_seconds)) as lines:
+            solution = from_json(b"".join(lines), Solution)
+    except TimeoutError:
         return _without_solver(problem, began, f"the solver did not stop at its limit of {limit:g} s: killed")
-    except OSError as error:
-        return _without_solver(problem, began, f"the solver did not start: {error}")
-    if child.returncode != 0:
-        return _without_solver(problem, began, f"the solver {ending(child.returncode, child.stderr)}")
-    try:
-        solution = from_json(child.stdout, Solution)
+    except SolverProcessError as error:
+        return _without_solver(problem, began, str(error))
     except msgspec.DecodeError as error:
         return _without_solver(problem, began, f"the solver's answer is unreadable: {error}")
     if solution.assignment is not None and (wrong := next(iter(violations(problem, solution.assignment)), "")):
         return _without_solver(problem, began, f"the solver's answer is wrong: {wrong}")
     return SolveResult(solution=replace(solution, seconds=time.monotonic() - began))
-
-
-def _run_child(request: bytes, timeout_seconds: float) -> subprocess.CompletedProcess[bytes]:
-    """Run the solver to its end; whatever comes between, kill it and wait until it is gone."""
-    command = child_command("partitioner.planner.placement.solve")
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=child_environment()) as child:
-        try:
-            stdout, stderr = child.communicate(request, timeout_seconds)
-        except BaseException:
-            child.kill()
-            child.wait()
-            raise
-        return subprocess.CompletedProcess(command, child.returncode, stdout, stderr)
 
 
 def _without_solver(problem: PlacementProblem, began: float, note: str) -> SolveResult:
