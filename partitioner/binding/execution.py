@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from partitioner.ir.devices import DeviceName
 from partitioner.ir.execution import Execution
 from partitioner.ir.plan import PlanDocument
 from partitioner.ir.step import CapturedStep, StepKind
@@ -40,6 +41,11 @@ def execution_of_plan(
         recompute=recompute,
         replicas=tuple(_peers(plan, replica, devices) for replica in range(1, plan.num_replicas)),
         alone=bool(step.uncuttable) and step.kind is not StepKind.TRAIN,
+        hosts={
+            devices[name]: device.host.canonical
+            for name in plan.used_devices
+            if (device := DeviceName.parse(name)).type == "GPU"
+        },
     )
     if not execution.is_staged:
         return execution

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from partitioner.ir.devices import DeviceName
 
@@ -25,6 +25,7 @@ class Execution:
         replicas: For each replica beyond the first, its device by the stage device of the first one. Replicas may
             share devices, and then the variables there.
         alone: Only the first replica runs; the others have their copies of the variables all the same.
+        hosts: By device that is a GPU of the plan, in any replica, the CPU that runs what a GPU cannot.
     """
 
     placement: Mapping[str, str]
@@ -34,6 +35,7 @@ class Execution:
     recompute: Collection[int] = ()
     replicas: tuple[Mapping[str, str], ...] = ()
     alone: bool = False
+    hosts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_staged(self) -> bool:
@@ -50,6 +52,10 @@ class Execution:
     def num_parts(self) -> int:
         """How many parts the batch is cut into: the microbatches of all replicas."""
         return self.num_replicas * self.num_microbatches
+
+    def host_of(self, device: str) -> str:
+        """Where ops of a device run for which it has no kernel: a CPU runs everything itself."""
+        return self.hosts.get(device, device)
 
     def device(self, of_first: str, replica: int) -> str:
         """The device of a replica that does what a device of the first one does, be it a stage's or its host."""

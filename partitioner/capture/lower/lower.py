@@ -23,12 +23,12 @@ from partitioner.capture.lower.graph_def import (
     take_colocations,
 )
 from partitioner.capture.lower.grouping import RawOp, colocation_groups, parameter_of_slots
-from partitioner.capture.lower.kernels import is_host_only
 from partitioner.capture.lower.shapes import settle_shapes
 from partitioner.capture.probes.loss_reduction import loss_reduction
 from partitioner.capture.probes.row_mixing import row_mixing
 from partitioner.capture.trace.objective import TrainingObjective
 from partitioner.capture.trace.trace import Trace, trace_step
+from partitioner.gpu_kernels import is_host_only
 from partitioner.ir.graph_def import in_run_order, producer, prune, tensor_name
 from partitioner.ir.op_graph import Op, OpGraph, Phase, Tensor, Variable, VariableKind
 from partitioner.ir.step import RESULTS, CapturedStep, StepKind

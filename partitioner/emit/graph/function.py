@@ -48,7 +48,9 @@ def emit_function(
     fetches = [name for name in tf.nest.flatten(wanted) if name is not None]
     roots = [*map(producer, fetches), *(step.side_effects if side_effects else ())]
     graph_def = prune(step.graph_def, [*roots, *map(producer, step.inputs)])
-    graph_def = place_graph_def(graph_def, execution.placement, suffix=f"placed_{next(_numbers)}")
+    graph_def = place_graph_def(
+        graph_def, execution.placement, suffix=f"placed_{next(_numbers)}", host_of=execution.host_of
+    )
     register_functions(graph_def)
     live = {node.name for node in graph_def.node}
     ops = [op.name for op in step.graph.ops if op.name in live]

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 # Functions enter the runtime only through here.
 from tensorflow.python.eager import context
 
+from partitioner.gpu_kernels import is_host_only
+from partitioner.ir.graph_def import producer
 
-def place_graph_def(graph_def: Any, placement: Mapping[str, str], suffix: str) -> Any:
+
+def place_graph_def(
+    graph_def: Any, placement: Mapping[str, str], suffix: str, *, host_of: Callable[[str], str] = str
+) -> Any:
     """A copy of `graph_def` with the device of `placement` on every node.
 
     A constant is copied to each device that reads it, rather than sent there in every step. Functions that ops call get
-    a copy per device under a new name (`suffix` keeps it unique), because TensorFlow knows functions by name.
+    a copy per device under a new name (`suffix` keeps it unique), because TensorFlow knows functions by name. What no
+    GPU can run in them goes to the host.
 
     Args:
         graph_def: A GraphDef with data and control edges, not changed.
         placement: Device name by node name; nodes it leaves out (captured placeholders) stay without one.
         suffix: Text that no other placed copy in this process uses.
+        host_of: The host of a device, or the device itself where it is a CPU.
     """
     placed = type(graph_def)()
     placed.versions.CopyFrom(graph_def.versions)
-    functions = _PlacedFunctions(graph_def.library, suffix)
+    functions = _PlacedFunctions(graph_def.library, suffix, host_of)
     copies = _constant_copies(graph_def, placement)
     for node in graph_def.node:
         device = placement.get(node.name, "")
@@ -40,6 +47,27 @@ def place_graph_def(graph_def: Any, placement: Mapping[str, str], suffix: str) -
                 copy.name, copy.device = name, other
     placed.library.CopyFrom(functions.library)
     return placed
+
+
+def rename_devices(graph_def: Any, devices: Mapping[str, str]) -> None:
+    """Rename devices in a GraphDef and its functions: on nodes, and where calls go. Names are canonical."""
+    for _, nodes in bodies(graph_def):
+        for node, target in call_targets(nodes):
+            node.attr["value"].tensor.string_val[:] = [devices.get(target, target).encode()]
+        for node in nodes:
+            node.device = devices.get(node.device, node.device)
+
+
+def bodies(graph_def: Any) -> list[tuple[str, Any]]:
+    """The nodes of a GraphDef, under an empty name, and those of each of its functions."""
+    return [("", graph_def.node), *((one.signature.name, one.node_def) for one in graph_def.library.function)]
+
+
+def call_targets(nodes: Iterable[Any]) -> list[tuple[Any, str]]:
+    """The constants that say to which device calls go, and the device."""
+    targets = {producer(node.input[0]) for node in nodes if node.op == "RemoteCall"}
+    constants = [node for node in nodes if node.op == "Const" and node.name in targets]
+    return [(node, node.attr["value"].tensor.string_val[0].decode()) for node in constants]
 
 
 def add_waits(graph_def: Any, waits: Mapping[str, Iterable[str]]) -> None:
@@ -70,9 +98,9 @@ def _constant_copies(graph_def: Any, placement: Mapping[str, str]) -> dict[tuple
 class _PlacedFunctions:
     """The function library of the placed graph, grown as calls need it."""
 
-    def __init__(self, library: Any, suffix: str) -> None:
+    def __init__(self, library: Any, suffix: str, host_of: Callable[[str], str]) -> None:
         self._functions = {function.signature.name: function for function in library.function}
-        self._suffix = suffix
+        self._suffix, self._host_of = suffix, host_of
         self._names: dict[tuple[str, str], str] = {}
         self.library = type(library)()
         self.library.gradient.extend(library.gradient)
@@ -94,7 +122,7 @@ class _PlacedFunctions:
             copy.CopyFrom(self._functions[name])
             copy.signature.name = new_name
             for node in copy.node_def:
-                node.device = device
+                node.device = self._host_of(device) if is_host_only(node) else device
                 self.place_calls(node, device)
             self.library.function.append(copy)
         return self._names[key]

@@ -18,6 +18,7 @@ import keras
 import msgspec
 import tensorflow as tf
 
+from partitioner.emit.graph.graph_def import bodies, rename_devices
 from partitioner.emit.graph.mirrored_variable import each_copy
 from partitioner.emit.graph.variables import held_variable
 from partitioner.emit.keras.program import Specs
@@ -160,9 +161,9 @@ def _settle_nodes(path: Path, retarget: Mapping[str, str]) -> None:
     message = saved_model_pb2.SavedModel()
     message.ParseFromString(path.read_bytes())
     for meta in message.meta_graphs:
-        nodes = [meta.graph_def.node, *(function.node_def for function in meta.graph_def.library.function)]
-        for node in (node for group in nodes for node in group):
-            node.device = retarget.get(node.device, node.device) or HOST
+        rename_devices(meta.graph_def, retarget)
+        for node in (node for _, nodes in bodies(meta.graph_def) for node in nodes):
+            node.device = node.device or HOST
             node.attr.pop("_gradient_op_type", None)
         for saved in meta.object_graph_def.nodes:
             if saved.HasField("variable") and saved.variable.device:

@@ -33,6 +33,7 @@ class StageFunction:
 
     Attributes:
         program: What it runs.
+        host: The CPU that runs what its device cannot.
         sums: Gradients it adds to what it is given of them, in order; they follow the inputs.
         captures: Names of the outside tensors (variables' handles, tables) it is given last.
         atomic: TensorFlow's function. Takes the values of `program.inputs`, `sums` and `captures`, and returns those of
@@ -41,6 +42,7 @@ class StageFunction:
     """
 
     program: StageProgram
+    host: str
     sums: tuple[str, ...]
     captures: tuple[str, ...]
     atomic: Any
@@ -55,12 +57,15 @@ class StageFunction:
             return self._call_eagerly(values)
         # An op that fails cancels the step before its error has left the function, and then the step tells only of
         # cancelled transfers. A RemoteCall has a cancellation of its own within the step's, so the error comes out.
-        return tf.raw_ops.RemoteCall(
-            target=self.program.device,
-            args=values or [tf.constant(0)],  # it takes at least one
-            Tout=[output.dtype for output in self.atomic.function_type.flat_outputs],
-            f=self.isolated.name,
-        )
+        with tf.device(self.host):
+            target = tf.constant(self.program.device, name="target")
+        arguments = values or [tf.constant(0)]  # it takes at least one
+        dtypes = [output.dtype for output in self.atomic.function_type.flat_outputs]
+        results = tf.raw_ops.RemoteCall(target=target, args=arguments, Tout=dtypes, f=self.isolated.name)
+        # Functions take and give int32 in the memory of the host; the call would hand over that of a GPU.
+        _keep_on_host(results[0].op, "_input_hostmem", [target.dtype, *(value.dtype for value in arguments)])
+        _keep_on_host(results[0].op, "_output_hostmem", dtypes)
+        return results
 
     def register(self) -> None:
         """Add it to the library of the graph that calls it."""
@@ -120,7 +125,7 @@ class StageFunctions:
         )
         number = next(_numbers)
         devices = self._devices(program)
-        placed = place_graph_def(body, devices, suffix=f"stage_{number}")
+        placed = place_graph_def(body, devices, suffix=f"stage_{number}", host_of=self._execution.host_of)
         if keeps_order(program.device) and set(devices.values()) == {program.device}:
             aliases, order = self._programs.aliases, order_among(self._programs.stages)
             limits = run_ahead_limits(self._step.graph, program.ops, aliases=aliases, given=program.inputs, order=order)
@@ -148,7 +153,12 @@ class StageFunctions:
             f"partition_{_LETTERS[program.kind]}{program.stage}_{number}", graph, {"_noinline": True}
         )
         return StageFunction(
-            program=program, sums=sums, captures=captures, atomic=function, isolated=_isolated(function)
+            host=self._execution.host_of(program.device),
+            program=program,
+            sums=sums,
+            captures=captures,
+            atomic=function,
+            isolated=_isolated(function),
         )
 
     def _body(self, program: StageProgram) -> Any:
@@ -247,6 +257,12 @@ def _isolated(function: Any) -> Any:
     return atomic_function.AtomicFunction(
         called.name + "_isolated", runtime, function.function_type, children=[function, *function.children]
     )
+
+
+def _keep_on_host(op: Any, attribute: str, dtypes: Sequence[Any]) -> None:
+    """List the int32 among the inputs or outputs of an op as in the memory of the host."""
+    indices = [index for index, dtype in enumerate(dtypes) if dtype == tf.int32]
+    op._set_attr(attribute, tf.compat.v1.AttrValue(list=tf.compat.v1.AttrValue.ListValue(i=indices)))
 
 
 def _without_handles(function: Any) -> Any:
