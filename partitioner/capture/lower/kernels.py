@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-# TensorFlow tells its registered kernels only here; the public API has no equivalent.
+# TensorFlow lists its registered kernels only here; the public API has no equivalent.
 from tensorflow.python.framework import kernels
 
 # Ops that every device runs, because the runtime handles them itself.
@@ -16,7 +16,7 @@ _RUNTIME = frozenset({"Placeholder", "Const", "NoOp", "Identity", "IdentityN", "
 def is_host_only(node: Any) -> bool:
     """Whether a NodeDef has a CPU kernel but no GPU kernel for its dtypes.
 
-    False for every op when this build of TensorFlow has no GPU kernels at all: then nothing can be told.
+    False for every op when this build of TensorFlow has no GPU kernels at all.
     """
     if node.op in _RUNTIME or not _knows_gpu_kernels():
         return False
@@ -39,21 +39,21 @@ def _gpu_constraints(op_type: str) -> tuple[tuple[tuple[str, frozenset[int]], ..
 
 @cache
 def _constrained(op_type: str) -> tuple[str, ...]:
-    """Attributes that its GPU kernels ask for."""
-    return tuple(dict.fromkeys(name for one in _gpu_constraints(op_type) for name, allowed in one if allowed))
+    """Attributes that the GPU kernels of an op type constrain."""
+    return tuple(dict.fromkeys(name for kernel in _gpu_constraints(op_type) for name, allowed in kernel if allowed))
 
 
 @cache
 def _has_gpu_kernel(op_type: str, types: tuple[tuple[str, tuple[int, ...]], ...]) -> bool:
     given = dict(types)
     return any(
-        all(allowed.issuperset(given.get(name, ())) for name, allowed in one if allowed)
-        for one in _gpu_constraints(op_type)
+        all(allowed.issuperset(given.get(name, ())) for name, allowed in kernel if allowed)
+        for kernel in _gpu_constraints(op_type)
     )
 
 
 def _types(node: Any, attribute: str) -> tuple[int, ...]:
-    """What an attribute says, numbers of dtypes; none where the node does not have it."""
+    """The dtypes in an attribute, as numbers; none where the node does not have it."""
     if attribute not in node.attr:
         return ()
     value = node.attr[attribute]
