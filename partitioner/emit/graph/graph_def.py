@@ -17,7 +17,7 @@ def place_graph_def(graph_def: Any, placement: Mapping[str, str], suffix: str) -
 
     Args:
         graph_def: A GraphDef with data and control edges, not changed.
-        placement: Device name by node name; nodes it leaves out (captured placeholders) stay without one.
+        placement: Device name by node name; other nodes (captured placeholders) stay without a device.
         suffix: Text that no other placed copy in this process uses.
     """
     placed = type(graph_def)()
@@ -49,7 +49,7 @@ def add_waits(graph_def: Any, waits: Mapping[str, Iterable[str]]) -> None:
 
 
 def register_functions(graph_def: Any) -> None:
-    """Let the runtime know the functions that nodes of `graph_def` call; importing adds them to a graph alone."""
+    """Register the functions that nodes of `graph_def` call with the runtime; importing adds them only to a graph."""
     runtime: Any = context.context()
     for function in graph_def.library.function:
         runtime.add_function_def(function)
