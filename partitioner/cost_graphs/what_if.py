@@ -1,4 +1,4 @@
-"""What better devices would gain for a cost graph: one more, cheaper moves, more memory; each planned anew."""
+"""Gains of better devices for a cost graph: a further device, faster links, more memory; each is planned anew."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ def what_if(request: CostGraphRequest, objective: float, held_bytes: Mapping[str
     """The gains of three changes.
 
     Args:
-        request: What was planned.
-        objective: The largest load of the plan that was found.
-        held_bytes: What its nodes hold, by device.
+        request: The request of the plan.
+        objective: The largest load of the plan.
+        held_bytes: Memory of its nodes by device.
     """
-    found = []
+    gains = []
     for change, other in _changes(request, held_bytes):
         after, reason = None, ""
         try:
             built, result = other.solved()
             load = result.answer.max_load
-            # The plan that there is would do as well.
+            # The existing plan is possible, too.
             after = objective if load is None else min(objective, load * built.unit)
         except PartitionError as error:
             reason = in_words(error.as_written[0])
-        found.append(WhatIf(change=change, before=objective, after=after, unit=request.graph.unit, reason=reason))
-    return tuple(found)
+        gains.append(WhatIf(change=change, before=objective, after=after, unit=request.graph.unit, reason=reason))
+    return tuple(gains)
 
 
 def _changes(request: CostGraphRequest, held_bytes: Mapping[str, int]) -> Iterator[tuple[str, CostGraphRequest]]:

@@ -13,17 +13,17 @@ from partitioner.ir.json import from_json, to_json
 
 def main() -> None:
     """Solve problems until stdin ends."""
-    # Only answers may reach stdout: whatever a library prints there goes to stderr.
+    # Only answers may reach stdout: prints of libraries go to stderr.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
-    def tell(answer: MaxLoadAnswer) -> None:
+    def send(answer: MaxLoadAnswer) -> None:
         answers.write(to_json(answer) + "\n")
         answers.flush()
 
     for line in sys.stdin.buffer:
-        tell(solve_in_process(from_json(line, MaxLoadProblem), tell))
-        tell(MaxLoadAnswer(status=END, lower_bound=0))
+        send(solve_in_process(from_json(line, MaxLoadProblem), send))
+        send(MaxLoadAnswer(status=END, lower_bound=0))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Ask the solver's process: what it has found so far is known here, so it may be stopped, or die, at any time."""
+"""Call the solver's process. It reports every improvement, so it may be stopped, or die, at any time."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from partitioner.ir.json import from_json, to_json
 from partitioner.solver_process import child_command, child_environment, ending
 
 END = "end"
-"""The status of the line that the process writes after its last word on a problem."""
+"""The status of the line that the process writes after its last answer to a problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxLoadResult:
-    """The answer, its wall seconds, and why the search ended early; `note` is empty when it did not."""
+    """The answer, its wall seconds, and a note why the search ended early; empty if it did not."""
 
     answer: MaxLoadAnswer
     seconds: float
@@ -36,18 +36,18 @@ def solve(
 ) -> MaxLoadResult:
     """Solve a problem in a fresh process, which is killed at the problem's time limit.
 
-    Whatever happens to the process, the best that it reported is the answer. If it reported nothing, a first fit is the
-    answer; the status is `time-limit` if that fails too. After Ctrl-C likewise: the best so far is the answer.
+    Whatever happens to the process, the result is the best answer that it reported, also after Ctrl-C. If it reported
+    none, the result is a first fit; the status is `time-limit` if that fails too.
 
     Args:
-        problem: What to solve.
-        on_progress: Is called with what is known, and after how many seconds, whenever that improves.
+        problem: The problem to solve.
+        on_progress: Called with each better answer and the seconds so far.
     """
     began = time.monotonic()
-    best = MaxLoadAnswer(status="time-limit", lower_bound=quick_bound(problem))
+    incumbent = MaxLoadAnswer(status="time-limit", lower_bound=quick_bound(problem))
     note = ""
     try:
-        # Its own process group: Ctrl-C is ours.
+        # Its own process group: this process handles Ctrl-C.
         child = subprocess.Popen(
             child_command("partitioner.cost_graphs.solver"),
             stdin=subprocess.PIPE,
@@ -57,7 +57,7 @@ def solve(
             process_group=0,
         )
     except OSError as error:
-        return _result(problem, best, began, f"the solver did not start: {error}")
+        return _result(problem, incumbent, began, f"the solver did not start: {error}")
     lines: queue.Queue[bytes] = queue.Queue()
     stderr: list[bytes] = []
     threads = [
@@ -79,12 +79,12 @@ def solve(
             if answer.status == END:
                 break
             _refuse_wrong(problem, answer)
-            best = replace(answer, lower_bound=max(answer.lower_bound, best.lower_bound))
-            on_progress(best, time.monotonic() - began)
-            if best.status in ("optimal", "infeasible"):
+            incumbent = replace(answer, lower_bound=max(answer.lower_bound, incumbent.lower_bound))
+            on_progress(incumbent, time.monotonic() - began)
+            if incumbent.status in ("optimal", "infeasible"):
                 break
     except queue.Empty:
-        note = "" if best.assignment is not None else f"nothing was found in {problem.time_limit_seconds:g} s"
+        note = "" if incumbent.assignment is not None else f"nothing was found in {problem.time_limit_seconds:g} s"
     except KeyboardInterrupt:
         note = "interrupted: this is the best so far"
     except msgspec.DecodeError as error:
@@ -94,7 +94,7 @@ def solve(
     finally:
         child.kill()
         child.wait()
-    return _result(problem, best, began, note)
+    return _result(problem, incumbent, began, note)
 
 
 def _write(child: subprocess.Popen[bytes], request: bytes) -> None:
@@ -103,7 +103,7 @@ def _write(child: subprocess.Popen[bytes], request: bytes) -> None:
         child.stdin.write(request)
         child.stdin.close()
     except OSError:
-        return  # it has ended; how, its exit code tells
+        return  # it has ended; see its exit code
 
 
 def _read_lines(child: subprocess.Popen[bytes], lines: queue.Queue[bytes]) -> None:
