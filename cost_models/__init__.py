@@ -1,1 +1,1 @@
-"""What an op costs on a device: FLOPs, bytes, memory, seconds. Knows no graph, solver or TensorFlow."""
+"""The cost of an op on a device: FLOPs, bytes, memory, seconds. Independent of graphs, solvers and TensorFlow."""

@@ -1,11 +1,11 @@
-"""Which buffers ops make, and which they are given and hand on or write over."""
+"""Ops that make no buffer of their own, but pass on or overwrite the buffer of an input."""
 
 from __future__ import annotations
 
 from cost_models.specs import OpCost, OpSpec
 
-# Ops that write their output over an input of the same size that nobody else needs: tried on CPUs, one by one, with
-# TensorFlow 2.21; kernels of other devices ask for it in the same way (forward_input_or_allocate_output).
+# Ops that may overwrite an input of the same size that no other op needs: each was tried on CPUs with TensorFlow 2.21;
+# kernels of other devices do the same (forward_input_or_allocate_output).
 _OVERWRITING = frozenset((
     "Abs", "Acos", "Acosh", "Add", "AddN", "AddV2", "Asin", "Asinh", "Atan", "Atanh", "BiasAdd", "Ceil", "Cos", "Cosh",
     "Digamma", "Div", "DivNoNan", "Elu", "EluGrad", "Erf", "Erfc", "Erfinv", "Exp", "Expm1", "Floor", "FloorDiv",
@@ -18,15 +18,15 @@ _OVERWRITING = frozenset((
 
 
 def may_overwrite(op_type: str) -> bool:
-    """Whether an op writes its output over an input of the same size that nobody else needs."""
+    """Whether an op may write its output over an input of the same size that no other op needs."""
     return op_type in _OVERWRITING
 
 
 def handed_on(op: OpSpec, cost: OpCost) -> tuple[int | None, ...]:
-    """For each output, the input whose buffer it is, a variable's handle included; None where it has its own.
+    """For each output, the input (or variable's handle) whose buffer it shares; None where it has its own.
 
-    An op without FLOPs and without traffic hands on its input's buffer (Reshape, Identity, sums over no axis) or a
-    variable's (ReadVariableOp): its output takes no memory of its own. So does a transposition that moves nothing
+    An op without FLOPs and without traffic passes on the buffer of its input (Reshape, Identity, sums over no axis) or
+    of a variable (ReadVariableOp): its output takes no memory of its own. So does a transposition that moves nothing
     (dense layers on more than two axes have them).
     """
     if (cost.flops or cost.moved_bytes) and not _moves_nothing(op):
@@ -39,7 +39,7 @@ def handed_on(op: OpSpec, cost: OpCost) -> tuple[int | None, ...]:
 
 
 def _moves_nothing(op: OpSpec) -> bool:
-    """TensorFlow copies nothing where longer axes keep their order; axes of one length could be exchanged."""
+    """Whether a transposition copies nothing: axes longer than 1 keep their order."""
     if op.type != "Transpose":
         return False
     before, after = op.inputs[0].shape, op.outputs[0].shape

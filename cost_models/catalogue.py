@@ -1,4 +1,4 @@
-"""The catalogue: devices, links and hosts that people own or rent, read from TOML, with a source for every number."""
+"""The catalogue of real devices, links and hosts, read from TOML, with a source for every number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from cost_models.hardware import Device, Link, UnknownHardware
 
 _FILES = ("hardware.toml", "hosts.toml")
-# A delay of the catalogue stands in an entry under the left name and becomes the fields on the right.
+# A delay of the catalogue is listed in an entry under the left name and becomes the fields on the right.
 _DELAYS: Mapping[str, tuple[str, str, str]] = {
     "launch": ("launch_overhead_seconds", "launch_source", "launch_date"),
     "latency": ("latency_seconds", "latency_source", "latency_date"),
@@ -25,18 +25,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostKind:
-    """A machine with several devices, of which a topology can have any number.
+    """A kind of host: a machine with several devices, of which a topology can have any number.
 
     Attributes:
         name: Name in the catalogue, e.g. `dgx-h100`.
-        title: Name people know it by.
+        title: Common name.
         device: Catalogue name of its devices.
-        num_devices: How many it has.
-        within: Names of the links that bytes take between two of its devices, one after the other.
-        between: Likewise to a device of another host.
-        uplink: Name of the link that everything that enters or leaves the host shares; empty where nothing is shared.
-        source: Where this stands.
-        date: When it was published, `YYYY-MM`.
+        num_devices: Number of devices.
+        within: Names of the links, in series, between two of its devices.
+        between: Names of the links, in series, to a device of another host.
+        uplink: Name of the link that all traffic of the host with others shares; empty where nothing is shared.
+        source: Source of the numbers.
+        date: Date of the source, `YYYY-MM`.
     """
 
     name: str
@@ -56,7 +56,7 @@ class HostKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """Every device, link and kind of host we know numbers of, by name."""
+    """Every device, link and kind of host with published numbers, by name."""
 
     devices: Mapping[str, Device]
     links: Mapping[str, Link]
@@ -77,7 +77,7 @@ def read_catalogue(text: str) -> Catalogue:
     their seconds are added up and their sources are kept.
 
     Raises:
-        ValueError: Naming the entry and the key that is missing, unknown, negative or not a number.
+        ValueError: A key is missing, unknown, negative or not a number; the error names entry and key.
     """
     data = tomllib.loads(text)
     delays = data.get("delay", {})
@@ -91,21 +91,21 @@ def read_catalogue(text: str) -> Catalogue:
 def read_entry(
     kind: Callable[..., T], name: str, table: Mapping[str, Any], delays: Mapping[str, Any] | None = None
 ) -> T:
-    """One entry of a TOML file as a value of this kind.
+    """An entry of a TOML file as a value of this kind.
 
     Raises:
-        ValueError: Naming the entry and the key that is missing, unknown, negative or not a number.
+        ValueError: A key is missing, unknown, negative or not a number; the error names entry and key.
     """
     what = f"{kind.__name__.removesuffix('Kind').lower()} {name!r}"
-    known = {field.name: field for field in fields(kind) if field.name != "name"}  # type: ignore[arg-type]
+    by_name = {field.name: field for field in fields(kind) if field.name != "name"}  # type: ignore[arg-type]
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
     for key, names in _DELAYS.items():
-        if key in values and names[0] in known:
+        if key in values and names[0] in by_name:
             values |= dict(zip(names, _added_up(what, key, values.pop(key), delays or {}), strict=True))
-    missing = sorted(key for key, field in known.items() if field.default is MISSING and key not in values)
-    unknown = sorted(values.keys() - known.keys())
+    missing = sorted(key for key, field in by_name.items() if field.default is MISSING and key not in values)
+    unknown = sorted(values.keys() - by_name.keys())
     if missing or unknown:
-        raise ValueError(f"{what}: {'; '.join(_complaints(missing, unknown, known))}")
+        raise ValueError(f"{what}: {'; '.join(_complaints(missing, unknown, by_name))}")
     if not isinstance(values.get("driver_names", ()), tuple):
         raise ValueError(f"{what}: driver_names is {values['driver_names']!r}, expected a list of names")
     for key in _TEXTS:
@@ -142,22 +142,22 @@ def host_named(name: str) -> HostKind:
 
 
 def _lookup(kind: str, table: Mapping[str, T], name: str) -> T:
-    found = table.get(name.lower())
-    if found is None:
+    entry = table.get(name.lower())
+    if entry is None:
         raise UnknownHardware(kind, name, table)
-    return found
+    return entry
 
 
-def _complaints(missing: Sequence[str], unknown: Sequence[str], known: Iterable[str]) -> Iterator[str]:
+def _complaints(missing: Sequence[str], unknown: Sequence[str], keys: Iterable[str]) -> Iterator[str]:
     if missing:
         yield f"missing key{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
     for key in unknown:
-        close = get_close_matches(key, known, n=1)
+        close = get_close_matches(key, keys, n=1)
         yield f"unknown key {key!r}" + (f", did you mean {close[0]}?" if close else "")
 
 
 def _added_up(what: str, key: str, names: object, delays: Mapping[str, Any]) -> tuple[float, str, str]:
-    """Seconds, source and newest date of delays that follow one another."""
+    """Seconds, source and newest date of delays in series."""
     if not isinstance(names, tuple) or not names or any(name not in delays for name in names):
         raise ValueError(f"{what}: {key} is {names!r}, expected a list of {', '.join(sorted(delays))}")
     parts = [delays[name] for name in names]

@@ -1,4 +1,4 @@
-"""Seconds of messages on an idle link, and over several links in a row."""
+"""Seconds of messages on an idle link, and over several links in series."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def transfer_seconds(size_bytes: float, link: Link) -> float:
 
 
 def in_series(links: Sequence[Link]) -> Link:
-    """What several links in a row are to a message that each stores before it sends it on.
+    """Several links in series as a single link; each stores the whole message before it sends it on.
 
-    So where a device cannot reach another, a tensor goes to the host's memory and from there to the other device:
+    Where devices cannot reach each other, a tensor goes to the host's memory and from there to the other device:
     latencies add up, and so do the seconds per byte.
 
     Returns:
-        The link itself where there is one only, else a `StagedLink`.
+        The link itself if it is the only link, else a `StagedLink`.
 
     Raises:
         ValueError: There is no link.
     """
     if not links:
-        raise ValueError("a way needs at least one link")
+        raise ValueError("a series needs at least one link")
     if len(links) == 1:
         return links[0]
     return StagedLink(

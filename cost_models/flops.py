@@ -1,8 +1,8 @@
-"""What one execution of an op costs, from its type and shapes alone.
+"""The cost of an execution of an op, from its type and shapes alone.
 
-A multiply-add is 2 FLOPs. Bytes are what the op must read and write once: inputs plus outputs, unless its
-formula knows better (a gather reads what it outputs, an identity moves nothing). Ops that run functions
-(`While`, `If`, `PartitionedCall`) cost what the ops in these cost, so whoever asks must say which they are.
+A multiply-add is 2 FLOPs. Bytes are the bytes that the op must read and write once: inputs plus outputs, unless its
+formula is more exact (a gather reads only what it outputs, an identity moves nothing). Ops that run functions (`While`,
+`If`, `PartitionedCall`) cost the sum of the ops in these functions, so an `OpSpec` must list them.
 """
 
 from __future__ import annotations

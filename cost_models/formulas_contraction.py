@@ -11,7 +11,7 @@ from cost_models.specs import OpCost, OpSpec, TensorSpec
 
 @register("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
 def _matmul(op: OpSpec) -> OpCost:
-    """2 m n k per matrix; k is what the first matrix has besides m rows, transposed or not."""
+    """2 m n k per matrix; k is the other size of the first matrix with m rows, transposed or not."""
     a, product = op.inputs[0].shape, op.outputs[0]
     rows = product.shape[-2]
     depth = a[-2] * a[-1] // rows if rows else 0
@@ -26,10 +26,9 @@ def _einsum(op: OpSpec) -> OpCost:
 def einsum_flops(equation: str, shapes: Sequence[tuple[int, ...]]) -> int:
     """FLOPs of an einsum of one or two operands, computed as TensorFlow does.
 
-    Each operand is first reduced over the labels that only it has (one add per element); what is left of two
-    operands is a batched matrix product: 2 FLOPs per combination of labels, 1 where no label is summed. A
-    repeated label takes a diagonal, which costs nothing; an ellipsis stands for the dimensions that have no
-    label and broadcasts.
+    Each operand is first reduced over the labels that only it has (an add per element); the rest of two operands is a
+    batched matrix product: 2 FLOPs per combination of labels, 1 where no label is summed. A repeated label takes a
+    diagonal, which costs nothing; an ellipsis stands for the dimensions without a label and broadcasts.
 
     Raises:
         ValueError: The equation does not fit the shapes, or has no `->`.
@@ -58,7 +57,7 @@ def einsum_flops(equation: str, shapes: Sequence[tuple[int, ...]]) -> int:
 
 
 def _sizes(term: str, shape: tuple[int, ...]) -> dict[str, int]:
-    """Size of each label; `...0` is the last dimension under an ellipsis, `...1` the one before."""
+    """Size of each label; `...0` is the last dimension under an ellipsis, `...1` the second to last."""
     before, dots, after = term.partition("...")
     hidden = len(shape) - len(before) - len(after)
     if hidden < 0 or (hidden and not dots):

@@ -1,4 +1,4 @@
-"""Ops that compute each output element from the inputs' elements at its place."""
+"""Ops that compute each output element from the inputs' elements at the same position."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ for _flops, _op_types in FLOPS_PER_ELEMENT.items():
 
 @register("AddN", "AccumulateNV2")
 def _add_n(op: OpSpec) -> OpCost:
-    """An add per element and further tensor. Of lists of tensors, only what both hold is added, the rest handed on.
+    """An add per element and further tensor. Of lists, only tensors that both hold are added; the rest is passed on.
 
-    (A loop's gradient adds a list with one tensor in it to the list of all, in every trip.)
+    (A loop's gradient adds a list with a single tensor to the list of all tensors, in every trip.)
     """
     if op.inputs[0].dtype != "variant":
         return streamed(op, (len(op.inputs) - 1) * op.outputs[0].num_elements)

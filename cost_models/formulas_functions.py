@@ -1,6 +1,6 @@
-"""Ops that run functions: loops, conditionals, calls. They cost what the ops inside cost.
+"""Ops that run functions: loops, conditionals, calls. They cost the sum of the ops inside.
 
-Without the functions nothing is known of them: such an op keeps its bytes and counts as not costed.
+Without its functions, such an op has only its bytes and counts as not costed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from cost_models.specs import CostPart, FunctionRun, OpCost, OpSpec
 def _all(op: OpSpec) -> OpCost:
     """Every function as often as it runs: a loop of n trips runs its body n times and its condition n + 1 times.
 
-    Arguments and results are handed over, not copied.
+    Arguments and results are passed, not copied.
     """
     return cost_of(op.runs) if op.runs else unknown(op)
 
 
 @register("If", "StatelessIf", "Case", "StatelessCase")
 def _dearest(op: OpSpec) -> OpCost:
-    """Which branch is taken depends on values: the dearest counts, a byte weighing as much as a FLOP."""
+    """The most expensive branch, because the branch taken depends on values; a byte counts as a FLOP."""
     branches = [cost_of([run]) for run in op.runs]
     return max(branches, key=lambda cost: cost.flops + cost.moved_bytes) if branches else unknown(op)
 

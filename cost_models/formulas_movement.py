@@ -1,4 +1,4 @@
-"""Ops that move bytes, hand on a buffer, draw random numbers or write variables."""
+"""Ops that move bytes, pass on a buffer, draw random numbers or write variables."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import partial
 from cost_models.registry import register, streamed, total_bytes
 from cost_models.specs import OpCost, OpSpec
 
-# Nothing is computed and no tensor is copied: TensorFlow passes the buffer on, looks at a shape, or holds the
-# value since before the step. Control flow and messages run on the host; their tensors stay where they are.
+# Nothing is computed and no tensor is copied: TensorFlow passes the buffer on, reads a shape, or has the value since
+# before the step. Control flow and messages run on the host; their tensors stay on their devices.
 _FREE = (
     "Identity IdentityN Snapshot StopGradient PreventGradient EnsureShape PlaceholderWithDefault Reshape"
     " Squeeze ExpandDims Bitcast Shape ShapeN Size Rank VariableShape Const Placeholder VarHandleOp"
@@ -60,7 +60,7 @@ def _selecting(op: OpSpec) -> OpCost:
 
 @register("Gather", "GatherV2", "GatherNd", "ResourceGather", "ResourceGatherNd")
 def _gathering(op: OpSpec) -> OpCost:
-    """Reads what it outputs, and the indices that say where."""
+    """Reads what it outputs, and the indices."""
     size_bytes = total_bytes(op.outputs)
     return OpCost(read_bytes=size_bytes + op.inputs[1].size_bytes, written_bytes=size_bytes)
 
@@ -68,28 +68,28 @@ def _gathering(op: OpSpec) -> OpCost:
 @register("TensorListFromTensor", "TensorListScatter", "TensorListScatterV2", "TensorListSplit")
 @register("TensorListStack", "TensorListGather", "TensorListConcat", "TensorListConcatV2")
 def _list_copying(op: OpSpec) -> OpCost:
-    """Between one tensor and a list that holds as much, which may be known of only one of them."""
+    """Copies between a tensor and a list of equal size; the larger size counts, because a size may be unknown."""
     size_bytes = max(op.inputs[0].size_bytes, op.outputs[0].size_bytes)
     return OpCost(read_bytes=size_bytes, written_bytes=size_bytes)
 
 
 @register("ScatterNd", "TensorScatterAdd", "TensorScatterSub", "TensorScatterMax", "TensorScatterMin")
 def _scattering(op: OpSpec) -> OpCost:
-    """One operation per element of the updates: the second input of ScatterNd, the third of the others."""
+    """An operation per element of the updates: the second input of ScatterNd, the third of the others."""
     updates = op.inputs[1] if op.type == "ScatterNd" else op.inputs[2]
     return streamed(op, updates.num_elements)
 
 
 @register("ResizeNearestNeighborGrad")
 def _resize_nearest_grad(op: OpSpec) -> OpCost:
-    """One add per element of the incoming gradient."""
+    """An add per element of the incoming gradient."""
     return streamed(op, op.inputs[0].num_elements)
 
 
 # FLOPs per number. Philox4x32-10 makes 4 words in 10 rounds of 2 wide multiplications, 4 xors and 2 key
 # additions (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): 20 per word. A normal
 # pair is Box-Muller on two words (log 8, square root 4, sine and cosine 8 each, 2 multiplications): 15 more.
-# A truncated one is drawn again until it is within two standard deviations, which 95.4 % are: 35 / 0.954.
+# A truncated normal is drawn again until it is within two standard deviations, as 95.4 % are: 35 / 0.954.
 _RANDOM = {
     20: "RandomUniform RandomUniformInt StatelessRandomUniform StatelessRandomUniformV2"
     " StatelessRandomUniformInt StatelessRandomUniformIntV2 StatelessRandomUniformFullInt"
@@ -123,14 +123,14 @@ def _assign_add(op: OpSpec) -> OpCost:
 
 @register("ResourceScatterUpdate")
 def _scatter_assign(op: OpSpec) -> OpCost:
-    """Copies the rows of its third input to the places that the second names."""
+    """Copies the rows of its third input to the positions in its second input."""
     indices, rows = op.inputs[1:3]
     return OpCost(read_bytes=indices.size_bytes + rows.size_bytes, written_bytes=rows.size_bytes)
 
 
 @register("ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterMax", "ResourceScatterMin")
 def _scatter_assign_add(op: OpSpec) -> OpCost:
-    """Reads the rows of its third input and the variable's that the second names, writes the latter."""
+    """Reads the rows of its third input and the variable's rows at the positions in its second; writes the latter."""
     indices, rows = op.inputs[1:3]
     return OpCost(
         flops=rows.num_elements,

@@ -1,4 +1,4 @@
-"""Ops that fold many elements into few, or are built on it: pooling, softmax, batch normalisation, top-k."""
+"""Reductions and ops built on them: pooling, softmax, batch normalisation, top-k."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from cost_models.specs import OpCost, OpSpec
 def _reduction(op: OpSpec) -> OpCost:
     """Folding n elements into one takes n - 1 operations.
 
-    Over no axis, or axes of size 1, the kernel hands its input on (ReductionHelper::Simplify in
-    tensorflow/core/kernels/reduction_ops_common.cc). Gradients are full of such sums, of what may have been broadcast.
+    Over no axis, or axes of size 1, the kernel passes its input on (ReductionHelper::Simplify in
+    tensorflow/core/kernels/reduction_ops_common.cc). Gradients have many such sums, over axes that may be broadcast.
     """
     return OpCost() if _folds_nothing(op) else _fold(op)
 
 
 @register("BiasAddGrad", "ArgMax", "ArgMin")
 def _fold(op: OpSpec) -> OpCost:
-    """The same, always done."""
+    """As `_reduction`, but never skipped."""
     return streamed(op, max(op.inputs[0].num_elements - op.outputs[0].num_elements, 0))
 
 
 @register("Mean")
 def _mean(op: OpSpec) -> OpCost:
-    """A sum, and one multiplication by 1 / n per result; over nothing, as a sum over nothing."""
+    """A sum, and a multiplication by 1 / n per result; over no axis, as a sum over no axis."""
     return OpCost() if _folds_nothing(op) else streamed(op, op.inputs[0].num_elements)
 
 
@@ -44,8 +44,8 @@ def _euclidean_norm(op: OpSpec) -> OpCost:
 @register("Cumsum", "Cumprod", "Where", "Unique", "UniqueV2", "Bincount", "DenseBincount")
 @register("SegmentSum", "SegmentSumV2", "SegmentMean", "SegmentMax", "SegmentMaxV2", "SegmentMin")
 @register("UnsortedSegmentSum", "UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd")
-def _one_per_element(op: OpSpec) -> OpCost:
-    """One compare or add per element of the first input."""
+def _per_element(op: OpSpec) -> OpCost:
+    """A compare or add per element of the first input."""
     return streamed(op, op.inputs[0].num_elements)
 
 
@@ -57,21 +57,21 @@ def _l2_loss(op: OpSpec) -> OpCost:
 
 @register("TopK", "TopKV2", "InTopKV2")
 def _top_k(op: OpSpec) -> OpCost:
-    """A heap of k entries: about log2(k) compares per element, at least one."""
+    """A heap of k entries: about log2(k) compares per element, at least 1."""
     kept = op.outputs[0].shape[-1] if op.outputs[0].shape else 1
     return streamed(op, op.inputs[0].num_elements * max(math.ceil(math.log2(max(kept, 1))), 1))
 
 
 @register("MaxPool", "MaxPoolV2", "AvgPool", "MaxPool3D", "AvgPool3D", "MaxPoolWithArgmax")
 def _pool(op: OpSpec) -> OpCost:
-    """One compare or add per element under each window."""
+    """A compare or add per element under each window."""
     results = op.outputs[0].num_elements
     return streamed(op, results * _window(op, op.inputs[0].num_elements, results))
 
 
 @register("MaxPoolGrad", "MaxPoolGradV2", "MaxPool3DGrad", "MaxPoolGradWithArgmax")
 def _max_pool_grad(op: OpSpec) -> OpCost:
-    """Inputs are the forward input, its result and that one's gradient: find the largest again, add to it."""
+    """Inputs are the forward input, its result and the result's gradient: find the largest again, add to it."""
     results = op.inputs[2].num_elements
     return streamed(op, results * (_window(op, op.inputs[0].num_elements, results) + 1))
 
@@ -80,7 +80,7 @@ def _max_pool_grad(op: OpSpec) -> OpCost:
 def _average_pool_grad(op: OpSpec) -> OpCost:
     """Inputs are the sizes of the forward input and the gradient of its result.
 
-    Each element under a window gets the gradient times one over the window's size: a multiply-add.
+    Each element under a window gets the gradient divided by the window's size: a multiply-add.
     """
     results = op.inputs[1].num_elements
     return streamed(op, 2 * results * _window(op, op.outputs[0].num_elements, results))
@@ -90,8 +90,8 @@ def _average_pool_grad(op: OpSpec) -> OpCost:
 def _dilation(op: OpSpec) -> OpCost:
     """The largest sum of an input and a filter element under each window: an add and a compare per tap.
 
-    Inputs are the forward input, the filter (height, width, channels) and, to go back, the gradient of the result.
-    Going back, the largest is found again and gets the gradient.
+    Inputs are the forward input, the filter (height, width, channels) and, in the backward op, the gradient of the
+    result. The backward op finds the largest again and adds the gradient to it.
     """
     is_gradient = op.type != "Dilation2D"
     result = op.inputs[2] if is_gradient else op.outputs[0]
@@ -99,7 +99,7 @@ def _dilation(op: OpSpec) -> OpCost:
 
 
 def _window(op: OpSpec, elements: int, results: int) -> int:
-    """Elements under a window: from `ksize`, or as if windows did not overlap where that is an input."""
+    """Elements under a window: from `ksize`, or, where that is an input, as if windows did not overlap."""
     ksize = op.attributes.get("ksize")
     return math.prod(ksize) if isinstance(ksize, tuple) else -(-elements // max(results, 1))
 
@@ -125,7 +125,7 @@ def _cross_entropy(op: OpSpec) -> OpCost:
 
 @register("SparseSoftmaxCrossEntropyWithLogits")
 def _sparse_cross_entropy(op: OpSpec) -> OpCost:
-    """Softmax, which is the gradient but for its entry at the label; per row: log, and two subtractions."""
+    """Softmax, which is the gradient except for its entry at the label; per row: log, and two subtractions."""
     return streamed(op, 15 * op.inputs[0].num_elements + (8 + 2) * _rows(op))
 
 
@@ -137,7 +137,7 @@ def _rows(op: OpSpec) -> int:
 def _batch_norm(op: OpSpec) -> OpCost:
     """Per element: (x - mean) * factor + offset; in training also an add for the mean and 3 for the variance.
 
-    What is done once per channel is left out.
+    Operations per channel are left out.
     """
     return streamed(op, (7 if _is_training(op) else 3) * op.inputs[0].num_elements)
 
@@ -146,8 +146,8 @@ def _batch_norm(op: OpSpec) -> OpCost:
 def _batch_norm_grad(op: OpSpec) -> OpCost:
     """Per element: normalise x (2), add dy (1), multiply-add dy x (2), then factor * (dy - a - b x) (4).
 
-    Ioffe and Szegedy, "Batch Normalization", ICML 2015, section 3; what is done once per channel is left out.
-    Outside training the statistics are constants, so the last part is one multiplication.
+    Ioffe and Szegedy, "Batch Normalization", ICML 2015, section 3; operations per channel are left out.
+    Outside training the statistics are constants, so the last part is a multiplication.
     """
     return streamed(op, (9 if _is_training(op) else 6) * op.inputs[0].num_elements)
 

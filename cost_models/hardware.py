@@ -1,4 +1,4 @@
-"""What a plan runs on: kinds of devices and kinds of links, in plain numbers that name their source."""
+"""Kinds of devices and kinds of links, as numbers with their sources."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ _MAX_LISTED = 12
 
 
 class UnknownHardware(LookupError):  # noqa: N818 - named for what the user typed
-    """A name that is not known. The message lists the closest names, and all of them where they are few."""
+    """An unknown name. The message lists the closest names, and all names where they are few."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        names = sorted(known)
+    def __init__(self, kind: str, name: str, choices: Iterable[str]) -> None:
+        names = sorted(choices)
         close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.4)
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
         listed = f" (known: {', '.join(names)})" if len(names) <= _MAX_LISTED else ""
         super().__init__(f"unknown {kind} {name!r}{hint}{listed}")
         self.name = name
         self.close = tuple(close)
-        self.known = tuple(names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,20 +37,20 @@ class Device:
 
     Attributes:
         name: Name in the catalogue, e.g. `a100-80gb`.
-        title: Name people know it by.
+        title: Common name.
         peak_flops: Dense FLOP/s by dtype; `float32` is required, `tfloat32` is float32 on tensor cores, `float8` both
             of its kinds.
         memory_bytes: All of its memory.
         memory_bandwidth_bytes_per_second: Peak of its main memory.
-        launch_overhead_seconds: Time an op takes beyond its roofline.
-        source: Where the numbers stand.
-        date: When they were published, `YYYY-MM`.
-        launch_source: Where the launch overhead stands, if elsewhere.
-        launch_date: When that was published.
-        driver_names: What drivers call it, where the catalogue's name does not tell.
+        launch_overhead_seconds: Time of an op beyond its roofline.
+        source: Source of the numbers.
+        date: Date of the source, `YYYY-MM`.
+        launch_source: Source of the launch overhead, if it differs.
+        launch_date: Date of that source.
+        driver_names: Its names in drivers, where they differ from the catalogue's name.
 
     Raises:
-        ValueError: Naming the device and the key of every number that is missing, negative or not finite.
+        ValueError: Numbers are missing, negative or not finite; the error names the device and their keys.
     """
 
     name: str
@@ -86,8 +85,8 @@ class Device:
         float32 gets the rate of TF32 tensor cores where there are any: TensorFlow runs float32 contractions
         on them unless `tf.config.experimental.enable_tensor_float_32_execution(False)`, and other float32
         ops are bound by bandwidth at either rate. A 16-bit float without a rate of its own runs as float32,
-        an 8-bit float as float16, complex numbers as their parts. float64 without one runs at half of
-        float32's, its share of a vector register. Integers, booleans, strings and handles run at float32's
+        an 8-bit float as float16, complex numbers as their parts. float64 without a rate of its own runs at half
+        of float32's, its share of a vector register. Integers, booleans, strings and handles run at float32's
         rate.
 
         Raises:
@@ -109,19 +108,19 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A way from one device to another; bandwidth is that of one direction.
+    """A link from a device to another device.
 
     Attributes:
         name: Name in the catalogue, e.g. `nvlink3`.
-        latency_seconds: Time a message takes beyond its bytes.
-        bandwidth_bytes_per_second: Of one direction.
-        source: Where the bandwidth stands, and the latency unless it has a source of its own.
-        date: When that was published, `YYYY-MM`.
-        latency_source: Where the latency stands, if elsewhere.
-        latency_date: When that was published.
+        latency_seconds: Time of a message beyond its bytes.
+        bandwidth_bytes_per_second: Bandwidth in this direction.
+        source: Source of the bandwidth, and of the latency unless it has its own.
+        date: Date of the source, `YYYY-MM`.
+        latency_source: Source of the latency, if it differs.
+        latency_date: Date of that source.
 
     Raises:
-        ValueError: Naming the link and the key of every number that is missing, negative or not finite.
+        ValueError: Numbers are missing, negative or not finite; the error names the link and their keys.
     """
 
     name: str
@@ -139,7 +138,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedLink(Link):
-    """Several links in a row, which a message takes one after the other: a way through the hosts' memory."""
+    """Several links in series, as a message takes them through the memory of hosts."""
 
     hops: tuple[Link, ...]
 

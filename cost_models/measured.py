@@ -1,9 +1,9 @@
-"""Seconds that ops took on a real device, and what they tell of ops that did not run there.
+"""Measured seconds of ops on a real device, and inferred seconds of ops that did not run there.
 
-An op that was measured takes what it took. Any other takes what ops without work take, and its roofline time, times how
-far from their roofline times the measured ops nearest to it were: the same type on the same dtype, near in FLOPs and
-bytes. (That ratio is the reciprocal of the achieved fraction of peak. Ops that took hardly longer than those without
-work have none, nor have ops with so little work that noise decides what they took.)
+A measured op has its measured time. Any other op has the time of an op without work, plus its roofline time times a
+ratio: measured over roofline time of the nearest measured ops, of the same type and dtype, near in FLOPs and bytes.
+(The ratio is the reciprocal of the achieved fraction of peak. Ops that took hardly longer than ops without work have no
+ratio, nor have ops with so little work that noise dominates their time.)
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ SCHEMA = "partition-costs/1"
 NUM_NEIGHBOURS = 4
 MEASURED_LINK = "measured"
 """Name of links that were measured."""
-# Work that no device notices, and how many times longer than without work an op must take to tell of its work.
+# Negligible work, and the least ratio of an op's time to that of ops without work at which its work shows.
 _IDLE_FLOPS = _IDLE_BYTES = 1024
-_TELLING = 3.0
-# A tenth of that time is the least roofline time that a ratio is taken of: to noise on less, no ratio is too large.
+_LEAST_WORK_RATIO = 3.0
+# A tenth of that time is the least roofline time for a ratio: on less, noise could give any ratio.
 _LEAST_WORK = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredOp:
-    """An op that ran.
+    """A measured op.
 
     Attributes:
         type: Op type.
-        dtype: What its arithmetic is on.
-        flops: Of one execution, by its formula.
-        moved_bytes: Of one execution, by its formula.
-        seconds: Of one execution: the median.
-        num_runs: Steps behind it.
-        crowded_seconds: Of one execution while other devices of the host ran the same step; 0 if that was not measured.
+        dtype: Dtype of its arithmetic.
+        flops: FLOPs of an execution, by its formula.
+        moved_bytes: Bytes of an execution, by its formula.
+        seconds: Median seconds of an execution.
+        num_runs: Number of measured steps.
+        crowded_seconds: Seconds of an execution while other devices of the host ran the same step; 0 if not measured.
     """
 
     type: str
@@ -59,21 +59,21 @@ class MeasuredOp:
             raise ValueError(f"{self.type} has {self.flops} FLOPs, {self.moved_bytes} bytes, {self.num_runs} runs")
 
     def seconds_of(self, *, crowded: bool) -> float:
-        """Seconds of one execution, alone or among others; a crowd makes nothing faster."""
+        """Seconds of an execution, alone or crowded; crowded is never faster."""
         return max(self.seconds, self.crowded_seconds) if crowded else self.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredDevice:
-    """What ops took on one kind of device.
+    """Measured ops of a kind of device.
 
     Attributes:
         type: `CPU` or `GPU`.
-        title: What its driver or kernel calls it.
-        hardware: The catalogue's device whose peaks ratios are taken of.
-        overhead_seconds: From one working op to the next, beyond the ops' own time.
-        ops: By signature.
-        crowd: How many devices were busy, this one among them, when `crowded_seconds` were measured; 1 if none were.
+        title: Its name in the driver or kernel.
+        hardware: The catalogue's device for roofline times.
+        overhead_seconds: Time between two working ops, beyond their own time.
+        ops: Measured ops by signature.
+        crowd: Number of busy devices, with this device, when `crowded_seconds` was measured; 1 if it was not.
     """
 
     type: str
@@ -84,14 +84,14 @@ class MeasuredDevice:
     crowd: int = 1
 
     def seconds(self, op: OpSpec, cost: OpCost, device: Device, dtype: str, *, crowded: bool = False) -> float:
-        """Seconds of one execution of `op`, as measured or inferred, with the overhead.
+        """Seconds of an execution of `op`, measured or inferred, with the overhead.
 
         Args:
             op: The op.
             cost: Its cost.
-            device: The device to take the roofline of, where it must be inferred.
-            dtype: What its arithmetic is on.
-            crowded: While all devices of the crowd are busy.
+            device: The device of the roofline, for inference.
+            dtype: Dtype of its arithmetic.
+            crowded: Whether all devices of the crowd are busy.
         """
         if cost.flops == 0 and cost.moved_bytes == 0:
             return 0.0
@@ -102,65 +102,67 @@ class MeasuredDevice:
         return self._idle_seconds + work + self.overhead_seconds
 
     def has(self, op: OpSpec) -> bool:
-        """Whether this very op was measured."""
+        """Whether this op was measured."""
         return signature(op) in self.ops
 
     def merged(self, other: MeasuredDevice) -> MeasuredDevice:
-        """What both know; where both do, what `other` says."""
+        """The measured ops of both; `other` wins where both have an op."""
         return replace(other, ops={**self.ops, **other.ops})
 
     def _ratio(self, op_type: str, cost: OpCost, dtype: str, device: Device, crowded: bool) -> float:
-        """Measured over roofline time: geometric mean of the nearest, each weighed by one over its distance."""
+        """Measured over roofline time: geometric mean of the nearest ops, weighted by 1 / distance."""
         alike = (self._of_type.get((op_type, dtype), ()), self._of_dtype.get(dtype, ()), self._of_dtype.get("", ()))
-        known = next((found for ops in alike if (found := [one for one in ops if self._tells(one, device)])), [])
-        if not known:
+        usable = ([op for op in ops if self._shows_work(op, device)] for ops in alike)
+        candidates = next(filter(None, usable), [])
+        if not candidates:
             return 1.0
-        nearest = sorted((_distance(one, cost), index) for index, one in enumerate(known))[:NUM_NEIGHBOURS]
+        nearest = sorted((_distance(op, cost), index) for index, op in enumerate(candidates))[:NUM_NEIGHBOURS]
         weights = [1 / (distance + 0.05) for distance, _ in nearest]
-        logs = [math.log(_ratio_of(known[index], device, self._idle_seconds, crowded)) for _, index in nearest]
+        logs = [math.log(_ratio_of(candidates[index], device, self._idle_seconds, crowded)) for _, index in nearest]
         return math.exp(sum(w * log for w, log in zip(weights, logs, strict=True)) / sum(weights))
 
-    def _tells(self, op: MeasuredOp, device: Device) -> bool:
-        """Whether the op's work is not lost in what an op takes anyway."""
+    def _shows_work(self, op: MeasuredOp, device: Device) -> bool:
+        """Whether the op's work is visible beside the time of an op without work."""
         cost = OpCost(flops=op.flops, read_bytes=op.moved_bytes)
         return _roofline_seconds(cost, device, op.dtype) >= _LEAST_WORK * self._idle_seconds
 
     @cached_property
     def _idle_seconds(self) -> float:
-        """What an op takes that has next to nothing to do."""
-        idle = [o.seconds for o in self.ops.values() if o.flops <= _IDLE_FLOPS and o.moved_bytes <= _IDLE_BYTES]
-        return statistics.median(found) if (found := [seconds for seconds in idle if seconds > 0]) else 0.0
+        """Median seconds of ops with negligible work."""
+        idle = [o for o in self.ops.values() if o.flops <= _IDLE_FLOPS and o.moved_bytes <= _IDLE_BYTES]
+        seconds = [o.seconds for o in idle if o.seconds > 0]
+        return statistics.median(seconds) if seconds else 0.0
 
     @cached_property
     def _of_type(self) -> dict[tuple[str, str], list[MeasuredOp]]:
-        found: dict[tuple[str, str], list[MeasuredOp]] = {}
+        ops_by_type: dict[tuple[str, str], list[MeasuredOp]] = {}
         for op in self.ops.values():
-            if op.seconds > _TELLING * self._idle_seconds and (op.flops or op.moved_bytes):
-                found.setdefault((op.type, op.dtype), []).append(op)
-        return found
+            if op.seconds > _LEAST_WORK_RATIO * self._idle_seconds and (op.flops or op.moved_bytes):
+                ops_by_type.setdefault((op.type, op.dtype), []).append(op)
+        return ops_by_type
 
     @cached_property
     def _of_dtype(self) -> dict[str, list[MeasuredOp]]:
-        found: dict[str, list[MeasuredOp]] = {}
+        ops_by_dtype: dict[str, list[MeasuredOp]] = {}
         for (_, dtype), ops in self._of_type.items():
-            found.setdefault(dtype, []).extend(ops)
-            found.setdefault("", []).extend(ops)
-        return found
+            ops_by_dtype.setdefault(dtype, []).extend(ops)
+            ops_by_dtype.setdefault("", []).extend(ops)
+        return ops_by_dtype
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredLink:
-    """What transfers took from one type of device to another on one host: latency plus bytes over bandwidth."""
+    """A measured link between two types of devices of the same host: latency plus bytes over bandwidth."""
 
     between: tuple[str, str]
     latency_seconds: float
     bandwidth_bytes_per_second: float
 
     def as_link(self) -> Link:
-        """The link that a topology holds.
+        """The link for a topology.
 
         Raises:
-            ValueError: Its numbers are none.
+            ValueError: Its numbers are not valid.
         """
         return Link(
             name=MEASURED_LINK,
@@ -173,13 +175,13 @@ class MeasuredLink:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCosts:
-    """All that was measured on one machine.
+    """All measured costs of a machine.
 
     Attributes:
-        versions: Of the libraries and settings that decide how fast ops run.
+        versions: Versions and settings that influence the speed of ops.
         devices: Kinds of devices.
-        links: Between them.
-        schema: Of the file.
+        links: Links between them.
+        schema: Schema of the file.
     """
 
     versions: Mapping[str, str]
@@ -198,7 +200,7 @@ class MeasuredCosts:
 
 
 def signature(op: OpSpec) -> str:
-    """What decides how long an op takes, as text: `MatMul float32[8,4] float32[4,2] -> float32[8,2]`, attributes."""
+    """The op as text, for lookups: `MatMul float32[8,4] float32[4,2] -> float32[8,2]`, with attributes."""
     inputs, outputs = (" ".join(_text(tensor) for tensor in tensors) for tensors in (op.inputs, op.outputs))
     attributes = "".join(f" {key}={op.attributes[key]}" for key in sorted(op.attributes))
     return f"{op.type} {inputs} -> {outputs}{attributes}"
@@ -218,7 +220,7 @@ def _ratio_of(op: MeasuredOp, device: Device, idle_seconds: float, crowded: bool
 
 
 def _distance(op: MeasuredOp, cost: OpCost) -> float:
-    """How far apart two ops are in powers of e of FLOPs and bytes."""
+    """Distance of two ops in logarithms of FLOPs and bytes."""
     flops = math.log1p(op.flops) - math.log1p(cost.flops)
     moved = math.log1p(op.moved_bytes) - math.log1p(cost.moved_bytes)
     return math.hypot(flops, moved)

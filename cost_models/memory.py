@@ -1,4 +1,4 @@
-"""Bytes a buffer really takes: allocators hand out memory in steps."""
+"""Bytes of a buffer in memory: allocators round sizes up."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _STEP_BYTES: Mapping[str, int] = {"GPU": 256, "CPU": 64}
 
 
 def allocated_bytes(size_bytes: int, device_type: str) -> int:
-    """Bytes that a buffer of `size_bytes` takes on a `CPU` or `GPU`; an empty one takes none.
+    """Bytes that a buffer of `size_bytes` takes on a `CPU` or `GPU`; an empty buffer takes none.
 
     Raises:
-        ValueError: The size is negative, or the device type is another one.
+        ValueError: The size is negative, or the device type is neither of these.
     """
     step_bytes = _STEP_BYTES.get(device_type)
     if step_bytes is None:

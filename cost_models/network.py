@@ -1,12 +1,12 @@
-"""Transfers that share what lies on their way, as time goes by.
+"""Simulate transfers that share links over time.
 
-Bandwidth is shared max-min fair (Bertsekas and Gallager, "Data Networks", 2nd edition, 1992, section 6.5.2): of a
-channel each gets the same, and what one cannot use, since it is held up elsewhere, goes to the others. Whenever a
-transfer starts or ends, it is shared out anew. Latency is added behind the last byte.
+Bandwidth is shared max-min fair (Bertsekas and Gallager, "Data Networks", 2nd edition, 1992, section 6.5.2): all
+transfers get equal rates of a channel, and the rest that a transfer cannot use, because of another channel, goes to the
+others. Rates are computed anew whenever a transfer starts or ends. Latency is added after the last byte.
 
-A way through several links in a row has a rate of its own, as if each stored all before the next sent it on. Where it
-shares one of them it takes as many bytes of that as of any other, evenly over its whole time: many such transfers take
-what they would take one link after the other, while of two the second may come out a little early.
+A route over several links in series has a single rate, as if each link stored all bytes before the next sent them. It
+uses this rate on each shared link, evenly over its whole time: many such transfers take as long as with the links in
+series, but of two transfers the second may arrive a little early.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Pair = tuple[int, int]
 
 
 def concurrent_seconds(topology: Topology, transfers: Sequence[tuple[int, int, float]]) -> tuple[float, ...]:
-    """Seconds until each of several transfers has arrived that start at the same time.
+    """Seconds until each of several transfers, which start at the same time, has arrived.
 
-    A transfer has the link from its source to its target, and shares it with others of the same pair and direction,
-    and the uplinks on its way with all that cross them.
+    A transfer shares the link from its source to its target with others of the same pair and direction, and the uplinks
+    on its route with all transfers that cross them.
 
     Args:
-        topology: What the transfers run on.
+        topology: The topology of the transfers.
         transfers: Source, target and bytes of each.
 
     Returns:
@@ -58,7 +58,7 @@ def concurrent_seconds(topology: Topology, transfers: Sequence[tuple[int, int, f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival(Generic[Key]):
-    """A transfer whose end is known."""
+    """A transfer with its start and end."""
 
     key: Key
     source: int
@@ -69,16 +69,16 @@ class Arrival(Generic[Key]):
 
 
 class Network(Generic[Key]):
-    """The links of a topology, each of which carries one transfer at a time in each direction, first come first served.
+    """The links of a topology; each carries one transfer at a time in each direction, first come first served.
 
-    Transfers must be sent in the order of time, and no earlier than what `arrivals` has told of, unless nothing is
-    shared.
+    Transfers must be sent in the order of time, and not before the arrivals that `arrivals` has returned, unless
+    nothing is shared.
     """
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._flows = _Flows[Pair]()
-        self._ways: dict[Pair, Mapping[Channel, float]] = {}
+        self._routes: dict[Pair, Mapping[Channel, float]] = {}
         self._free: dict[Pair, float] = {}
         self._waiting: dict[Pair, deque[tuple[Key, float]]] = {}
         self._started: dict[Pair, float] = {}
@@ -86,15 +86,15 @@ class Network(Generic[Key]):
         self._count = 0
 
     def send(self, key: Key, source: int, target: int, size_bytes: float, now: float) -> Arrival[Key] | None:
-        """Send something as soon as the link from `source` to `target` is free.
+        """Send bytes as soon as the link from `source` to `target` is free.
 
         Returns:
-            Its arrival where nothing is shared on its way; None where `arrivals` will tell of it.
+            Its arrival where nothing is shared on its route; None where `arrivals` will return it.
         """
         pair = source, target
-        if pair not in self._ways:
-            self._ways[pair] = self._topology.channels(source, target)
-        if len(self._ways[pair]) > 1:
+        if pair not in self._routes:
+            self._routes[pair] = self._topology.channels(source, target)
+        if len(self._routes[pair]) > 1:
             queue = self._waiting.setdefault(pair, deque())
             queue.append((key, size_bytes))
             if len(queue) == 1:
@@ -109,28 +109,28 @@ class Network(Generic[Key]):
 
     @property
     def shares(self) -> bool:
-        """Whether any transfers share more than the link from one device to another."""
+        """Whether transfers between different pairs of devices share channels."""
         return self._topology.shares
 
     @property
     def next_seconds(self) -> float:
-        """When `arrivals` has to be asked next; infinity where nothing is on its way that shares."""
+        """Time of the next call of `arrivals`; infinity without transfers on shared channels."""
         if not self._waiting:
             return math.inf
         return min(self._flows.next_end, self._sent[0][0] if self._sent else math.inf)
 
     def arrivals(self) -> list[Arrival[Key]]:
-        """Go on to `next_seconds`: what arrives then, in the order it was sent out in; there may be nothing."""
+        """Advance to `next_seconds`; returns the transfers that arrive then, in the order of sending, possibly none."""
         now = self.next_seconds
         if self._flows.next_end <= now:
             for pair in self._flows.finish()[1]:
                 self._count += 1
                 heapq.heappush(self._sent, (now + self._topology.link(*pair).latency_seconds, self._count, pair))
-        found = []
+        arrivals = []
         while self._sent and self._sent[0][0] <= now:
             _, _, pair = heapq.heappop(self._sent)
             key, size = self._waiting[pair].popleft()
-            found.append(
+            arrivals.append(
                 Arrival(
                     key=key,
                     source=pair[0],
@@ -142,42 +142,42 @@ class Network(Generic[Key]):
             )
             if self._waiting[pair]:
                 self._start(pair, now)
-        return found
+        return arrivals
 
     def _start(self, pair: Pair, now: float) -> None:
         self._started[pair] = now
-        self._flows.start(pair, self._waiting[pair][0][1], self._ways[pair], now)
+        self._flows.start(pair, self._waiting[pair][0][1], self._routes[pair], now)
 
 
 class _Flows(Generic[Key]):
-    """Bytes on their way, each at its fair share of every channel that it occupies."""
+    """Running transfers, each at its fair share of every channel on its route."""
 
     def __init__(self) -> None:
         self._left: dict[Key, float] = {}
-        self._ways: dict[Key, Mapping[Channel, float]] = {}
+        self._routes: dict[Key, Mapping[Channel, float]] = {}
         self._rates: dict[Key, float] | None = {}
         self._now = 0.0
 
-    def start(self, key: Key, size_bytes: float, way: Mapping[Channel, float], now: float) -> None:
-        """Bytes set out on a way: the channels that it occupies, each with its bytes per second."""
+    def start(self, key: Key, size_bytes: float, route: Mapping[Channel, float], now: float) -> None:
+        """Start a transfer on a route: the channels that it occupies, each with its bytes per second."""
         self._go_on_to(now)
-        self._left[key], self._ways[key] = size_bytes, way
+        self._left[key], self._routes[key] = size_bytes, route
         self._rates = None
 
     @property
     def next_end(self) -> float:
-        """When the next of them has all left, if none joins before; infinity where there is none."""
+        """Time when the next transfer ends, if none starts before; infinity without transfers."""
         return self._now + min(self._left_seconds().values(), default=math.inf)
 
     def finish(self) -> tuple[float, list[Key]]:
-        """Go on to `next_end`; when that is, and which end then."""
+        """Advance to `next_end`; returns this time, and the transfers that end then."""
         left = self._left_seconds()
         first = min(left.values())
-        # What ends together must not be left with a rest of rounding.
+        # Transfers that end together must all end, whatever rounding leaves.
         ended = [key for key, seconds in left.items() if seconds <= first * (1 + 1e-9)]
         self._go_on_to(self._now + first)
         for key in ended:
-            del self._left[key], self._ways[key]
+            del self._left[key], self._routes[key]
         self._rates = None
         return self._now, ended
 
@@ -194,19 +194,19 @@ class _Flows(Generic[Key]):
 
     def _shares(self) -> dict[Key, float]:
         if self._rates is None:
-            self._rates = _fair_rates(self._ways)
+            self._rates = _fair_rates(self._routes)
         return self._rates
 
 
-def _fair_rates(ways: Mapping[Key, Mapping[Channel, float]]) -> dict[Key, float]:
-    """Bytes per second of each transfer: the scarcest channel is shared out first, then the next."""
-    free = {channel: bandwidth for way in ways.values() for channel, bandwidth in way.items()}
-    waiting, rates = dict(ways), dict[Key, float]()
+def _fair_rates(routes: Mapping[Key, Mapping[Channel, float]]) -> dict[Key, float]:
+    """Bytes per second of each transfer: the scarcest channel is divided first, then the next."""
+    free = {channel: bandwidth for route in routes.values() for channel, bandwidth in route.items()}
+    waiting, rates = dict(routes), dict[Key, float]()
     while waiting:
-        users = Counter(channel for way in waiting.values() for channel in way)
+        users = Counter(channel for route in waiting.values() for channel in route)
         rate = min(free[channel] / count for channel, count in users.items())
         scarce = {channel for channel, count in users.items() if free[channel] / count <= rate * (1 + 1e-12)}
-        for key in [key for key, way in waiting.items() if not scarce.isdisjoint(way)]:
+        for key in [key for key, route in waiting.items() if not scarce.isdisjoint(route)]:
             rates[key] = rate
             for channel in waiting.pop(key):
                 free[channel] = max(free[channel] - rate, 0.0)

@@ -1,4 +1,4 @@
-"""One formula per op type: where formulas are kept and looked up, and the byte counts most of them share."""
+"""The registry of formulas, one per op type, and the byte counts that most formulas share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def register(*op_types: str) -> Callable[[Formula], Formula]:
     """Make the decorated function the formula of these op types.
 
     Raises:
-        ValueError: One of them has a formula already.
+        ValueError: An op type has a formula already.
     """
 
     def add(formula: Formula) -> Formula:
@@ -33,10 +33,10 @@ def register(*op_types: str) -> Callable[[Formula], Formula]:
 
 
 def op_cost(op: OpSpec) -> OpCost:
-    """FLOPs and bytes of one execution of `op`; those of `unknown` if its type has no formula.
+    """FLOPs and bytes of an execution of `op`; those of `unknown` if its type has no formula.
 
     Raises:
-        ValueError: The op's tensors or attributes are not what its type takes.
+        ValueError: The op's tensors or attributes do not fit its type.
     """
     formula = FORMULAS.get(op.type, unknown)
     try:

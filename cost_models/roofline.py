@@ -7,11 +7,11 @@ from cost_models.specs import OpCost
 
 
 def op_seconds(cost: OpCost, device: Device, dtype: str) -> float:
-    """Seconds of one execution of an op whose arithmetic is on `dtype`.
+    """Seconds of an execution of an op whose arithmetic is on `dtype`.
 
     max(FLOPs / peak, bytes / bandwidth) + launch overhead: the roofline of Williams, Waterman and Patterson,
     "Roofline: An Insightful Visual Performance Model for Multicore Architectures", CACM 52(4), 2009. An op
-    with neither FLOPs nor bytes hands on a buffer without starting a kernel and takes no time. An op that runs
+    with neither FLOPs nor bytes passes on a buffer without starting a kernel and takes no time. An op that runs
     others takes the time of all of them.
 
     Raises:

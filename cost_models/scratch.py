@@ -1,4 +1,4 @@
-"""Bytes that a kernel takes for itself while it runs, besides its inputs and outputs."""
+"""Scratch bytes of a kernel while it runs, besides its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _ONEDNN_OPS = frozenset((
 # Scratchpads of oneDNN's primitives: 8,216 to 9,088 bytes were seen with TensorFlow 2.21 (float32, convolutions of 3 to
 # 256 channels, products of up to 2,304 columns); convolutions on a CPU lay out no columns.
 _ONEDNN_BYTES = 10 * 1024
-# What the columns of an image fill in TensorFlow's own kernels, and the work for which they wake a thread.
+# Buffer of the columns of images in TensorFlow's own kernels, and the work for which these start a thread.
 _COLUMNS_BYTES = 30 << 20
 _THREAD_BYTES = 256 << 10
-# What these multiply in 16 bits is converted to float32, and so is the product before it is converted back.
+# For these, 16-bit factors are converted to float32, and the float32 product is converted back.
 _PRODUCTS = frozenset(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul"))
 _CONVERTED = frozenset(("bfloat16", "float16"))
 _CONVERTED_BESIDE_ONEDNN = frozenset(("float16",))
@@ -26,11 +26,11 @@ _FLOAT32_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """What runs the ops of a CPU.
+    """The kernels that run the ops of a CPU.
 
     Attributes:
-        onednn: Whether oneDNN's kernels do, where it has some; else TensorFlow's own, which are built on Eigen.
-        intra_op_threads: Threads for one op.
+        onednn: Whether oneDNN's kernels run where there are any; else TensorFlow's own, which are built on Eigen.
+        intra_op_threads: Threads of an op.
         inter_op_threads: Ops that run at a time.
     """
 
@@ -43,7 +43,7 @@ ONEDNN = Kernels()
 
 
 def scratch_bytes(op: OpSpec, device_type: str, kernels: Kernels = ONEDNN) -> int:
-    """Bytes of scratch space of one op on a `CPU` or `GPU`; for one that runs functions, of the run that takes most."""
+    """Bytes of scratch space of an op on a `CPU` or `GPU`; if it runs functions, the most of any run."""
     kernel = _kernel_bytes(op, kernels) if device_type == "CPU" else 0
     inside = max((_held_bytes(run, device_type, kernels) for run in op.runs if run.times), default=0)
     return kernel + inside + (_einsum_bytes(op) if op.type == "Einsum" else 0)
@@ -68,10 +68,10 @@ def _kernel_bytes(op: OpSpec, kernels: Kernels) -> int:
 
 
 def _converted_bytes(op: OpSpec, kernels: Kernels) -> int:
-    """Copies in float32 of both factors of a product in 16 bits, and of what comes out.
+    """Copies in float32 of both factors and of the result of a product in 16 bits.
 
-    oneDNN's kernels multiply bfloat16 themselves. Of float16 they are taken to leave it to TensorFlow's own, as they do
-    wherever the processor has no AVX512-FP16.
+    oneDNN's kernels multiply bfloat16 themselves. We assume that they leave float16 to TensorFlow's own kernels, as on
+    all processors without AVX512-FP16.
 
     Source: matmul_op_impl.h of TensorFlow (BaseBatchMatMulOp); mkl_util.h (IsDataTypeSupportedByOneDNNOnThisCPU).
     """
@@ -82,10 +82,10 @@ def _converted_bytes(op: OpSpec, kernels: Kernels) -> int:
 
 
 def _dense_filter_bytes(op: OpSpec) -> int:
-    """The gradient of a filter for groups of channels; nothing where there is one group.
+    """Bytes for the gradient of a filter with groups of channels; 0 with a single group.
 
-    Keras has XLA compile these, which on a CPU computes the filter from all channels to all, and copies it without
-    what goes from group to group.
+    Keras compiles these by XLA, which on a CPU computes the filter from all channels to all channels, and copies the
+    part within groups.
 
     Source: convolution_group_converter.cc of XLA (HandleBatchGroupCount); two buffers were seen with TensorFlow 2.21.
     """
@@ -94,18 +94,18 @@ def _dense_filter_bytes(op: OpSpec) -> int:
 
 
 def _columns_bytes(filters: TensorSpec, outputs: TensorSpec, *, threads: int | None = None) -> int:
-    """The matrix of columns by which a gradient of a convolution becomes a product.
+    """Bytes of the matrix of columns that turns a gradient of a convolution into a matrix product.
 
-    It has room for as many images as fill 30 MiB with their columns and outputs and the filter, even where the batch
-    has fewer. A gradient of inputs takes one image at a time if it is alone, or is work enough for all `threads`.
+    It has room for as many images as fill 30 MiB with their columns, outputs and the filter, even where the batch has
+    fewer. A gradient of inputs takes a single image at a time if that is the batch, or enough work for all `threads`.
 
     Source: conv_grad_filter_ops.cc and conv_grad_input_ops.h of TensorFlow (Conv2DCustomBackpropFilterOp and
     Conv2DCustomBackpropInputOp).
 
     Args:
-        filters: Of the convolution: height, width, depth of inputs, depth of outputs.
-        outputs: Or their gradient: images, height, width, depth.
-        threads: For one op; None for a gradient of filters.
+        filters: Filters of the convolution: height, width, depth of inputs, depth of outputs.
+        outputs: Outputs, or their gradient: images, height, width, depth.
+        threads: Threads of an op; None for a gradient of filters.
     """
     *window, depth = filters.shape
     images, *area, _ = outputs.shape
@@ -120,7 +120,7 @@ def _columns_bytes(filters: TensorSpec, outputs: TensorSpec, *, threads: int | N
 
 
 def workspace_bytes(op: OpSpec, device_type: str, kernels: Kernels = ONEDNN) -> int:
-    """Bytes that a pooling op leaves for its gradient: oneDNN's index of the largest element, one byte per output.
+    """Bytes that a pooling op keeps for its gradient: oneDNN's index of the largest element, a byte per output.
 
     Source: mkl_maxpooling_op.cc of TensorFlow (`AllocateWorkspaceTensor`, uint8).
     """
@@ -129,7 +129,7 @@ def workspace_bytes(op: OpSpec, device_type: str, kernels: Kernels = ONEDNN) -> 
 
 
 def _einsum_bytes(op: OpSpec) -> int:
-    """Copies of operands whose axes are not in the order that a batched product takes, and of a product that is not.
+    """Copies of operands and of the product whose axes are not in the order of a batched matrix product.
 
     Source: linalg/einsum_op_impl.h of TensorFlow: an operand is transposed to (batch, free, summed) unless it is in
     this order, or has free and summed axes exchanged; the product is (batch, free, free).
@@ -151,6 +151,6 @@ def _einsum_bytes(op: OpSpec) -> int:
 
 
 def _in_order(term: str, tensor: TensorSpec, orders: tuple[list[str], list[str]]) -> bool:
-    """Whether axes longer than one are in one of these orders."""
+    """Whether axes longer than 1 are in either of these orders."""
     long = [label for label, size in zip(term, tensor.shape, strict=True) if size != 1]
     return any(long == [label for label in order if label in long] for order in orders)

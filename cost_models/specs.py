@@ -1,4 +1,4 @@
-"""The plain values the cost models compute with: tensor, op, cost."""
+"""The input and output values of the cost models: tensor, op, cost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# Bytes of one element, by the name TensorFlow gives the dtype. A string is counted by the
+# Bytes of an element, by TensorFlow's name of the dtype. A string is counted by the
 # size of tensorflow::tstring (24 bytes): its characters live outside the tensor's buffer.
 ITEM_BYTES: Mapping[str, int] = {
     "bool": 1, "int8": 1, "uint8": 1, "qint8": 1, "quint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -21,7 +21,7 @@ AttributeValue = bool | int | float | str | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
-    """Shape and dtype of a tensor. Every dimension is known: unknown ones are resolved before costing.
+    """Shape and dtype of a tensor. Every dimension is known: unknown sizes are resolved before costing.
 
     Attributes:
         shape: Sizes of its dimensions.
@@ -48,21 +48,21 @@ class TensorSpec:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the buffer in bytes; for a list of tensors, of theirs."""
+        """Size of the buffer in bytes; for a list of tensors, of its tensors."""
         return self.num_elements * ITEM_BYTES[self.dtype] + self.content_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpSpec:
-    """What a cost formula may look at: the op's type, its tensors and its attributes, never its values.
+    """The input of a cost formula: the op's type, its tensors and its attributes, never its values.
 
     Attributes:
         type: TensorFlow op type.
-        inputs: In order, handles included.
-        outputs: In order.
-        attributes: Those a formula may need.
-        runs: The functions it runs, for an op that runs any: a loop's condition and body, the branches of a
-            conditional, what a call calls.
+        inputs: Inputs in order, with handles.
+        outputs: Outputs in order.
+        attributes: Attributes that a formula may need.
+        runs: The functions it runs, if any: a loop's condition and body, the branches of a conditional, the function of
+            a call.
     """
 
     type: str
@@ -73,7 +73,7 @@ class OpSpec:
 
     @property
     def compute_dtype(self) -> str:
-        """The dtype whose peak rate bounds it: the first floating one of its tensors, else float32."""
+        """The dtype whose peak rate bounds it: the first floating dtype of its tensors, else float32."""
         tensors = (*self.inputs, *self.outputs)
         return next((tensor.dtype for tensor in tensors if "float" in tensor.dtype), "float32")
 
@@ -83,9 +83,9 @@ class FunctionRun:
     """A function that an op runs.
 
     Attributes:
-        ops: What is in it.
-        times: How many times the op runs it.
-        held_bytes: The most that these runs hold at a time, besides what the op is given and gives.
+        ops: Its ops.
+        times: Number of runs.
+        held_bytes: Peak bytes of these runs, besides inputs and outputs of the op.
     """
 
     ops: tuple[OpSpec, ...]
@@ -101,14 +101,14 @@ class FunctionRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCost:
-    """Work of one execution of an op.
+    """Work of an execution of an op.
 
     Attributes:
         flops: Floating-point operations.
-        read_bytes: Of what it must read once.
-        written_bytes: Of what it must write once.
-        costed: False when no formula knows the op type, or that of an op it runs.
-        parts: For an op that runs others, what these cost: the other fields are their sums.
+        read_bytes: Bytes that it must read once.
+        written_bytes: Bytes that it must write once.
+        costed: False if the op type, or the type of an op that it runs, has no formula.
+        parts: For an op that runs others, their costs: the other fields are the sums.
     """
 
     flops: int = 0
@@ -125,13 +125,13 @@ class OpCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostPart:
-    """What an op costs that another op runs.
+    """The cost of an op that another op runs.
 
     Attributes:
         type: Its op type.
-        dtype: What its arithmetic is on.
-        cost: Of one execution.
-        times: Executions.
+        dtype: Dtype of its arithmetic.
+        cost: Cost of an execution.
+        times: Number of executions.
     """
 
     type: str

@@ -1,4 +1,4 @@
-"""Which devices a plan may use, and how each reaches each other: links, hosts, and what links share."""
+"""The devices of a plan and how they reach each other: links, hosts, and shared uplinks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Self
 from cost_models.hardware import Device, Link, StagedLink, UnknownHardware
 
 Channel = tuple[int, int] | str
-"""What a transfer occupies: the link of a pair of devices, or one direction of what it shares with others."""
+"""A resource of a transfer: the link of a pair of devices, or a direction of a shared link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyDevice:
-    """One device of a plan: its canonical name, its kind, and how many bytes of it may be used."""
+    """A device of a plan: its canonical name, its kind, and its usable bytes."""
 
     name: str
     device: Device
@@ -25,7 +25,7 @@ class TopologyDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uplink:
-    """What all traffic between some devices and the others shares: a network adapter, the port of a PCIe switch.
+    """A link that all traffic between some devices and the others shares: a network adapter, a port of a PCIe switch.
 
     Each direction has the link's whole bandwidth; its latency is part of the pairs' links.
     """
@@ -40,13 +40,13 @@ class Topology:
     """The devices of a plan; `links[a][b]` leads from device a to device b, and the diagonal is ignored.
 
     Attributes:
-        devices: In the order of the plan.
-        links: One row per device. Rows may be the same object, so 512 devices cost no more than their hosts.
-        hosts: Number of each device's host; empty where all are on one.
+        devices: Devices in the order of the plan.
+        links: A row per device. Rows may be the same object, so 512 devices cost no more than their hosts.
+        hosts: Number of each device's host; empty where all are on the same host.
         uplinks: Links that several pairs share.
 
     Raises:
-        ValueError: Listing every violation.
+        ValueError: Lists every violation.
     """
 
     devices: tuple[TopologyDevice, ...]
@@ -62,8 +62,8 @@ class Topology:
     @classmethod
     def uniform(cls, devices: Iterable[TopologyDevice], link: Link) -> Self:
         """All devices joined by the same kind of link."""
-        found = tuple(devices)
-        return cls(devices=found, links=((link,) * len(found),) * len(found))
+        members = tuple(devices)
+        return cls(devices=members, links=((link,) * len(members),) * len(members))
 
     @classmethod
     def of_hosts(
@@ -75,7 +75,7 @@ class Topology:
         between: Link,
         uplinks: Iterable[Uplink] = (),
     ) -> Self:
-        """Hosts whose devices are joined by one kind of link, and a network between the hosts."""
+        """Hosts whose devices are joined by the same kind of link, and a network between the hosts."""
         rows = {host: tuple(within if other == host else between for other in hosts) for host in set(hosts)}
         return cls(
             devices=tuple(devices),
@@ -88,7 +88,7 @@ class Topology:
         """Only these devices, in this order, with the links, hosts and uplinks they have here."""
         position = {index: new for new, index in enumerate(indices)}
         rows: dict[int, tuple[Link, ...]] = {}
-        for index in indices:  # rows that are one object stay one
+        for index in indices:  # shared rows stay shared
             row = self.links[index]
             rows.setdefault(id(row), tuple(row[other] for other in indices))
         return type(self)(
@@ -103,9 +103,9 @@ class Topology:
         )
 
     def with_another(self, index: int, name: str) -> Self:
-        """With one more device, the last, that is like another: its kind, memory and host, its links and uplinks.
+        """The topology with a copy of a device at its end: of the same kind, memory and host, links and uplinks.
 
-        The two are joined as that one is to the first of the others on its host, or to the first of all.
+        The two are joined as the device is to the first other device on its host, or to the first of all.
         """
         count = len(self.devices)
         near = [other for other in range(count) if other != index and self.host(other) == self.host(index)]
@@ -125,13 +125,13 @@ class Topology:
         )
 
     def faster(self, factor: float) -> Self:
-        """With so many times the bandwidth on every link and uplink; latencies stay."""
-        known: dict[int, tuple[Link, ...]] = {}
-        for row in self.links:  # rows that are one object stay one
-            known.setdefault(id(row), tuple(_faster(link, factor) for link in row))
+        """The topology with `factor` times the bandwidth on every link and uplink; latencies stay."""
+        rows: dict[int, tuple[Link, ...]] = {}
+        for row in self.links:  # shared rows stay shared
+            rows.setdefault(id(row), tuple(_faster(link, factor) for link in row))
         return type(self)(
             devices=self.devices,
-            links=tuple(known[id(row)] for row in self.links),
+            links=tuple(rows[id(row)] for row in self.links),
             hosts=self.hosts,
             uplinks=tuple(replace(uplink, link=_faster(uplink.link, factor)) for uplink in self.uplinks),
         )
@@ -157,26 +157,26 @@ class Topology:
 
     @cached_property
     def shares(self) -> bool:
-        """Whether transfers between different pairs of devices share anything."""
+        """Whether transfers between different pairs of devices share a channel."""
         rows = {id(row): row for row in self.links}.values()
         return bool(self.uplinks) or any(isinstance(link, StagedLink) for row in rows for link in row)
 
     def channels(self, a: int, b: int) -> Mapping[Channel, float]:
-        """What a transfer from device a to device b occupies, each with its bytes per second.
+        """The channels of a transfer from device a to device b, each with its bytes per second.
 
-        A way through host memory leaves a by its first link and reaches b by its last; each of the two is one way for
-        all that its device sends, or is sent, through host memory.
+        A route through host memory leaves a by its first link and reaches b by its last; all transfers that a device
+        sends, or receives, through host memory share this link.
         """
         link = self.link(a, b)
-        found: dict[Channel, float] = {(a, b): link.bandwidth_bytes_per_second}
+        occupied: dict[Channel, float] = {(a, b): link.bandwidth_bytes_per_second}
         if isinstance(link, StagedLink):
             for hop, device, direction in ((link.hops[0], a, "out"), (link.hops[-1], b, "in")):
-                found[f"device {device} {hop.name} {direction}"] = hop.bandwidth_bytes_per_second
+                occupied[f"device {device} {hop.name} {direction}"] = hop.bandwidth_bytes_per_second
         for uplink in self.uplinks:
             if (a in uplink.devices) != (b in uplink.devices):
                 direction = "out" if a in uplink.devices else "in"
-                found[f"{uplink.name} {direction}"] = uplink.link.bandwidth_bytes_per_second
-        return found
+                occupied[f"{uplink.name} {direction}"] = uplink.link.bandwidth_bytes_per_second
+        return occupied
 
 
 def _faster(link: Link, factor: float) -> Link:

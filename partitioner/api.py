@@ -1,4 +1,4 @@
-"""The Python API: what `import partitioner` gives, each a call of the compiler or of one of its passes."""
+"""The Python API of `import partitioner`: each function calls the compiler or one of its passes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from partitioner.verification import verify_placed
 def set_up_devices(devices: str | Sequence[str], *, cluster: Any = None) -> dict[str, str]:
     """Make devices available in this process, before TensorFlow runs anything.
 
-    Logical CPU devices are created, and a GPU that is not here is stood in for by one. For devices of other processes,
+    Logical CPU devices are created; they also replace missing GPUs. For devices of other processes,
     `/job:worker/task:0/GPU:0`, it connects to the workers, which `partition worker` starts.
 
     Args:
@@ -46,17 +46,17 @@ def set_up_devices(devices: str | Sequence[str], *, cluster: Any = None) -> dict
             in the environment variable TF_CONFIG.
 
     Returns:
-        The canonical name of the device that runs in place of each one.
+        The canonical name of the device that runs in place of each named device.
 
     Raises:
-        UsageError: A name is wrong, a worker is not known or does not answer, or TensorFlow has already started with
+        UsageError: A name is wrong, a worker is unknown or does not answer, or TensorFlow has already started with
             too few logical CPU devices or without the workers.
     """
     return runtime.set_up_devices([name.canonical for name in parse_devices(devices)], cluster)
 
 
 def load_model(source: str) -> LoadedModel:
-    """Load `PATH[:NAME]` with its variables in host memory, so that a model larger than one GPU can be loaded.
+    """Load `PATH[:NAME]` with its variables in host memory, so that a model larger than a GPU can be loaded.
 
     Raises:
         ModelError: There is no such file or no such model in it.
@@ -96,33 +96,33 @@ def plan(
         batch_size: Rows of a batch.
         strategy: `auto`, `single`, `layer-split`, `mirrored` (a replica of the model on each device) or `mixed`
             (replicas of several devices each).
-        replicas: How many copies of the model each train on a part of the batch. The devices are cut into as many runs
-            of consecutive ones; `auto` takes one per device if `mirrored`, and chooses if the strategy is `auto` too.
-            `(3, 1)`: three replicas, each with one of the first three devices, that all share the fourth. In general
-            numbers of devices that do the same, each of which divides the largest.
-        microbatches: Parts that a batch (of a replica) is cut into, so that devices work at the same time; or `auto`.
+        replicas: Number of copies of the model, each of which trains on a part of the batch. The devices are cut into
+            as many groups of consecutive devices. `auto` makes a replica per device if `mirrored`, and chooses if the
+            strategy is `auto` too. `(3, 1)`: three replicas, each with one of the first three devices; all share the
+            fourth device. In general: the numbers of devices that do the same, each a divisor of the largest.
+        microbatches: Number of parts of a (replica's) batch, so that devices work at the same time; or `auto`.
         hardware: Catalogue name of the devices, e.g. `a100-80gb`; looked up by the driver's title or assumed otherwise.
         link: Catalogue name of the links between them, e.g. `nvlink3`.
         topology: In place of both: a host of the catalogue, `dgx-h100` or `64x dgx-h100`, or a TOML file.
-        memory_limit: What may be used of each device: `8GiB`, or a size by device.
+        memory_limit: Usable memory of each device: `8GiB`, or a size by device.
         costs: `analytic`: seconds from FLOPs, bytes and the hardware's figures; `measured`: run the step's ops on the
-            devices that are here; or the path or contents of a file that was written after measuring.
+            devices that are here; or the path or contents of a file of measured costs.
         objective: `throughput`, the time of a step, or `memory`, the largest peak.
-        time_limit: Seconds for tracing and the search, which then ends with the best found; the search has 30 of them,
-            or all if there are fewer. Measuring, `what_if`, and the reasons of a refusal have time of their own.
-        seed: Of the solver; the same seed gives the same plan.
+        time_limit: Seconds for tracing and the search, which then ends with the best plan so far; the search has 30 of
+            them, or all if there are fewer. Measuring, `what_if`, and the reasons of a refusal have time of their own.
+        seed: Seed of the solver; the same seed gives the same plan.
         step: Training or inference, another loss or optimizer, shapes of inputs.
         parallelism: Schedule, recompute, synchronous or asynchronous updates.
-        constraints: Which devices parts of the model may be on, and which parts share one.
+        constraints: Devices that parts of the model may use, and parts that share a device.
         what_if: Whether to plan anew for one more device, twice the bandwidth of links, and 1 GiB more where memory is
-            tightest; that takes as long again for each.
-        on_progress: While measuring, is called with what is measured and the fraction done.
+            tightest; each change takes as long as the first plan.
+        on_progress: While measuring, called with the thing that is measured and the fraction done.
 
     Raises:
         UsageError: An argument is wrong.
         ModelError: The model cannot be traced.
         InfeasibleError: No placement fits into memory, or requirements contradict each other.
-        TimeLimitError: None was found in time.
+        TimeLimitError: No plan was found in time.
     """
     request = Request(
         step=step or Step(),
@@ -144,14 +144,14 @@ def place(
 ) -> PlacedModel:
     """A Keras model that runs as planned: compile, fit, evaluate, predict and save work as usual.
 
-    The placed model shares its variables with `model`; they move to their planned devices. It comes compiled with
-    what the plan was made for. A GPU of the plan that is not here is stood in for by a logical CPU device.
+    The placed model shares its variables with `model`; they move to their planned devices. It is compiled with the
+    plan's loss and optimizer. A logical CPU device replaces each missing GPU of the plan.
 
     Args:
-        model: The model that was planned, or one built alike.
+        model: The model that was planned, or a model built alike.
         plan: From `plan`, or `Plan.load`.
-        example_inputs: As in `Step`, where the plan was loaded and the model cannot do without.
-        example_targets: Likewise.
+        example_inputs: As in `Step`, where the plan was loaded and the model needs them.
+        example_targets: As `example_inputs`.
 
     Raises:
         UsageError: The plan is for another model, or the devices cannot be made available.
@@ -165,15 +165,15 @@ def place(
 
 
 def auto_place(model: keras.Model, devices: str | Sequence[str] | None = None, **arguments: Any) -> PlacedModel:
-    """`place(model, plan(model, ...))`; takes the arguments of `plan`, and `placed.plan` is what it found."""
+    """`place(model, plan(model, ...))`; takes the arguments of `plan`; `placed.plan` is the plan."""
     return place(model, plan(model, devices, **arguments))
 
 
 def verify(model: keras.Model, placed: PlacedModel, *, num_steps: int = 5, seed: int = 0) -> Verification:
-    """Hold a placed model against the unplaced one.
+    """Compare a placed model with the unplaced model.
 
-    Compares outputs, loss, gradients and the weights after `num_steps` training steps, the copies of these in all
-    replicas, and reads back the device of every executed op. Variables and optimizer are as before when it returns.
+    Compares outputs, loss, gradients and the weights after `num_steps` training steps, the copies of the weights in all
+    replicas, and reads back the device of every executed op. Variables and optimizer are unchanged when it returns.
 
     Raises:
         UsageError: `placed` was not made from `model` in this process.
@@ -204,17 +204,17 @@ def load(path: str | Path) -> PlacedModel:
 
     Raises:
         ModelError: There is no placed model at `path`.
-        UsageError: This machine lacks a device it runs on.
+        UsageError: This machine lacks a device of the model.
     """
     path = Path(path)
     return load_placed(path / "placed_model" if (path / "placed_model").is_dir() else path)
 
 
 def write_saved_model(placed: PlacedModel, path: str | Path) -> None:
-    """Write the placed SavedModel with the planned device names, whichever devices stood in for them here."""
+    """Write the placed SavedModel with the planned device names, even if other devices replace them here."""
     export_saved_model(placed, path)
 
 
 def with_verification(plan: Plan, verification: Verification) -> Plan:
-    """The plan with what its verification showed."""
+    """The plan with the result of its verification."""
     return replace(plan, verification=verification)

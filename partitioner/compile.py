@@ -1,11 +1,11 @@
 """The compiler: from a model and a request to a plan, pass by pass. Read this first.
 
     trace   -> TracedStep        the step as TensorFlow's graph and as our op graph      capture/, binding/
-    measure -> MeasuredCosts     what ops take on the devices that are here, if asked    measure/
+    measure -> MeasuredCosts     costs of ops on the devices that are here, if asked     measure/
     pose    -> PlanningProblem   the op graph for every number of rows, with its costs   planner/model/
     plan    -> PlanDocument      a layout is chosen, and written as a document           planner/
     place   -> PlacedModel       the plan bound to the step and emitted                  binding/, emit/
-    verify  -> Verification      the placed model beside the unplaced one                verification/
+    verify  -> Verification      the placed model compared with the unplaced model       verification/
 
 Each pass is a function from value to value; the last two are called by `api.place` and `api.verify`.
 """
@@ -54,14 +54,14 @@ OnProgress = Callable[[str, float], object]
 
 @dataclass(frozen=True, kw_only=True)
 class _Costs:
-    """What is known of ops and links: of a catalogue, a file, or measured now.
+    """Costs of ops and links: from the catalogue, from a file, or measured now.
 
     Attributes:
         measured: The measured costs, if any.
-        machines: The devices, with measured links where there are some.
-        devices: What is known of ops on each device, by index.
-        source: Where it comes from, for the record.
-        notes: What a reader of the plan should know of it.
+        machines: The devices, with measured links if any.
+        devices: The measured costs of each device, by index.
+        source: Origin of the costs, for the record.
+        notes: Notes about the costs for the reader of the plan.
     """
 
     measured: MeasuredCosts | None
@@ -84,16 +84,16 @@ def compile_plan(
 
     Args:
         model: The model.
-        request: What is asked for.
+        request: The request.
         example_inputs: A batch of inputs, where neither the model nor the request says their shapes and dtypes.
-        example_targets: A batch of targets, likewise.
-        on_progress: While measuring, is called with what is measured and the fraction done.
+        example_targets: A batch of targets, as `example_inputs`.
+        on_progress: While measuring, called with the thing that is measured and the fraction done.
 
     Raises:
-        UsageError: The request does not go with the model or the machine.
+        UsageError: The request contradicts the model or the machine.
         ModelError: The model cannot be traced.
         InfeasibleError: No placement fits into memory, or requirements contradict each other.
-        TimeLimitError: None was found in time.
+        TimeLimitError: No plan was found in time.
     """
     titles = gpu_titles()
     request = replace(request, machine=request.machine.recognised(titles)) if titles else request
@@ -124,10 +124,10 @@ def _trace(model: keras.Model, request: Request, example_inputs: Any, example_ta
 
 
 def _layout_request(request: Request, step: CapturedStep) -> LayoutRequest:
-    """Which layouts the step allows.
+    """The requested layouts that the step allows.
 
     Raises:
-        UsageError: It allows none of those that were asked for.
+        UsageError: It allows none of them.
     """
     counts = allowed_counts(step, request.microbatches)
     refuse_uncuttable(step, len(request.groups))
@@ -171,7 +171,7 @@ def _problem(
     sizes: BatchSizes,
     tracing_seconds: float,
 ) -> PlanningProblem:
-    """Everything that planning looks at: the op graph is made for every number of rows that may be planned with."""
+    """The input of planning, with the op graph for every number of rows that a plan may use."""
     parallelism, search, batch_size = request.parallelism, request.search, request.batch_size
     rows = [*layout.rows(costs.machines, batch_size), *layout.smaller_rows(costs.machines, batch_size)]
     step_costs = StepCosts(
@@ -205,7 +205,7 @@ def _problem(
 
 
 def _on_more_devices(problem: PlanningProblem, sizes: BatchSizes, most: int) -> PlanningProblem:
-    """The problem with the op graphs that up to so many more devices may be planned with."""
+    """The problem with the op graphs for up to `most` more devices."""
     more = {count: sizes(count) for count in rows_of_larger_machines(problem, most)}
     return problem.with_graphs({**problem.costs.graphs, **more})
 

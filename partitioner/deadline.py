@@ -1,6 +1,7 @@
-"""When a search has to end, and how its time is divided: every share of time and every allowance of work is here.
+"""Deadlines, and all constants that divide the time of a search.
 
-Work is counted in ops where plans have to be the same on every machine: there, time only cuts off what takes too long.
+Work is counted in ops where plans must be the same on every machine: there, time only ends a search that takes too
+long.
 """
 
 from __future__ import annotations
@@ -8,26 +9,26 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-# All of planning. Tracing, costing, the search and writing the plan down share the time limit.
+# All of planning. Tracing, costing, the search and writing the plan share the time limit.
 SHARE_OF_TRACING_AND_SEARCH = 0.78
 LEAST_SEARCH_SECONDS = 30.0
-"""What the search has of the time limit however long tracing took, if the limit is as long."""
+"""Seconds of the time limit that the search gets at least, however long tracing took."""
 
-# The automatic choice of a strategy. Replicas of one device each come first: they need the least.
+# The automatic choice of a strategy. Mirrored layouts come first: they need the least time.
 SHARE_OF_MIRRORED = 0.4
 SHARE_OF_ONE_REPLICA = 0.75
-"""Of what these leave, for one replica."""
+"""Share of the remaining time for a single replica."""
 SHARE_OF_ONE_REPLICA_OF_MANY = 0.35
-"""The same with many devices, where replicas of some of them are what matters most."""
+"""The same with many devices, where layouts with several replicas of several devices matter most."""
 SHARE_OF_LAYOUT = 0.3
-"""Of the time left then, for one layout of several, so that the first does not take it all."""
+"""Share of the time left then for one of several layouts, so that the first does not take it all."""
 
-# One layout.
+# A single layout.
 SHARE_AS_ONE_GRAPH = 0.4
-"""For the step as one graph, where stages and microbatches are to be looked at too."""
+"""Share for the step as one graph, where stages and microbatches are searched too."""
 SHARE_OF_FIRST_SOLVE = 0.25
-"""For the solver's first answer: later ones are better by less than the simulation tells apart. The rest is for finding
-one that fits, if that has none."""
+"""Share for the solver's first answer: later answers are better only by less than the error of the simulation. The rest
+is for an answer that fits into memory, if there is none yet."""
 LEAST_SOLVE_SECONDS = 0.1
 LOCAL_SEARCH_OPS_PER_SECOND, MAX_LOCAL_SEARCH_OPS = 10_000, 400_000
 """Ops that local search may simulate per second of the time limit, and at most: at about 20 microseconds an op, a fifth
@@ -35,7 +36,7 @@ of the time limit and at most 8 s."""
 BOUNDARY_SEARCH_OPS = 200_000
 """Ops that may be cut when items are moved at boundaries of stages, at about 20 microseconds an op."""
 
-# Saying why nothing fits: one packing, one plan with a change, and all of them.
+# Explaining why nothing fits: a single packing, a single changed plan, and all of them.
 PACKING_SECONDS = 10.0
 CHANGED_PLAN_SECONDS = 10.0
 EXPLANATION_SECONDS = 60.0
@@ -43,31 +44,31 @@ EXPLANATION_SECONDS = 60.0
 CHANGED_GRAPH_SECONDS = 5.0
 GRAPH_EXPLANATION_SECONDS = 30.0
 
-# Measuring one kind of device, and of that, what running a step beside others takes.
+# Measuring a kind of device, and the share for running a step beside other devices.
 MEASURING_SECONDS = 30.0
 SHARE_OF_CROWD = 0.3
 
 
 def search_seconds(time_limit_seconds: float, tracing_seconds: float) -> float:
-    """What tracing leaves the search of a time limit: 30 s in any case, or all where it is less."""
+    """Seconds for the search after tracing: at least 30 s, or the whole time limit if that is less."""
     left = SHARE_OF_TRACING_AND_SEARCH * time_limit_seconds - tracing_seconds
     return max(min(time_limit_seconds, LEAST_SEARCH_SECONDS), left)
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A moment by the clock that never goes back, in seconds."""
+    """A moment of the monotonic clock, in seconds."""
 
     at: float
 
     @classmethod
     def after(cls, seconds: float) -> Deadline:
-        """So many seconds from now."""
+        """The deadline a number of seconds from now."""
         return cls(time.monotonic() + seconds)
 
     @property
     def seconds_left(self) -> float:
-        """Until then; 0 if it is over."""
+        """Seconds until the deadline; 0 if it is over."""
         return max(0.0, self.at - time.monotonic())
 
     @property
@@ -76,5 +77,5 @@ class Deadline:
         return not self.seconds_left
 
     def at_share(self, share: float) -> Deadline:
-        """A sooner one, when this share of the time left is over."""
+        """An earlier deadline, after this share of the time left."""
         return Deadline.after(share * self.seconds_left)

@@ -1,4 +1,4 @@
-"""What we say when we say no: one exception per exit code, each with the offender, the numbers and a way out."""
+"""Errors for the user: an exception per exit code, each with the offender, the numbers and a help line."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class PartitionError(Exception):
     """An error the user can act on. The command line prints it and exits with `exit_code`.
 
     Args:
-        message: One line that names the offender.
+        message: A line that names the offender.
         where: The place in the user's world: `file.py:12 (build_model)`, a layer, a device.
         notes: Lines with the numbers, units included.
-        help: One command or change that would work.
+        help: A command or change that would work.
     """
 
     exit_code = 2
@@ -24,7 +24,7 @@ class PartitionError(Exception):
     ) -> None:
         super().__init__(message)
         self.where = where
-        # Arguments are still marked, so that another error may take it up.
+        # Arguments are still marked, so that another error can contain it.
         self.as_written = (message, tuple(notes), help)
 
     @property
@@ -39,7 +39,7 @@ class PartitionError(Exception):
 
     @property
     def help(self) -> str | None:
-        """The way out."""
+        """The command or change that would work."""
         return as_python(self.as_written[2]) if self.as_written[2] else None
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ class VerificationError(PartitionError):
 
 
 class CheckError(PartitionError):
-    """A check that was asked for failed (exit code 7)."""
+    """A requested check failed (exit code 7)."""
 
     exit_code = 7
 

@@ -1,4 +1,4 @@
-"""Hold back Python's cyclic garbage collector while much is made that stays."""
+"""Suspend Python's cyclic garbage collector while many lasting objects are made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collected_later() -> Iterator[None]:
-    """No collection until this ends: each would look at every op and cost made so far, and let go of next to none."""
+    """Suspend collections in the block: each would visit every op and cost made so far, and free almost nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Arguments of `plan` that earlier versions took and that went, each with the new way. Kept for one release."""
+"""Removed arguments of `plan`, each with its replacement. Kept for one release."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _NEW = {
 
 
 def refusing_old_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, which says what is written in place of an argument that went.
+    """The function, which refuses removed arguments and names the replacement.
 
     Raises:
-        UsageError: It is called with one.
+        UsageError: It is called with a removed argument.
     """
 
     @wraps(function)

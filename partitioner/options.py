@@ -1,7 +1,7 @@
-"""All that may be asked of a plan, as frozen values that are validated when they are made.
+"""The options of a plan, as frozen values that are validated when they are made.
 
-The API makes them from its arguments and the command line from its flags; nothing below looks at either. Making one
-needs no TensorFlow, so that the command line refuses what is wrong before it loads that.
+The API makes them from its arguments and the command line from its flags; lower layers see only these values. They need
+no TensorFlow, so the command line refuses wrong values before it loads TensorFlow.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from partitioner.stages.schedules import ScheduleKind
 
 Kind = TypeVar("Kind", bound=StrEnum)
 
-# So a replica that takes four times as long as the others lets them do all they can meanwhile.
+# So the others never wait for a replica that takes up to four times as long.
 _STALENESS_PER_REPLICA = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What is planned: a model's training step, or its inference.
+    """The step to plan: a model's training step, or its inference.
 
     Attributes:
         training: Plan forward, loss, gradients and update; inference otherwise.
-        loss: Name of a Keras loss, in place of the compiled one; mean squared error where there is neither.
-        optimizer: Name of a Keras optimizer, in place of the compiled one; Adam where there is neither.
-        input_shape: Sizes without the batch, one tuple or one per input name, where the model does not say.
+        loss: Name of a Keras loss, in place of the compiled loss; mean squared error where there is neither.
+        optimizer: Name of a Keras optimizer, in place of the compiled optimizer; Adam where there is neither.
+        input_shape: Sizes without the batch, a tuple or a tuple per input name, where the model does not say.
         example_inputs: A batch of inputs, where the model does not say their shapes and dtypes.
         example_targets: A batch of targets, where the loss does not say their shapes.
         source: Where the model came from, for the record.
@@ -56,7 +56,7 @@ class Step:
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Sizes without the batch by input name; that of an only input is empty."""
+        """Sizes without the batch by input name; the name of an only input is empty."""
         if self.input_shape is None:
             return {}
         if isinstance(self.input_shape, Mapping):
@@ -69,12 +69,13 @@ class Machine:
     """The devices to plan for.
 
     Attributes:
-        devices: `["GPU:0", "GPU:1"]` or `"GPU:0-1"`; they need not be present. Of a topology, all if none are named.
+        devices: `["GPU:0", "GPU:1"]` or `"GPU:0-1"`; they need not be present. With a topology, all of its devices by
+            default.
         hardware: Catalogue name of the devices, e.g. `a100-80gb`; looked up by the driver's title or assumed otherwise.
         link: Catalogue name of the links between them, e.g. `nvlink3`.
         topology: In place of both: a host of the catalogue, `dgx-h100` or `64x dgx-h100`, a TOML file, or a value.
-        memory_limit: What may be used of each device: `8GiB`, or a size by device.
-        titles: What the drivers call the GPUs of this machine, by canonical name; see `recognised`.
+        memory_limit: Usable memory of each device: `8GiB`, or a size by device.
+        titles: Driver titles of the GPUs of this machine, by canonical name; see `recognised`.
 
     Raises:
         UsageError: No device is named, or a name, a size or the file is wrong.
@@ -103,17 +104,17 @@ class Machine:
             object.__setattr__(self, name, value)
 
     def recognised(self, titles: Mapping[str, str]) -> Machine:
-        """The machine with GPUs that are here looked up by what their driver calls them."""
+        """The machine with the present GPUs looked up by their driver titles."""
         return replace(self, titles=titles) if titles else self
 
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncUpdates:
-    """Each replica updates shared parameters by its part of a batch as soon as it can.
+    """Asynchronous updates: each replica updates shared parameters as soon as its part of a batch is computed.
 
     Attributes:
-        max_staleness: How many updates of others may lie between a replica's reading the parameters and its own
-            update; four per replica if None. With 0 replicas take turns.
+        max_staleness: Number of updates of other replicas between a replica's reading of the parameters and its own
+            update, at most; four per replica if None. With 0 replicas take turns.
 
     Raises:
         UsageError: The number is negative.
@@ -131,11 +132,12 @@ class Parallelism:
     """How a batch passes through the devices, beyond the strategy and the numbers of replicas and microbatches.
 
     Attributes:
-        schedule: In which order stages work on microbatches: `sequential`, `gpipe`, `1f1b`, `interleaved` or `auto`.
-        recompute: Whether stages rerun their forward ops in the backward pass rather than keep what they made:
-            `none`, `all`, or `auto`, where memory asks for it.
-        updates: `sync`: replicas train on parts of one batch and update together; or `AsyncUpdates(...)`, for which
-            `async` stands with its defaults.
+        schedule: The order in which stages work on microbatches: `sequential`, `gpipe`, `1f1b`, `interleaved` or
+            `auto`.
+        recompute: Whether stages rerun their forward ops in the backward pass rather than keep activations: `none`,
+            `all`, or `auto`, where memory requires it.
+        updates: `sync`: replicas train on parts of the same batch and update together; or `AsyncUpdates(...)`; `async`
+            is short for its defaults.
 
     Raises:
         UsageError: There is no such schedule, recompute or kind of updates.
@@ -153,7 +155,7 @@ class Parallelism:
 
     @property
     def asynchronous(self) -> AsyncUpdates | None:
-        """The asynchronous updates that are asked for, if any."""
+        """The requested asynchronous updates, if any."""
         if isinstance(self.updates, AsyncUpdates):
             return self.updates
         return AsyncUpdates() if self.updates == Updates.ASYNC else None
@@ -166,17 +168,17 @@ class Parallelism:
 
 @dataclass(frozen=True, kw_only=True)
 class Constraints:
-    """Which devices parts of the model may be on, and which parts share one.
+    """The devices that parts of the model may use, and the parts that share a device.
 
     Keys are regular expressions over whole layer paths and op names.
 
     Attributes:
-        pins: The device of what matches; of several replicas, in the first.
-        forbid: The devices that what matches may not be on, in no replica.
-        colocate: Patterns; all that one of them matches shares a device (in each replica).
+        pins: The device of the matching ops; with several replicas, of the first replica.
+        forbid: The devices that the matching ops may not use, in any replica.
+        colocate: Patterns; all matches of a pattern share a device (in each replica).
 
     Raises:
-        UsageError: A device is none, or a pin names several.
+        UsageError: A device is not valid, or a pin names several devices.
     """
 
     pins: Mapping[str, str] = field(default_factory=dict)
@@ -190,17 +192,17 @@ class Constraints:
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """What is minimised, and for how long.
+    """The objective and the limits of the search.
 
     Attributes:
         objective: `throughput`, the time of a step, or `memory`, the largest peak.
-        time_limit: Seconds for tracing and the search, which then ends with the best found; see `deadline`.
-        seed: Of the solver; the same seed gives the same plan.
+        time_limit: Seconds for tracing and the search, which then ends with the best plan so far; see `deadline`.
+        seed: Seed of the solver; the same seed gives the same plan.
         what_if: Whether to plan anew for one more device, twice the bandwidth of links, and 1 GiB more where memory is
-            tightest; that takes as long again for each.
+            tightest; each change takes as long as the first plan.
 
     Raises:
-        UsageError: There is no such objective, or no time.
+        UsageError: There is no such objective, or the time limit is not positive.
     """
 
     objective: str = "throughput"
@@ -220,23 +222,23 @@ class Search:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One plan that is asked for.
+    """The request for a plan.
 
     Attributes:
-        step: What is planned.
-        machine: For which devices.
+        step: The step to plan.
+        machine: The devices to plan for.
         batch_size: Rows of a batch.
         strategy: `auto`, `single`, `layer-split`, `mirrored` or `mixed`.
-        replicas: How many copies of the model train on a part of the batch each, or `auto`; or numbers of devices that
-            do the same, as in `replica_groups`.
-        microbatches: Parts that the batch of a replica is cut into, or `auto`.
+        replicas: Number of copies of the model, each of which trains on a part of the batch, or `auto`; or numbers of
+            devices that do the same, as in `replica_groups`.
+        microbatches: Number of parts of a replica's batch, or `auto`.
         parallelism: Schedule, recompute, updates.
         constraints: Pins, forbidden devices, colocation.
-        costs: `analytic`, `measured`, the path of a file that was written after measuring, or its contents.
+        costs: `analytic`, `measured`, the path of a file of measured costs, or its contents.
         search: Objective, time, seed.
 
     Raises:
-        UsageError: A value is wrong, or some do not go together.
+        UsageError: A value is wrong, or some contradict each other.
     """
 
     step: Step = field(default_factory=Step)
@@ -266,14 +268,14 @@ class Request:
 
     @property
     def max_staleness(self) -> int:
-        """The largest staleness of an update: 0 for synchronous ones."""
+        """The largest staleness of an update: 0 for synchronous updates."""
         asked = self.parallelism.asynchronous
         if asked is None:
             return 0
         return _STALENESS_PER_REPLICA * len(self.groups) if asked.max_staleness is None else asked.max_staleness
 
     def _refuse_asynchronous(self) -> None:
-        """Refuse asynchronous updates that do not go with the rest."""
+        """Refuse asynchronous updates that contradict the rest."""
         if self.parallelism.asynchronous is None:
             return
         sync = argument("updates", "sync")
@@ -301,7 +303,7 @@ def chosen(kind: type[Kind], text: str, what: str) -> Kind:
     """The member of an enumeration that a text names.
 
     Raises:
-        UsageError: There is none, with those that there are.
+        UsageError: There is none; the error lists the members.
     """
     try:
         return kind(text)

@@ -1,4 +1,4 @@
-"""A plan with its views: text, DOT, SVG. What the API returns; needs no TensorFlow, so a plan.json is shown at once."""
+"""The plan that the API returns, with its views: text, DOT, SVG. Needs no TensorFlow: a plan.json shows at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from partitioner.spelling import argument, as_python
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(PlanDocument):
-    """Where every op of a model goes, what that is predicted to cost and how good it is proved to be.
+    """A placement of every op of a model, with predicted costs and a proved bound.
 
     Attributes:
         traced: The step it was made from, for placing the model without tracing it again; None if it was loaded.
@@ -31,13 +31,13 @@ class Plan(PlanDocument):
 
     @classmethod
     def of(cls, document: PlanDocument, **more: Any) -> Plan:
-        """The document with its views, and more fields or others."""
-        return cls(**{known.name: getattr(document, known.name) for known in fields(PlanDocument)} | more)
+        """The document with its views, and with further or replaced fields."""
+        return cls(**{field.name: getattr(document, field.name) for field in fields(PlanDocument)} | more)
 
     @property
     def document(self) -> PlanDocument:
-        """What plan.json holds."""
-        return PlanDocument(**{known.name: getattr(self, known.name) for known in fields(PlanDocument)})
+        """The document of plan.json."""
+        return PlanDocument(**{field.name: getattr(self, field.name) for field in fields(PlanDocument)})
 
     def to_json(self) -> str:
         """The text of plan.json: sorted keys, two spaces per level."""
@@ -64,13 +64,13 @@ class Plan(PlanDocument):
 
         Args:
             files: Paths to list at its end.
-            verbose: Everything, in place of one screen of at most 60 lines.
+            verbose: Everything, in place of a single screen of at most 60 lines.
             spell: How arguments are named: `as_python` or `as_flags` of `partitioner.spelling`.
         """
         return render(self, files, verbose=verbose, spell=spell)
 
     def to_dot(self, path: str | Path | None = None, **options: Any) -> str:
-        """The placement as a DOT picture: one cluster per device, cut tensors thick; written to `path` if given.
+        """The placement as a DOT picture: a cluster per device, cut tensors thick; written to `path` if given.
 
         Options are those of `partitioner.report.dot.draw`, named as in `keras.utils.plot_model`.
         """

@@ -1,7 +1,7 @@
-"""How a message names an argument: as Python has it, or as a flag of the command line.
+"""Spell arguments in messages: as in Python, or as a flag of the command line.
 
-No pass knows who called it. It writes `argument("microbatches", 1)`, and whoever shows the message spells it. What is
-kept in a plan is read by everybody, so it names no argument at all: "8 microbatches", "the strategy mirrored".
+No pass knows its caller. It writes `argument("microbatches", 1)`, and the code that shows the message spells it. Texts
+in a plan are read by everybody, so they name no argument at all: "8 microbatches", "the strategy mirrored".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HOLDER = {
     **dict.fromkeys(("schedule", "recompute", "updates"), "Parallelism"),
     **dict.fromkeys(("pins", "forbid", "colocate"), "Constraints"),
 }
-"""The option value that holds an argument, where `plan` does not take it itself."""
+"""The option value that holds an argument, where it is not a keyword of `plan`."""
 _BY_PATTERN = ("pins", "forbid")
 _FLAGS = {"pins": "pin"}
 
@@ -27,8 +27,8 @@ def argument(name: str, value: Any = None) -> str:
     """An argument of `plan` within a message, marked to be spelled by `as_python` or `as_flags`.
 
     Args:
-        name: As in Python: `memory_limit`. What patterns ask for is `argument("pins", "encoder=GPU:0")`.
-        value: A number, a text, a list of texts, or sizes by input name; the argument by its name alone if None.
+        name: As in Python: `memory_limit`. Requirements are `argument("pins", "encoder=GPU:0")`.
+        value: A number, a text, a list of texts, or sizes by input name; None for the name alone.
     """
     return f"⟪{name}⟫" if value is None else f"⟪{name}={value!r}⟫"
 
@@ -39,7 +39,7 @@ def arguments(**values: Any) -> str:
 
 
 def command(program: str, **options: Any) -> str:
-    """A line for the shell, whoever reads it: `command("partition MODEL", costs="measured")`."""
+    """A line for the shell in any message: `command("partition MODEL", costs="measured")`."""
     return " ".join([program, *(_as_flag(name, value) for name, value in options.items())])
 
 

@@ -16,16 +16,16 @@ from partitioner.stages.schedules import ScheduleKind
 def execution_of_plan(
     plan: PlanDocument, step: CapturedStep, placement: Mapping[str, str], devices: Mapping[str, str]
 ) -> Execution:
-    """How `step` runs under `plan`.
+    """The execution of `step` under `plan`.
 
-    Inference keeps the microbatches and replicas, forwards only. Evaluation under a loss that cannot be taken apart
-    runs whole, on the first replica.
+    Inference keeps the microbatches and replicas, forwards only. Evaluation whose loss cannot be computed in parts runs
+    as a whole on the first replica.
 
     Args:
         plan: The plan, made for a step of the same model.
         step: The step to run.
         placement: Device of each of its ops, in this process.
-        devices: The device that runs in place of each planned one.
+        devices: The device that runs in place of each planned device.
     """
     if step.kind is StepKind.TRAIN:
         count, schedule = plan.num_microbatches, plan.schedule
@@ -54,6 +54,6 @@ def execution_of_plan(
 
 
 def _peers(plan: PlanDocument, replica: int, devices: Mapping[str, str]) -> dict[str, str]:
-    """The device of a replica by that of the first one, in this process."""
+    """The device of a replica by the device of the first replica, in this process."""
     pairs = zip(plan.devices_of(0), plan.devices_of(replica), strict=True)
     return {devices[first]: devices[peer] for first, peer in pairs}

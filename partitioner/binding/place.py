@@ -1,4 +1,4 @@
-"""A plan bound to a traced step, as a Keras model whose further steps are traced and arranged alike."""
+"""Bind a plan to a traced step: a Keras model whose other steps are traced and placed by the same plan."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def place_traced(traced: TracedStep, plan: PlanDocument, model: keras.Model, dev
         traced: The step of the plan, of this model.
         plan: The plan.
         model: The model, whose variables move.
-        devices: The device that runs in place of each one of the plan.
+        devices: The device that runs in place of each device of the plan.
 
     Raises:
         UsageError: The plan is for another model.

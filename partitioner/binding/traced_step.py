@@ -24,9 +24,9 @@ class TracedStep:
 
     Attributes:
         step: The captured step.
-        objective: What it minimises; None in inference.
+        objective: Its loss and optimizer; None in inference.
         model: The model.
-        compiled: What Keras knew then of how the model was compiled.
+        compiled: Keras' compile configuration of the model at that time.
     """
 
     step: CapturedStep
@@ -35,12 +35,12 @@ class TracedStep:
     compiled: Any
 
     def serves(self, model: keras.Model) -> bool:
-        """Whether it is a step of this model, which was not compiled anew since."""
+        """Whether it is a step of this model, and the model was not compiled anew since."""
         return self.model is model and self.compiled is _compile_config(model)
 
     @property
     def objective_fields(self) -> dict[str, str]:
-        """What a plan says of loss and optimizer."""
+        """The fields of a plan about loss and optimizer."""
         objective = self.objective
         if objective is None:
             return {}
@@ -66,14 +66,14 @@ def trace(
     Args:
         model: It is built if it is not yet.
         objective: Loss and optimizer.
-        batch_size: Rows that the op graph has.
+        batch_size: Rows of the op graph.
         input_shapes: Sizes of inputs, without the batch, where the model does not say.
         example_inputs: A batch of inputs, where the model does not say their shapes and dtypes.
-        example_targets: A batch of targets, where the loss does not say what they are like.
+        example_targets: A batch of targets, where the loss does not say their shapes and dtypes.
 
     Raises:
         ModelError: The model cannot be traced.
-        UsageError: The sizes do not go with the model.
+        UsageError: The sizes contradict the model.
     """
     x = input_specs(model, dict(input_shapes), example_inputs)
     build(model, x)
@@ -101,7 +101,7 @@ def captured(model: keras.Model, kind: StepKind, specs: tuple[Any, Any, Any], **
 def traced_again(
     model: keras.Model, plan: PlanDocument, *, example_inputs: Any = None, example_targets: Any = None
 ) -> TracedStep:
-    """The step of a plan from a file, or of a model that was built or compiled anew.
+    """Trace the step again for a plan from a file, or for a model that was built or compiled anew.
 
     Raises:
         ModelError: The model cannot be traced.
@@ -125,7 +125,7 @@ def traced_again(
 
 
 def compile_arguments(model: keras.Model, objective: TrainingObjective) -> dict[str, Any]:
-    """What to compile the placed model with: the model's own arguments, loss and optimizer as planned."""
+    """Arguments to compile the placed model with: the model's own arguments, loss and optimizer as planned."""
     own = _compile_config(model)
     arguments = dict(own.config) if own is not None and model.compiled else {}
     arguments.pop("jit_compile", None)
@@ -133,5 +133,5 @@ def compile_arguments(model: keras.Model, objective: TrainingObjective) -> dict[
 
 
 def _compile_config(model: keras.Model) -> Any:
-    """What Keras keeps of how a model was compiled, one object per call of `compile`; None if it was not."""
+    """Keras' compile configuration of a model, a new object for each call of `compile`; None if it was not called."""
     return getattr(model, "_compile_config", None)

@@ -1,4 +1,4 @@
-"""What several sub-commands take: values read from text before TensorFlow is loaded, and groups of options."""
+"""Arguments that several sub-commands share: values read from text before TensorFlow is loaded, and option groups."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from partitioner.errors import UsageError
 
 
 def count(text: str) -> int:
-    """A whole number of at least 1."""
+    """Read an integer of at least 1."""
     return _at_least(text, 1)
 
 
 def count_or_zero(text: str) -> int:
-    """A whole number of at least 0."""
+    """Read an integer of at least 0."""
     return _at_least(text, 0)
 
 
 def count_or_auto(text: str) -> int | str:
-    """A whole number of at least 1, or `auto`."""
+    """Read an integer of at least 1, or `auto`."""
     if text == "auto":
         return text
     try:
@@ -29,27 +29,27 @@ def count_or_auto(text: str) -> int | str:
 
 
 def counts_or_auto(text: str) -> int | str | tuple[int, ...]:
-    """A whole number of at least 1, a comma list of them, or `auto`."""
+    """Read an integer of at least 1, a comma list of them, or `auto`."""
     return tuple(map(count, text.split(","))) if "," in text else count_or_auto(text)
 
 
 def seconds(text: str) -> float:
-    """A number of seconds above 0."""
+    """Read a number of seconds above 0."""
     return _above_zero(text, "a number of seconds")
 
 
 def work(text: str) -> float:
-    """A number above 0."""
+    """Read a number above 0."""
     return _above_zero(text, "a number")
 
 
 def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
-    """Sizes by input name from every `--input-shape`; that of an only input is empty. None if there is none.
+    """Sizes by input name from every `--input-shape`; the name of an only input is empty. None without this flag.
 
     Raises:
-        UsageError: Sizes are none, or an input is named twice.
+        UsageError: A text has no sizes, or an input is named twice.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    sizes_by_input: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, _, sizes = text.rpartition("=")
         try:
@@ -61,27 +61,29 @@ def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
                 f"--input-shape {text!r}: expected sizes of at least 1 without the batch",
                 help="e.g. --input-shape 28,28,1 or --input-shape image=28,28,1",
             )
-        if name in found:
+        if name in sizes_by_input:
             raise UsageError(f"--input-shape names {name or 'the only input'} twice")
-        found[name] = shape
-    return found or None
+        sizes_by_input[name] = shape
+    return sizes_by_input or None
 
 
 def by_pattern(option: str, texts: Sequence[str]) -> dict[str, str]:
     """Devices by pattern from every `--pin` or `--forbid`.
 
     Raises:
-        UsageError: A text is no `REGEX=DEVICE`, or a pattern is pinned to two devices.
+        UsageError: A text is not `REGEX=DEVICE`, or a pattern is pinned to two devices.
     """
-    found: dict[str, str] = {}
+    devices_of: dict[str, str] = {}
     for text in texts:
         pattern, _, devices = text.rpartition("=")
         if not pattern or not devices:
             raise UsageError(f"--{option} {text!r}: expected REGEX=DEVICE", help=f"e.g. --{option} 'conv.*=GPU:0'")
-        if option == "pin" and found.get(pattern, devices) != devices:
-            raise UsageError(f"--pin puts {pattern!r} on {found[pattern]} and on {devices}")
-        found[pattern] = f"{found[pattern]},{devices}" if option == "forbid" and pattern in found else devices
-    return found
+        if option == "pin" and devices_of.get(pattern, devices) != devices:
+            raise UsageError(f"--pin puts {pattern!r} on {devices_of[pattern]} and on {devices}")
+        devices_of[pattern] = (
+            f"{devices_of[pattern]},{devices}" if option == "forbid" and pattern in devices_of else devices
+        )
+    return devices_of
 
 
 def add_constraints(group: argparse._ActionsContainer, what: str) -> None:
@@ -119,7 +121,7 @@ def add_memory_limit(group: argparse._ActionsContainer) -> None:
 
 
 def add_search(group: argparse._ActionsContainer, time_limit: str) -> None:
-    """Add the limits of a search; `time_limit` says what of."""
+    """Add the limits of a search; `time_limit` describes the time limit."""
     group.add_argument(
         "--time-limit",
         type=seconds,
@@ -171,6 +173,6 @@ def _above_zero(text: str, expected: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not value > 0:  # also what is not a number
+    if not value > 0:  # also true for NaN
         raise argparse.ArgumentTypeError(f"{text!r} is not {expected} above 0")
     return value

@@ -1,4 +1,4 @@
-"""What `partition MODEL` takes, by group; what most people need is in `EVERYDAY`."""
+"""The arguments of `partition MODEL`, by group; `EVERYDAY` has those that most people need."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVERYDAY = {
 
 
 def add_step(group: argparse._ArgumentGroup) -> None:
-    """Add what says which step of the model is planned."""
+    """Add the arguments for the step of the model."""
     group.add_argument(
         "--batch-size", type=count, default=32, metavar="N", help="rows of a batch (default: %(default)s)"
     )
@@ -43,7 +43,7 @@ def add_step(group: argparse._ArgumentGroup) -> None:
 
 
 def add_machine(group: argparse._ArgumentGroup) -> None:
-    """Add what says which devices there are."""
+    """Add the arguments for the devices."""
     group.add_argument("--devices", metavar="LIST", help="GPU:0,GPU:1 or GPU:0-3; they need not be here")
     group.add_argument("--hardware", metavar="NAME", help="what they are: a100-80gb, h100-sxm, t4, ...")
     group.add_argument("--link", metavar="NAME", help="what joins them: pcie4, nvlink3, ...")
@@ -63,7 +63,7 @@ def add_machine(group: argparse._ArgumentGroup) -> None:
 
 
 def add_parallelism(group: argparse._ArgumentGroup) -> None:
-    """Add how a batch passes through the devices."""
+    """Add the arguments for strategy, replicas, microbatches and schedule."""
     group.add_argument(
         "--strategy",
         metavar="NAME",
@@ -116,7 +116,7 @@ def add_parallelism(group: argparse._ArgumentGroup) -> None:
 
 
 def add_goal(group: argparse._ArgumentGroup) -> None:
-    """Add what is minimised, what is asked of the placement, and for how long it is searched."""
+    """Add the arguments for objective, constraints and search."""
     group.add_argument(
         "--objective",
         choices=["throughput", "memory"],
@@ -128,7 +128,7 @@ def add_goal(group: argparse._ArgumentGroup) -> None:
 
 
 def add_results(group: argparse._ArgumentGroup) -> None:
-    """Add where results go."""
+    """Add the arguments for the results."""
     add_output(group, "<model>")
     group.add_argument(
         "--verify",

@@ -1,4 +1,4 @@
-"""Two streams kept apart: the result alone on stdout; progress, without libraries' notices, on stderr."""
+"""Keep two streams apart: only the result on stdout; progress, without notices of libraries, on stderr."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _LIBRARIES = r"(tensorflow|keras|absl|google|numpy|jax|partitioner)\b"
 
 
 class Progress:
-    """One line on stderr for each thing that is begun."""
+    """Prints a line on stderr for each pass."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled
         self._start = time.monotonic()
 
     def __call__(self, text: str) -> None:
-        """Say what is begun, and after how many seconds."""
+        """Print the pass that begins, and the seconds so far."""
         if self._enabled:
             print(f"[{time.monotonic() - self._start:5.1f} s] {text} ...", file=sys.stderr, flush=True)
 
     @contextlib.contextmanager
     def bar(self) -> Iterator[Callable[[str, float], None]]:
-        """A bar for what takes long and knows its end: called with what is done, and the fraction so far.
+        """A progress bar for a long pass: called with what runs now, and the fraction done.
 
-        On a terminal; elsewhere one line when it begins.
+        Only on a terminal; elsewhere it prints a single line at its begin.
         """
         from rich.console import Console
         from rich.progress import Progress as Bars
@@ -51,19 +51,19 @@ class Progress:
 
 
 def print_result(text: str) -> None:
-    """Write `text` to stdout. A reader that has gone (`| head`) is no error; what it cannot show is `?`."""
+    """Write `text` to stdout. A closed pipe (`| head`) is no error; characters outside the encoding become `?`."""
     encoding = sys.stdout.encoding or "utf-8"
     try:
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
-        # What is still buffered would fail once more at exit.
+        # The rest of the buffer would fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager
 def stdout_is_stderr() -> Iterator[None]:
-    """Whatever is written to stdout goes to stderr, also by C++ and by child processes of the user's file."""
+    """Redirect stdout to stderr, also for C++ and for child processes of the user's file."""
     sys.stdout.flush()
     with contextlib.redirect_stdout(sys.stderr), _descriptor(1, 2):
         yield
@@ -71,9 +71,9 @@ def stdout_is_stderr() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_native_notices(*, enabled: bool) -> Iterator[None]:
-    """Keep back what the block writes to stderr, below Python too; all of it is shown if the block fails.
+    """Hold back stderr within the block, also output of C++; all of it is shown if the block fails.
 
-    TensorFlow and Graphviz write notices that no setting of theirs turns off. No user code may run in it.
+    TensorFlow and Graphviz write notices that no setting turns off. No user code may run in the block.
     """
     if not enabled:
         yield
@@ -92,7 +92,7 @@ def without_native_notices(*, enabled: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def library_logs(*, shown: bool) -> Iterator[None]:
-    """Show or hide the warnings and logs of the libraries; the user's own warnings are left alone."""
+    """Show or hide the warnings and logs of the libraries; the user's own warnings stay."""
     # TensorFlow reads this when it is imported.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if shown else "3")
     loggers = [] if shown else [logging.getLogger(name) for name in ("tensorflow", "absl")]
@@ -114,7 +114,7 @@ def _descriptor(number: int, target: int) -> Iterator[None]:
     """File descriptor `number` writes to `target` within the block."""
     try:
         saved = os.dup(number)
-    except OSError:  # it is closed: there is nothing to keep back
+    except OSError:  # it is closed: there is nothing to hold back
         yield
         return
     os.dup2(target, number)

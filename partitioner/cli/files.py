@@ -1,6 +1,5 @@
-"""Which file is for which sub-command. The sub-command decides what a file is read as; a wrong one is refused with the
-right sub-command, and only to word that is its schema looked at.
-"""
+"""Read the file of a sub-command. The sub-command decides how a file is read; a wrong file is refused, and its schema
+is read only to name the right sub-command."""
 
 from __future__ import annotations
 
@@ -21,10 +20,10 @@ _SUFFIXES_OF_OTHERS = (".json", ".txt")
 
 
 def refuse_as_model(source: str) -> None:
-    """Refuse a MODEL that is no Python and no Keras file by its suffix.
+    """Refuse a MODEL whose suffix is neither that of a Python file nor that of a Keras file.
 
     Raises:
-        UsageError: With the sub-command for it.
+        UsageError: The error names the right sub-command.
     """
     path = source.split(":")[0]
     if not path.endswith(_SUFFIXES_OF_OTHERS):
@@ -40,7 +39,7 @@ def refuse_model(path: str, command: str) -> None:
     """Refuse a model where another file is expected.
 
     Raises:
-        UsageError: It is one by its suffix.
+        UsageError: Its suffix is that of a model.
     """
     source = path.split(":")[0]
     if source.endswith(_SUFFIXES_OF_MODELS):
@@ -51,10 +50,10 @@ def refuse_model(path: str, command: str) -> None:
 
 
 def refuse_as_plan(path: str) -> None:
-    """Of a file that was refused, say so if it is a plan.
+    """Refuse a plan where another file is expected.
 
     Raises:
-        UsageError: It is one.
+        UsageError: It is a plan.
     """
     try:
         schema = _schema(_document(Path(path).read_bytes()))
@@ -65,10 +64,10 @@ def refuse_as_plan(path: str) -> None:
 
 
 def load_plan(path: str, command: str) -> Plan | CostGraphPlan:
-    """The plan in a file, of a model or of a cost graph by its schema.
+    """Load a plan, of a model or of a cost graph by its schema.
 
     Raises:
-        UsageError: The file cannot be read, or is none.
+        UsageError: The file cannot be read, or is not a plan.
     """
     refuse_model(path, command)
     document = _document(_read(path))
@@ -87,10 +86,10 @@ def load_plan(path: str, command: str) -> Plan | CostGraphPlan:
 
 
 def load_model_plan(path: str, command: str) -> Plan:
-    """The plan of a model.
+    """Load the plan of a model.
 
     Raises:
-        UsageError: The file holds none.
+        UsageError: The file is no such plan.
     """
     plan = load_plan(path, command)
     if isinstance(plan, CostGraphPlan):
@@ -102,10 +101,10 @@ def load_model_plan(path: str, command: str) -> Plan:
 
 
 def load_cost_graph_plan(path: str, command: str) -> CostGraphPlan:
-    """The plan of a cost graph.
+    """Load the plan of a cost graph.
 
     Raises:
-        UsageError: The file holds none.
+        UsageError: The file is no such plan.
     """
     plan = load_plan(path, command)
     if not isinstance(plan, CostGraphPlan):
@@ -124,7 +123,7 @@ def _read(path: str) -> bytes:
 
 
 def _document(text: bytes) -> dict[str, Any]:
-    """A JSON document; an empty one if it is none."""
+    """A JSON document; empty if the text is no JSON object."""
     try:
         document = msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -133,6 +132,6 @@ def _document(text: bytes) -> dict[str, Any]:
 
 
 def _schema(document: Mapping[str, Any]) -> str | None:
-    """What a document says its schema is."""
+    """The schema that a document names."""
     schema = document.get("schema")
     return schema if isinstance(schema, str) else None

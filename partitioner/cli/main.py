@@ -1,4 +1,4 @@
-"""Entry point: pick the sub-command, run it, and turn what it raises into a message and an exit code."""
+"""Entry point: choose the sub-command, run it, and turn its errors into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUB_COMMANDS: dict[str, ModuleType] = {
     "hardware": hardware,
     "worker": worker,
 }
-"""What a first word may be; any other is a model."""
+"""The sub-commands; any other first word is a model."""
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _picked(arguments: list[str]) -> tuple[ModuleType, Parser, list[str]]:
-    """The sub-command, its parser, and what that reads."""
+    """The sub-command, its parser, and the arguments for it."""
     first = arguments[0] if arguments else ""
     if first in SUB_COMMANDS:
         return SUB_COMMANDS[first], Parser(prog=f"partition {first}"), arguments[1:]

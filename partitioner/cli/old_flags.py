@@ -1,4 +1,4 @@
-"""Flags of earlier versions that went, each with what is written in its place. Kept for one release."""
+"""Removed flags of earlier versions, each with its replacement. Kept for one release."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ OLD_FLAGS = {
     "--contiguous": "partition graph FILE --contiguous; the stages of a model always are",
     "--objective latency": "--objective throughput, the least time of a step; of one input: --inference --batch-size 1",
 }
-"""By flag, or by flag and value, the new way."""
+"""The replacement, by flag or by flag and value."""
 
 
-def refuse_old_flags(arguments: Sequence[str], known: Collection[str]) -> None:
-    """Refuse what went, with the new way.
+def refuse_old_flags(arguments: Sequence[str], current: Collection[str]) -> None:
+    """Refuse removed flags, and name the replacement.
 
     Args:
-        arguments: Of the command line.
-        known: Flags of the sub-command, which are no old ones there.
+        arguments: Arguments of the command line.
+        current: Flags of the sub-command, which are not refused.
 
     Raises:
-        UsageError: There is one.
+        UsageError: There is a removed flag.
     """
     for index, text in enumerate(arguments):
         flag, equals, value = text.partition("=")
         if not equals:
             value = arguments[index + 1] if index + 1 < len(arguments) else ""
         for old in (flag, f"{flag} {value}"):
-            if old in OLD_FLAGS and old not in known:
+            if old in OLD_FLAGS and old not in current:
                 raise UsageError(f"{old} is no option any more", help=OLD_FLAGS[old])

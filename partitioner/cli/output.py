@@ -1,4 +1,4 @@
-"""Where results go: a directory that is ours or new, the pictures asked for, and stdout."""
+"""Write results: to a new directory or an earlier output directory, to pictures, and to stdout."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Document(Protocol):
 
 
 def output_directory(options: argparse.Namespace, source: str) -> Path:
-    """The directory to write: `--output`, or `<source>_partitioned`. Called before any work is done.
+    """The output directory: `--output`, or `<source>_partitioned`. Called before any work is done.
 
     Raises:
         UsageError: It is a file or holds files that partition did not write, a picture has no directory, or `--dry-run`
@@ -62,17 +62,17 @@ def output_directory(options: argparse.Namespace, source: str) -> Path:
     if others or (entries and "plan.json" not in entries):
         raise UsageError(
             f"the output directory {str(directory)!r} holds files that partition did not write",
-            notes=[f"found: {', '.join(others[:5]) or 'a placed_model without its plan.json'}"],
-            help="give another one: -o DIR",
+            notes=[f"among them: {', '.join(others[:5]) or 'a placed_model without its plan.json'}"],
+            help="give another directory: -o DIR",
         )
     return directory
 
 
 def refuse_missing_directories(options: argparse.Namespace) -> None:
-    """Refuse a picture whose directory is not there.
+    """Refuse a picture in a missing directory.
 
     Raises:
-        UsageError: It is not.
+        UsageError: The directory is missing.
     """
     for name in ("dot", "svg"):
         path = getattr(options, name)
@@ -82,7 +82,7 @@ def refuse_missing_directories(options: argparse.Namespace) -> None:
 
 
 def write_plan(plan: Document, directory: Path, write_placed_model: Callable[[Path], None] | None = None) -> list[Path]:
-    """Write plan.json, placement.dot and the placed model; the paths written.
+    """Write plan.json, placement.dot and the placed model; returns the written paths.
 
     Raises:
         WriteError: A file cannot be written.
@@ -99,11 +99,11 @@ def write_plan(plan: Document, directory: Path, write_placed_model: Callable[[Pa
 
 
 def write_pictures(plan: Document, options: argparse.Namespace) -> list[Path]:
-    """Write what `--dot` and `--svg` ask for; the paths written.
+    """Write the pictures of `--dot` and `--svg`; returns the written paths.
 
     Raises:
         WriteError: A file cannot be written.
-        UsageError: Nothing is installed that draws SVG.
+        UsageError: No program that draws SVG is installed.
     """
     files = []
     with write_errors():
@@ -112,7 +112,7 @@ def write_pictures(plan: Document, options: argparse.Namespace) -> list[Path]:
             plan.to_dot(files[-1])
         if options.svg:
             files.append(Path(options.svg))
-            with without_native_notices(enabled=not options.verbose):  # fontconfig's
+            with without_native_notices(enabled=not options.verbose):  # notices of fontconfig
                 plan.to_svg(files[-1])
     return files
 
@@ -126,10 +126,10 @@ def print_plan(plan: Document, options: argparse.Namespace, files: Sequence[Path
 
 @contextlib.contextmanager
 def write_errors() -> Iterator[None]:
-    """An error of the operating system within the block is one of writing.
+    """Turn errors of the operating system within the block into errors of writing.
 
     Raises:
-        WriteError: There was one.
+        WriteError: The operating system raised an error.
     """
     try:
         yield

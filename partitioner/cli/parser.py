@@ -1,4 +1,4 @@
-"""How a command line is read: errors in one line with a way out, a short help and a long one."""
+"""Parse a command line: errors in a single line with a help line, a short help and a long help."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from partitioner.errors import UsageError
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises what argparse would print with the whole usage before it.
+    """A parser that raises its errors, where argparse prints the usage and exits.
 
     Args:
         prog: `partition`, or `partition show`.
-        sub_commands: Words that a mistyped first argument may have meant.
+        sub_commands: Names to suggest for a mistyped first argument.
     """
 
     def __init__(self, *, prog: str, sub_commands: Collection[str] = ()) -> None:
@@ -33,15 +33,15 @@ class Parser(argparse.ArgumentParser):
         self._long_epilog: str | None = None
 
     def error(self, message: str) -> NoReturn:
-        """Raise a usage error with the help to read."""
+        """Raise a usage error that refers to the help."""
         raise UsageError(message.removeprefix("argument "), help=f"{self.prog} --help")
 
     def add_help_options(self, *, everyday: Collection[str] | None = None, long_epilog: str | None = None) -> None:
         """Add `--help`, and `--help-all` where it shows more.
 
         Args:
-            everyday: What `--help` shows, by destination; everything if None.
-            long_epilog: What ends `--help-all`, in place of the epilog.
+            everyday: The options that `--help` shows, by destination; all if None.
+            long_epilog: The epilog of `--help-all`, in place of the short epilog.
         """
         self._everyday, self._long_epilog = everyday, long_epilog
         self.add_argument("-h", "--help", action=_Help, help="show this and exit")
@@ -54,17 +54,17 @@ class Parser(argparse.ArgumentParser):
         self.print_help()
 
     def print_everyday(self) -> None:
-        """Print what most people need; the parser reads no command line after that."""
+        """Print the short help; do not parse with this parser afterwards."""
         for action in self._actions:
             if self._everyday is not None and action.dest not in self._everyday:
                 action.help = argparse.SUPPRESS
         self.print_help()
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """The options of a command line, each as the value it stands for.
+        """The options of a command line as values.
 
         Raises:
-            UsageError: An option is unknown, went in an earlier version, or has a wrong value.
+            UsageError: An option is unknown, was removed in an earlier version, or has a wrong value.
         """
         refuse_old_flags(arguments, self._option_string_actions)
         options, unknown = self.parse_known_args(arguments)

@@ -1,4 +1,4 @@
-"""From options to the values that the API takes, made before TensorFlow is loaded, so that wrong ones are refused."""
+"""Turn options into the values of the API, before TensorFlow is loaded, so that wrong options are refused at once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from partitioner.options import AsyncUpdates, Constraints, Machine, Parallelism,
 
 
 def request_of(options: argparse.Namespace) -> Request:
-    """What the options of `partition MODEL` ask for.
+    """The request that the options of `partition MODEL` describe.
 
     Raises:
-        UsageError: A value is wrong, or some do not go together.
+        UsageError: A value is wrong, or some contradict each other.
     """
     _refuse_what_does_nothing(options)
     return Request(

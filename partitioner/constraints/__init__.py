@@ -1,1 +1,1 @@
-"""Pins, forbidden devices and colocation: what they match, and which of them contradict each other."""
+"""Pins, forbidden devices and colocation: the ops they match, and conflicts between them."""

@@ -1,4 +1,4 @@
-"""Requirements that contradict each other: found before anything is searched, and told as few as explain it."""
+"""Find requirements that contradict each other before the search, and report a smallest set of them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _MAX_NAMED = 5
 
 
 def smallest_conflict(facts: Sequence[T], can_hold: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Facts that cannot hold together, though all but any one of them can (a deletion filter).
+    """A minimal set of facts that cannot hold together: any of its proper subsets can hold (a deletion filter).
 
-    J. Chinneck, E. Dravnieks, "Locating minimal infeasible constraint sets in linear programs", 1991. Asks once for
-    each fact.
+    J. Chinneck, E. Dravnieks, "Locating minimal infeasible constraint sets in linear programs", 1991. Calls `can_hold`
+    once for each fact.
 
     Args:
-        facts: Facts that cannot hold together; of conflicts that there are, one of those late among them is found.
-        can_hold: Whether some of them can.
+        facts: Facts that cannot hold together; if there are several conflicts, the result prefers late facts.
+        can_hold: Whether a subset of them can hold together.
     """
     needed = list(facts)
     for fact in facts:
-        others = [one for one in needed if one is not fact]
+        others = [other for other in needed if other is not fact]
         if not can_hold(others):
             needed = others
     return needed
@@ -38,10 +38,10 @@ def smallest_conflict(facts: Sequence[T], can_hold: Callable[[Sequence[T]], bool
 def allowed_devices(
     set_of: Mapping[str, Root], constraints: Sequence[ResolvedConstraint], num_devices: int
 ) -> tuple[UnionFind, dict[Root, frozenset[int]]]:
-    """What constraints make of sets of ops that share a device: sets joined, and the devices left for those with fewer.
+    """Join sets of ops that share a device by the constraints; returns them, and the devices of restricted sets.
 
     Args:
-        set_of: By op, a name of its set.
+        set_of: Name of the set of each op.
         constraints: The constraints.
         num_devices: Number of devices.
     """
@@ -66,17 +66,17 @@ def refuse_contradictions(
     title: Callable[[str], str] = str,
     what: str = "the model",
 ) -> None:
-    """Refuse constraints under which something may be nowhere.
+    """Refuse constraints that leave a set of ops without a device.
 
     Args:
-        set_of: By op, a name of the set of ops that it shares a device with.
+        set_of: Name of the set of ops with which each op shares a device.
         constraints: The constraints.
         devices: Canonical names.
-        title: What people call an op.
-        what: What they are about, for people.
+        title: Gives the name of an op in messages.
+        what: Name of the model or graph in messages.
 
     Raises:
-        InfeasibleError: Naming the fewest constraints that contradict each other, and what they are about.
+        InfeasibleError: A smallest set of constraints that contradict each other, and their ops.
     """
 
     def torn(some: Sequence[ResolvedConstraint]) -> Hashable | None:
@@ -95,7 +95,7 @@ def refuse_contradictions(
     }
     about = list(dict.fromkeys(name for names in named.values() for name in names))
     notes = [
-        f"{constraint.text}: {_told(constraint, list(named[constraint.text]), devices)}" for constraint in conflict
+        f"{constraint.text}: {_meaning(constraint, list(named[constraint.text]), devices)}" for constraint in conflict
     ]
     if len(about) > 1:
         notes.append(f"{shown(about)} share a device, with {len(members)} ops in all")
@@ -109,11 +109,11 @@ def refuse_contradictions(
 def overfull(
     sizes: Sequence[int], allowed: Sequence[frozenset[int]], capacities: Sequence[float]
 ) -> frozenset[int] | None:
-    """Devices that must hold more than they can, whatever is placed how; None if no simple count finds any.
+    """Devices whose items exceed their memory in every placement; None if no simple count shows such devices.
 
     Args:
         sizes: Bytes of each item.
-        allowed: Devices that each may take.
+        allowed: Devices that each item may be on.
         capacities: Bytes of each device; infinite without limit.
     """
     for size, places in zip(sizes, allowed, strict=True):
@@ -129,12 +129,12 @@ def overfull(
 
 
 def shown(names: Sequence[str]) -> str:
-    """The first names, and how many more."""
+    """The first names, and the number of further names."""
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     return ", ".join(names[:_MAX_NAMED]) + more
 
 
-def _told(constraint: ResolvedConstraint, names: Sequence[str], devices: Sequence[str]) -> str:
+def _meaning(constraint: ResolvedConstraint, names: Sequence[str], devices: Sequence[str]) -> str:
     if constraint.devices is None:
         return f"{shown(names)} share a device"
     places = ", ".join(short_name(devices[device]) for device in sorted(constraint.devices)) or "no device"

@@ -1,4 +1,4 @@
-"""Requirements read against a graph: what each pattern matches, and which of the devices that may take."""
+"""Resolve requirements for a graph: the ops that each pattern matches, and the devices that these may use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from partitioner.ir.requirements import Requirement, RequirementKind, ResolvedCo
 from partitioner.spelling import argument
 
 Peers = Sequence[Sequence[DeviceName]]
-"""For each device, itself and then the devices that do the same in other replicas."""
+"""For each device, the device itself and then its peers, which do the same in other replicas."""
 
 
 def requirements_of(
@@ -21,15 +21,15 @@ def requirements_of(
     forbid: Mapping[str, str | Sequence[str]] | None = None,
     colocate: Sequence[str] = (),
 ) -> tuple[Requirement, ...]:
-    """The requirements that the arguments of `plan` ask for.
+    """The requirements that the arguments of `plan` describe.
 
     Raises:
-        UsageError: Listing every device that is none.
+        UsageError: A device is not valid; the error lists all such devices.
     """
     asked = [(RequirementKind.PIN, pattern, [device]) for pattern, device in (pins or {}).items()]
     for pattern, devices in (forbid or {}).items():
         asked.append((RequirementKind.FORBID, pattern, [devices] if isinstance(devices, str) else list(devices)))
-    found, problems = [], []
+    requirements, problems = [], []
     for kind, pattern, texts in asked:
         try:
             names = parse_devices([name for text in texts for name in text.split(",")])
@@ -40,12 +40,12 @@ def requirements_of(
             continue
         if kind is RequirementKind.PIN and len(names) > 1:
             problems.append(f"{kind} {pattern}={texts[0]}: a pin names one device, not {len(names)}")
-        found.append(Requirement(kind=kind, pattern=pattern, devices=tuple(name.canonical for name in names)))
+        requirements.append(Requirement(kind=kind, pattern=pattern, devices=tuple(name.canonical for name in names)))
     if problems:
         raise UsageError(
             "what is asked of devices cannot be read", notes=problems, help=f"e.g. {argument('pins', 'conv.*=GPU:0')}"
         )
-    return (*found, *(Requirement(kind=RequirementKind.COLOCATE, pattern=pattern) for pattern in colocate))
+    return (*requirements, *(Requirement(kind=RequirementKind.COLOCATE, pattern=pattern) for pattern in colocate))
 
 
 def resolve_constraints(
@@ -53,13 +53,13 @@ def resolve_constraints(
 ) -> tuple[ResolvedConstraint, ...]:
     """The constraints for the ops of a graph.
 
-    A pattern must match all of a layer path (`encoder/dense`), of a layer around it (`encoder`), or of an op name. A
-    pin names a device of the first replica; what may not be on a device of one may not be on its peers, which do the
-    same.
+    A pattern must match the whole of a layer path (`encoder/dense`), of a layer around it (`encoder`), or of an op
+    name. A pin names a device of the first replica. Ops that may not be on a device may not be on its peers, which do
+    the same in other replicas.
 
     Raises:
-        UsageError: Listing every pattern that is no regular expression or matches nothing, and every device that is
-            not among these.
+        UsageError: A pattern is no regular expression or matches nothing, or a device is not among these; the error
+            lists all of them.
     """
     around = {layer: _and_parents(layer) for layer in {op.layer for op in graph.ops}}
     names = {op.name: (*around[op.layer], op.name) for op in graph.ops}
@@ -69,17 +69,17 @@ def resolve_constraints(
 def resolved(
     requirements: Sequence[Requirement],
     names: Mapping[str, Sequence[str]],
-    known: Sequence[str],
+    near_names: Sequence[str],
     devices: Peers,
     nothing: str,
 ) -> tuple[ResolvedConstraint, ...]:
-    """The constraints, given the names that each op goes by, and the names to find near misses among."""
+    """The constraints, given the names of each op, and the names among which near misses are looked up."""
     constraints, problems = [], []
     for requirement in requirements:
         try:
             ops = _matched(requirement.pattern, names)
             if not ops:
-                close = difflib.get_close_matches(requirement.pattern, known, n=4, cutoff=0.3) or known[:4]
+                close = difflib.get_close_matches(requirement.pattern, near_names, n=4, cutoff=0.3) or near_names[:4]
                 raise ValueError(f"matches {nothing}; near: {', '.join(close)}")
             constraints.append(
                 ResolvedConstraint(
@@ -110,17 +110,17 @@ def _matched(pattern: str, names: Mapping[str, Sequence[str]]) -> tuple[str, ...
 
 
 def _devices(requirement: Requirement, devices: Peers) -> frozenset[int] | None:
-    """Indices of the devices that are left."""
+    """Indices of the allowed devices; None for colocation."""
     if requirement.kind is RequirementKind.COLOCATE:
         return None
     is_pin = requirement.kind is RequirementKind.PIN
     index = {name: place for place, peers in enumerate(devices) for name in (peers[:1] if is_pin else peers)}
     named = [DeviceName.parse(name) for name in requirement.devices]
     if strangers := [name.short for name in named if name not in index]:
-        known = ", ".join(name.short for name in index)
-        raise ValueError(f"{', '.join(strangers)} is not among the devices ({known})")
-    found = frozenset(index[name] for name in named)
-    return found if is_pin else frozenset(range(len(devices))) - found
+        present = ", ".join(name.short for name in index)
+        raise ValueError(f"{', '.join(strangers)} is not among the devices ({present})")
+    chosen = frozenset(index[name] for name in named)
+    return chosen if is_pin else frozenset(range(len(devices))) - chosen
 
 
 def _and_parents(path: str) -> list[str]:

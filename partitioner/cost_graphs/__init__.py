@@ -1,1 +1,1 @@
-"""Public cost graphs: read, planned, reported and checked without a model and without TensorFlow."""
+"""Public cost graphs: read, plan, report and check them, without a model and without TensorFlow."""

@@ -20,15 +20,15 @@ _TOLERANCE = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What a check showed, in the graph's unit.
+    """Result of a check, in the graph's unit.
 
     Attributes:
-        solver: What the plan says.
-        problems: What is wrong with the plan; empty if nothing is.
+        solver: Objective and bound in the plan.
+        problems: Errors in the plan; empty if there are none.
         objective: The largest load, computed anew.
-        simple_bound: What no placement can be below, by work and by the dearest group alone.
-        num_moves: How many other placements, each a group of the plan moved to another device, were tried for one below
-            the plan's bound.
+        simple_bound: A lower bound of any placement, by total work and by the most expensive group.
+        num_moves: Number of other placements, each with a group moved to another device, that were compared with the
+            plan's bound.
     """
 
     solver: SolverInfo
@@ -38,7 +38,7 @@ class CheckResult:
     num_moves: int
 
     def to_text(self) -> str:
-        """What was computed anew, in sentences; what is wrong, a line each, if anything is."""
+        """The results in sentences, and a line for each error."""
         if self.problems:
             return "the plan is not what it says\n" + "".join(f"- {problem}\n" for problem in self.problems)
         solver = self.solver
@@ -51,18 +51,18 @@ class CheckResult:
 
 
 def check_plan(plan: CostGraphPlan, graph: CostGraph) -> CheckResult:
-    """Compare what a plan says with what its placement and its cost graph say.
+    """Check the figures of a plan against its placement and its cost graph.
 
     Args:
         plan: The plan.
         graph: Its cost graph, read anew.
     """
     devices = {device.name: device.memory_bytes or 0 for device in plan.devices}
-    known = {node.id for node in graph.nodes}
+    nodes = {node.id for node in graph.nodes}
     problems = []
-    if missing := sorted(known - plan.placement.keys()):
+    if missing := sorted(nodes - plan.placement.keys()):
         problems.append(f"{len(missing)} nodes are not placed: {', '.join(missing[:5])}")
-    if strangers := sorted(plan.placement.keys() - known):
+    if strangers := sorted(plan.placement.keys() - nodes):
         problems.append(f"{len(strangers)} nodes are not of the cost graph: {', '.join(strangers[:5])}")
     if problems:
         return CheckResult(solver=plan.solver, problems=tuple(problems), objective=0.0, simple_bound=0.0, num_moves=0)
@@ -77,7 +77,7 @@ def check_plan(plan: CostGraphPlan, graph: CostGraph) -> CheckResult:
     if solver.lower_bound > objective * (1 + _TOLERANCE):
         problems.append(f"the lower bound {solver.lower_bound:.9g} is above the largest load {objective:.9g}")
     if simple > objective * (1 + _TOLERANCE):
-        problems.append(f"no placement can be below {simple:.9g}, but this one is {objective:.9g}")
+        problems.append(f"no placement can be below {simple:.9g}, but the plan's is {objective:.9g}")
     gap = (solver.objective - solver.lower_bound) / solver.objective if solver.objective else 0.0
     if abs(gap - solver.gap) > _TOLERANCE:
         problems.append(f"the plan says its gap is {solver.gap:.9g}, its objective and bound make it {gap:.9g}")
@@ -89,7 +89,7 @@ def check_plan(plan: CostGraphPlan, graph: CostGraph) -> CheckResult:
         load = max(_loads(graph, moved, devices).values())
         is_below = load < solver.lower_bound * (1 - _TOLERANCE)
         if is_below and not _not_allowed(graph, moved, devices, requirements, contiguous=contiguous):
-            problems.append(f"the lower bound {solver.lower_bound:.9g} is wrong: moving one group gives {load:.9g}")
+            problems.append(f"the lower bound {solver.lower_bound:.9g} is wrong: moving a group gives {load:.9g}")
             break
     return CheckResult(
         solver=plan.solver, problems=tuple(problems), objective=objective, simple_bound=simple, num_moves=num_moves
@@ -109,7 +109,7 @@ def _loads(graph: CostGraph, placement: Mapping[str, str], devices: Mapping[str,
     for value in graph.values:
         home = placement[value.source]
         others = {placement[target] for target in value.targets} - {home}
-        # Out of the maker's device once, however many need it; into each of the others once.
+        # A value leaves its producer's device once, and enters each other device of its consumers once.
         for device in (others | {home} if others else others) - cpus:
             load[device] += value.cost
     return load
@@ -152,18 +152,20 @@ def _not_allowed(
 
 
 def _not_met(graph: CostGraph, placement: Mapping[str, str], requirements: Sequence[Requirement]) -> Iterator[str]:
-    for one in requirements:
-        matched = [node.id for node in graph.nodes for name in (node.id, node.description) if _matches(one, name)]
+    for requirement in requirements:
+        matched = [
+            node.id for node in graph.nodes for name in (node.id, node.description) if _matches(requirement, name)
+        ]
         homes = {node: placement[node] for node in matched}
         if not homes:
-            yield f"{one.text}: matches no node"
-        if one.kind is RequirementKind.COLOCATE and len(set(homes.values())) > 1:
-            yield f"{one.text}: the nodes are on {len(set(homes.values()))} devices"
+            yield f"{requirement.text}: matches no node"
+        if requirement.kind is RequirementKind.COLOCATE and len(set(homes.values())) > 1:
+            yield f"{requirement.text}: the nodes are on {len(set(homes.values()))} devices"
         for node, device in homes.items():
-            if (one.kind is RequirementKind.PIN and device not in one.devices) or (
-                one.kind is RequirementKind.FORBID and device in one.devices
+            if (requirement.kind is RequirementKind.PIN and device not in requirement.devices) or (
+                requirement.kind is RequirementKind.FORBID and device in requirement.devices
             ):
-                yield f"{one.text}: node {node} is on {device}"
+                yield f"{requirement.text}: node {node} is on {device}"
                 break
 
 
@@ -179,7 +181,7 @@ def _groups(graph: CostGraph) -> list[list[str]]:
 
 
 def _simple_bound(graph: CostGraph, devices: Mapping[str, int]) -> float:
-    """What a group takes where it takes least, and all work at each node's fastest kind of device, spread evenly."""
+    """The larger of the most expensive group on its best device, and all work on fastest devices, spread evenly."""
     node_of = {node.id: node for node in graph.nodes}
     kinds = {_is_cpu(device) for device in devices}
 
@@ -195,7 +197,7 @@ def _simple_bound(graph: CostGraph, devices: Mapping[str, int]) -> float:
 
 
 def _moves(graph: CostGraph, placement: Mapping[str, str], devices: Mapping[str, int]) -> Iterator[dict[str, str]]:
-    """Placements with one group of the busiest device elsewhere."""
+    """Placements with a group of the busiest device moved to another device."""
     load = _loads(graph, placement, devices)
     busiest = max(load, key=lambda device: load[device])
     for group in _groups(graph):

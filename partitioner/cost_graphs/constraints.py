@@ -1,4 +1,4 @@
-"""Requirements read against a cost graph: which nodes each pattern matches."""
+"""Resolve requirements for a cost graph: the nodes that each pattern matches."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from partitioner.ir.requirements import Requirement, ResolvedConstraint
 def resolve_node_constraints(
     graph: CostGraph, requirements: Sequence[Requirement], devices: Sequence[DeviceName]
 ) -> tuple[ResolvedConstraint, ...]:
-    """The rules for the nodes of a cost graph: a pattern must match all of a node's id or of its description.
+    """The constraints for the nodes of a cost graph: a pattern must match the whole of a node's id or description.
 
     Raises:
         UsageError: As for `resolve_constraints`.
     """
     names = {node.id: tuple(filter(None, (node.id, node.description))) for node in graph.nodes}
-    known = dict.fromkeys(name for of_node in names.values() for name in reversed(of_node))
-    return resolved(requirements, names, list(known), [[device] for device in devices], "no node")
+    near_names = dict.fromkeys(name for of_node in names.values() for name in reversed(of_node))
+    return resolved(requirements, names, list(near_names), [[device] for device in devices], "no node")

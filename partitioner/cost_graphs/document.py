@@ -25,12 +25,12 @@ class CostGraphInfo:
     """The cost graph that was planned.
 
     Attributes:
-        name: For people.
-        source: Where it was read.
-        fingerprint: Of its contents.
-        num_nodes: Of its nodes.
-        num_values: How many nodes make something that others need.
-        unit: Of its costs: `ms` or `s`.
+        name: Its name in the report.
+        source: The file it was read from.
+        fingerprint: Fingerprint of its contents.
+        num_nodes: Number of nodes.
+        num_values: Number of values, each made by a node and needed by others.
+        unit: Unit of its costs: `ms` or `s`.
     """
 
     name: str
@@ -43,7 +43,7 @@ class CostGraphInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphDevice:
-    """A device that was planned for; `memory_bytes` is its limit, None if it has none."""
+    """A device of the plan; `memory_bytes` is its limit, None if it has none."""
 
     name: str
     kind: str
@@ -52,15 +52,15 @@ class GraphDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What one device got.
+    """The nodes of a device.
 
     Attributes:
         device: Its canonical name.
         nodes: Ids of its nodes.
-        compute: What it computes, in the graph's unit.
-        transfer: What it takes to move values in and out, likewise.
-        memory_bytes: What its nodes hold.
-        send_bytes: What leaves it.
+        compute: Load of computing, in the graph's unit.
+        transfer: Load of moving values in and out, in the graph's unit.
+        memory_bytes: Memory of its nodes.
+        send_bytes: Bytes that leave it.
     """
 
     device: str
@@ -78,7 +78,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadBaseline:
-    """What a plan is compared with: a name, its largest load, and whether it is allowed."""
+    """A baseline of a plan: its name, its largest load, and whether it is allowed."""
 
     name: str
     load: float
@@ -96,25 +96,25 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostGraphPlan:
-    """Where every node of a cost graph goes, the largest load, and how good that is proved to be.
+    """A placement of every node of a cost graph, with its largest load and a proved bound.
 
     Attributes:
-        graph: What was planned.
-        contiguous: Whether each device had to get one piece of a chain.
-        devices: What it was planned for.
-        pieces: What each used device got; along the chain where pieces are contiguous.
+        graph: The cost graph.
+        contiguous: Whether each device had to get a single piece of a chain.
+        devices: The devices to plan for.
+        pieces: The nodes of each used device; in the order of the chain where pieces are contiguous.
         placement: Device by node.
         solver: Objective and lower bound in the graph's unit.
-        baselines: What the plan is compared with.
-        requirements: What was asked of nodes and devices.
-        descriptions: What the file says of nodes, by id.
+        baselines: Placements that the plan is compared with.
+        requirements: Pins, forbidden devices and colocation of nodes.
+        descriptions: The file's description of nodes, by id.
         edges: Bytes from node to node.
-        what_if: What better machines would gain.
-        notes: What a reader should know.
-        versions: Of the packages that made it.
+        what_if: Gains of better machines.
+        notes: Notes for the reader.
+        versions: Versions of the packages that made it.
 
     Raises:
-        ValueError: The schema is another one, or a node is placed on a device that is not listed.
+        ValueError: The schema is a different schema, or a node is placed on a device that is not listed.
     """
 
     graph: CostGraphInfo
@@ -135,13 +135,13 @@ class CostGraphPlan:
     def __post_init__(self) -> None:
         if self.schema != SCHEMA:
             raise ValueError(f"schema is {self.schema!r}, this version reads {SCHEMA!r}")
-        known = {device.name for device in self.devices}
-        if strangers := sorted({*self.placement.values(), *(piece.device for piece in self.pieces)} - known):
+        names = {device.name for device in self.devices}
+        if strangers := sorted({*self.placement.values(), *(piece.device for piece in self.pieces)} - names):
             raise ValueError(f"nodes are on devices that `devices` does not list: {', '.join(strangers)}")
 
     @property
     def source(self) -> str:
-        """Where the cost graph was read."""
+        """The file of the cost graph."""
         return self.graph.source
 
     def to_json(self) -> str:
@@ -157,8 +157,8 @@ class CostGraphPlan:
         """Read the plan that `save`, or an earlier version, wrote to `path`.
 
         Raises:
-            UsageError: It is a document of another kind, or an earlier version's with fields missing.
-            msgspec.DecodeError: It is none, or a field is missing or wrong.
+            UsageError: It is a document of another kind, or of an earlier version with missing fields.
+            msgspec.DecodeError: It is no document, or a field is missing or wrong.
         """
         text = Path(path).read_bytes()
         document = msgspec.json.decode(text)

@@ -1,4 +1,4 @@
-"""Why no placement of a cost graph is allowed, and the nearest changes under which one is: each was tried."""
+"""Explain why no placement of a cost graph is allowed, and name changes that allow a placement; each was tried."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _Fact = Requirement | LoadDevice | str
 
 
 def refuse_overfull(request: CostGraphRequest) -> None:
-    """Refuse what needs no search to be seen.
+    """Refuse requests that are infeasible by simple counts.
 
     Raises:
-        InfeasibleError: Everything together is too much, one group is, or nothing may run somewhere.
+        InfeasibleError: All nodes or a group exceed the memory, or nodes need a CPU and there is none.
     """
     graph, places = request.graph, request.places
     only_on_cpus = [node.id for node in graph.nodes if node.needs_cpu]
@@ -61,7 +61,7 @@ def refuse_overfull(request: CostGraphRequest) -> None:
 
 
 def explained(request: CostGraphRequest) -> InfeasibleError:
-    """The error for what is known to be infeasible: the fewest facts that conflict, and changes that resolve it."""
+    """The error for an infeasible request: a smallest set of conflicting facts, and changes that resolve it."""
     deadline = Deadline.after(min(GRAPH_EXPLANATION_SECONDS, request.time_limit))
     contiguous = [_CONTIGUOUS] if request.contiguous else []
     limited = [place for place in request.places if place.capacity_bytes is not None]
@@ -104,14 +104,14 @@ def _changes_that_help(request: CostGraphRequest, droppable: Sequence[_Fact], de
 def _changes(request: CostGraphRequest, droppable: Sequence[_Fact]) -> Iterator[tuple[str, CostGraphRequest]]:
     for fact in droppable:
         if isinstance(fact, Requirement):
-            left = tuple(other for other in request.requirements if other != fact)
+            left = tuple(requirement for requirement in request.requirements if requirement != fact)
             yield f"leave out {fact.text}", replace(request, requirements=left)
         else:
             yield f"leave out {fact}", replace(request, contiguous=False)
 
 
 def _missing_bytes(request: CostGraphRequest, deadline: Deadline) -> int:
-    """The least that each limited device must hold more, to a few digits; 0 if more memory does not help."""
+    """The least memory to add to each limited device, to a few digits; 0 if more memory does not help."""
 
     def with_more(extra: int) -> CostGraphRequest:
         sizes = [None if place.capacity_bytes is None else place.capacity_bytes + extra for place in request.places]
@@ -133,7 +133,7 @@ def _missing_bytes(request: CostGraphRequest, deadline: Deadline) -> int:
 
 
 def _can_hold(request: CostGraphRequest, facts: Sequence[_Fact]) -> bool:
-    """Whether something is allowed under some of the facts; also if that was not found out."""
+    """Whether a placement may be allowed under some of the facts; False only if it is proved infeasible."""
     kept = [fact.name for fact in facts if isinstance(fact, LoadDevice)]
     places = [place if place.name in kept else replace(place, capacity_bytes=None) for place in request.places]
     left = tuple(fact for fact in facts if isinstance(fact, Requirement))
@@ -146,7 +146,7 @@ def _is_placed(request: CostGraphRequest) -> bool:
 
 
 def _status(request: CostGraphRequest) -> str:
-    """How the search ends for a placement of any load: nothing costs anything."""
+    """Status of the search for any allowed placement: all costs are 0."""
     graph = request.graph
     free = replace(
         graph,
@@ -162,5 +162,5 @@ def _status(request: CostGraphRequest) -> str:
     sizes = [item.memory_bytes for item in problem.items]
     if overfull(sizes, [everywhere - item.barred for item in problem.items], capacities) is not None:
         return "infeasible"
-    # What a simple start finds need not be asked for in another process.
+    # If a simple start exists, no solver process is needed.
     return "feasible" if first_fit(problem) is not None else solve(problem).answer.status

@@ -1,4 +1,4 @@
-"""The plan of a cost graph as the first versions wrote it: in a model's document, with fields of zero."""
+"""Read the plan of a cost graph of the first versions: in a model's document, with fields set to zero."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _PER_SECOND = {"ms": 1e3, "s": 1.0}
 
 
 def is_first_document(document: Any) -> bool:
-    """Whether the contents of a plan.json are those of a cost graph in the document of a model."""
+    """Whether a plan.json holds the plan of a cost graph in the document of a model."""
     return isinstance(document, dict) and isinstance(document.get("cost_graph"), dict)
 
 
 def fields_of_today(old: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `CostGraphPlan`, but for its schema.
+    """The fields of a `CostGraphPlan`, except its schema.
 
     Raises:
         KeyError: A field is missing.
@@ -33,8 +33,8 @@ def fields_of_today(old: Mapping[str, Any]) -> dict[str, Any]:
         },
         "contiguous": info["contiguous"],
         "devices": [
-            {"name": one["name"], "kind": one["hardware"], "memory_bytes": one["memory_bytes"] or None}
-            for one in old["devices"]
+            {"name": device["name"], "kind": device["hardware"], "memory_bytes": device["memory_bytes"] or None}
+            for device in old["devices"]
         ],
         "pieces": [
             {
@@ -50,8 +50,8 @@ def fields_of_today(old: Mapping[str, Any]) -> dict[str, Any]:
         "placement": old["placement"],
         "solver": solver,
         "baselines": [
-            {"name": one["name"], "load": one["step_seconds"] * per_second, "fits": one["fits"]}
-            for one in old["baselines"]
+            {"name": baseline["name"], "load": baseline["step_seconds"] * per_second, "fits": baseline["fits"]}
+            for baseline in old["baselines"]
         ],
         "requirements": old.get("requirements", []),
         "descriptions": {layer["name"]: layer["class_name"] for layer in old.get("layers", [])},

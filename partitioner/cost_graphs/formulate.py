@@ -12,19 +12,19 @@ from partitioner.cost_graphs.solver.problem import LoadDevice, LoadItem, MaxLoad
 from partitioner.ir.requirements import ResolvedConstraint
 
 _LARGEST_TOTAL = 1e11
-"""All costs together, in integers: ten digits are kept, and sums of sums stay far below 64 bits."""
+"""Sum of all costs as integers: ten digits are kept, and sums of sums stay far below 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltProblem:
-    """A problem with the way back. `item_of[node]` is a node's item; an integer is `unit` of the graph's units."""
+    """A problem and its map to the graph: `item_of[node]` is a node's item; costs are multiples of `unit`."""
 
     problem: MaxLoadProblem
     item_of: dict[str, int]
     unit: float
 
     def placement(self, assignment: Sequence[int]) -> dict[str, str]:
-        """Node id -> device name."""
+        """The placement of an assignment: device name by node id."""
         return {node: self.problem.devices[assignment[item]].name for node, item in self.item_of.items()}
 
 
@@ -38,17 +38,17 @@ def build_problem(
     work_limit: float | None = None,
     seed: int = 0,
 ) -> BuiltProblem:
-    """What shares a device becomes one item; items precede each other as edges between their forward nodes say.
+    """Formulate the problem: nodes that share a device become an item; edges between forward nodes order items.
 
     Raises:
-        InfeasibleError: Rules contradict each other, or what a node needs.
+        InfeasibleError: Constraints contradict each other, or the needs of a node.
     """
-    every_rule = [*_rules_of_nodes(graph, devices), *constraints]
+    every_constraint = [*_constraints_of_nodes(graph, devices), *constraints]
     set_of = {node.id: ("node", node.id) if node.group is None else ("group", node.group) for node in graph.nodes}
-    refuse_contradictions(set_of, every_rule, [device.name for device in devices], what="the cost graph")
-    joined, allowed = allowed_devices(set_of, every_rule, len(devices))
-    item_of = _item_numbers(graph, {node: joined[one] for node, one in set_of.items()})
-    root = {item_of[node]: joined[one] for node, one in set_of.items()}
+    refuse_contradictions(set_of, every_constraint, [device.name for device in devices], what="the cost graph")
+    joined, allowed = allowed_devices(set_of, every_constraint, len(devices))
+    item_of = _item_numbers(graph, {node: joined[group] for node, group in set_of.items()})
+    root = {item_of[node]: joined[group] for node, group in set_of.items()}
     unit = _unit(graph)
     num_items = len(set(item_of.values()))
     members: list[list[int]] = [[] for _ in range(num_items)]
@@ -85,7 +85,7 @@ def build_problem(
     return BuiltProblem(problem=problem, item_of=item_of, unit=unit)
 
 
-def _rules_of_nodes(graph: CostGraph, devices: Sequence[LoadDevice]) -> list[ResolvedConstraint]:
+def _constraints_of_nodes(graph: CostGraph, devices: Sequence[LoadDevice]) -> list[ResolvedConstraint]:
     needs_cpu = tuple(node.id for node in graph.nodes if node.needs_cpu)
     cpus = frozenset(index for index, device in enumerate(devices) if device.is_cpu)
     return (
@@ -94,20 +94,20 @@ def _rules_of_nodes(graph: CostGraph, devices: Sequence[LoadDevice]) -> list[Res
 
 
 def _item_numbers(graph: CostGraph, set_of: Mapping[str, Hashable]) -> dict[str, int]:
-    """Node id -> number of its item, counted in the order of the file."""
+    """Item number by node id, counted in the order of the file."""
     number: dict[Hashable, int] = {}
     return {node.id: number.setdefault(set_of[node.id], len(number)) for node in graph.nodes}
 
 
 def _precedences(graph: CostGraph, item_of: dict[str, int]) -> set[tuple[int, int]]:
-    """Pairs of different items that an edge between forward nodes joins."""
+    """Pairs of different items with an edge between their forward nodes."""
     forward = {node.id for node in graph.nodes if not node.is_backward}
     edges = ((value.source, target) for value in graph.values if value.source in forward for target in value.targets)
     return {(item_of[a], item_of[b]) for a, b in edges if b in forward and item_of[a] != item_of[b]}
 
 
 def _unit(graph: CostGraph) -> float:
-    """A power of ten, as fine as 64-bit sums allow."""
+    """The unit of the integers: a power of ten, as fine as 64-bit sums allow."""
     total = math.fsum(node.accelerator_cost + node.cpu_cost for node in graph.nodes)
     total += math.fsum(value.cost for value in graph.values)
     return 10.0 ** -math.floor(math.log10(_LARGEST_TOTAL / total)) if total > 0 else 1.0

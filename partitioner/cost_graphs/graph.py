@@ -1,4 +1,4 @@
-"""A cost graph: nodes with costs on an accelerator and on a CPU, and what it costs to move their values."""
+"""A cost graph: nodes with costs on an accelerator and on a CPU, and values with costs of moving them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from graphlib import CycleError, TopologicalSorter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostNode:
-    """A piece of work. Costs are in the graph's unit.
+    """A node of the graph. Costs are in the graph's unit.
 
     Attributes:
         id: Its name in the file and in the plan's placement.
-        description: What people call it; may be empty.
-        accelerator_cost: What it takes on an accelerator.
-        cpu_cost: What it takes on a CPU.
+        description: A readable name; may be empty.
+        accelerator_cost: Its cost on an accelerator.
+        cpu_cost: Its cost on a CPU.
         needs_cpu: Whether no accelerator can run it.
-        memory_bytes: What it holds on the device that runs it.
-        is_backward: Whether it belongs to the backward pass, which pieces need not be contiguous in.
-        group: Nodes of one group share a device; None for a node on its own.
+        memory_bytes: Memory that it holds on its device.
+        is_backward: Whether it belongs to the backward pass, where pieces need not be contiguous.
+        group: Nodes of the same group share a device; None for a node on its own.
     """
 
     id: str
@@ -36,7 +36,7 @@ class CostNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostValue:
-    """What one node makes and others need: `cost` is what moving it in or out of an accelerator takes there."""
+    """A value that a node makes and others need: `cost` is the load of moving it in or out of an accelerator."""
 
     source: str
     targets: tuple[str, ...]
@@ -49,13 +49,13 @@ class CostGraph:
     """Nodes and values, with the devices that the file was made for.
 
     Attributes:
-        unit: Of all costs: `ms`.
-        accelerators: How many accelerators the file is for.
-        cpus: How many CPUs.
-        memory_bytes: What nodes may hold together on one accelerator; None without limit.
+        unit: Unit of all costs: `ms`.
+        accelerators: Number of accelerators that the file is for.
+        cpus: Number of CPUs that the file is for.
+        memory_bytes: Memory of an accelerator for its nodes; None without limit.
 
     Raises:
-        ValueError: Listing every violation: ids twice, unknown ends, costs that are negative or no numbers, or a cycle.
+        ValueError: Lists every violation: repeated ids, unknown ends, negative or non-finite costs, or a cycle.
     """
 
     nodes: tuple[CostNode, ...]
@@ -87,10 +87,10 @@ def _violations(graph: CostGraph) -> Iterator[str]:
     for value in graph.values:
         if not 0 <= value.cost < math.inf:
             yield f"the value of node {value.source} has the cost {value.cost}; expected a number of at least 0"
-    known = {node.id for node in graph.nodes}
-    strangers = [(v.source, t) for v in graph.values for t in v.targets if not {v.source, t} <= known]
+    ids = {node.id for node in graph.nodes}
+    strangers = [(v.source, t) for v in graph.values for t in v.targets if not {v.source, t} <= ids]
     for source, target in strangers:
-        yield f"the edge {source} -> {target} names the unknown node {target if source in known else source}"
+        yield f"the edge {source} -> {target} names the unknown node {target if source in ids else source}"
     if graph.memory_bytes is not None and not graph.memory_bytes > 0:
         yield f"an accelerator holds {graph.memory_bytes} bytes; expected more than 0"
     for what, count in (("accelerators", graph.accelerators), ("CPUs", graph.cpus)):

@@ -43,26 +43,26 @@ def plan_cost_graph(
     what_if: bool = False,
     on_progress: Callable[[float, float, float], None] = lambda _objective, _bound, _seconds: None,
 ) -> CostGraphPlan:
-    """The plan with the smallest largest load that was found.
+    """Plan a cost graph with the smallest largest load that the search finds.
 
     Args:
-        graph: What to place.
-        devices: Where; without any, as many GPUs and CPUs as the file is for.
-        name: Of the graph, for people.
-        source: Where it was read.
-        requirements: What nodes may be on and with.
+        graph: The cost graph to place.
+        devices: The devices; by default as many GPUs and CPUs as the file is for.
+        name: Name of the graph in the report.
+        source: The file it was read from.
+        requirements: Pins, forbidden devices and colocation of nodes.
         contiguous: Whether pieces must be contiguous.
         memory_limit: `8GiB`, or a size by device; else GPUs have what the file says, and CPUs no limit.
         time_limit: Seconds for the search.
         work_limit: See `MaxLoadProblem`.
         seed: Same seed, same plan, if the work and not the clock ends the search.
         what_if: Whether to plan anew for better devices too.
-        on_progress: Is called with objective and bound in the graph's unit, and the seconds so far.
+        on_progress: Called with objective and bound in the graph's unit, and the seconds so far.
 
     Raises:
         UsageError: There are no devices, or requirements cannot be read.
         InfeasibleError: It is proved that no placement is allowed.
-        TimeLimitError: None was found in time.
+        TimeLimitError: No plan was found in time.
     """
     request = CostGraphRequest(
         graph=graph,
@@ -127,7 +127,7 @@ def _plan(
 
 
 def _used_in_order(built: BuiltProblem, result: MaxLoadResult) -> list[str]:
-    """The devices that hold something, along the chain where pieces are contiguous."""
+    """The devices with nodes; in the order of the chain where pieces are contiguous."""
     problem, assignment = built.problem, result.answer.assignment
     assert assignment is not None
     order = (device_order(problem, assignment) if problem.contiguous else None) or range(len(problem.devices))
@@ -136,7 +136,7 @@ def _used_in_order(built: BuiltProblem, result: MaxLoadResult) -> list[str]:
 
 
 def _solver(graph: CostGraph, built: BuiltProblem, result: MaxLoadResult, objective: float) -> SolverInfo:
-    """What is proved, in the file's own figures: what rounding to integers leaves of a gap is none."""
+    """Objective and bound in the file's own figures; a gap below the error of rounding to integers counts as 0."""
     bound = min(objective, result.answer.lower_bound * built.unit)
     if objective - bound <= _ROUNDING * objective:
         bound = objective
@@ -155,7 +155,7 @@ def _solver(graph: CostGraph, built: BuiltProblem, result: MaxLoadResult, object
 def _figures(
     graph: CostGraph, placement: Mapping[str, str], built: BuiltProblem
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """What each device computes and moves, in the file's own figures rather than in the problem's integers."""
+    """Compute and transfer of each device, in the file's own figures rather than in the problem's integers."""
     cpus = {device.name for device in built.problem.devices if device.is_cpu}
     compute: dict[str, list[float]] = {device.name: [] for device in built.problem.devices}
     transfer: dict[str, list[float]] = {device.name: [] for device in built.problem.devices}
@@ -196,7 +196,7 @@ def _pieces(
 
 
 def _baselines(built: BuiltProblem) -> tuple[LoadBaseline, ...]:
-    """Everything on the first device of each kind."""
+    """Baselines: all nodes on the first device of each kind."""
     problem = built.problem
     firsts = {device.kind: index for index, device in reversed(list(enumerate(problem.devices)))}
     return tuple(

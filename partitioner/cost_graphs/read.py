@@ -1,4 +1,4 @@
-"""Cost graphs from files: workloads of msr-fiddle (`.json`) and layer profiles of PipeDream (`graph.txt`).
+"""Read cost graphs from files: workloads of msr-fiddle (`.json`) and layer profiles of PipeDream (`graph.txt`).
 
 Workloads: A. Phanishayee, D. Narayanan, J. Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph
 Operators", NeurIPS 2020, github.com/msr-fiddle/dnn-partitioning. Profiles: D. Narayanan et al., "PipeDream: Generalized
@@ -42,7 +42,7 @@ def read_cost_graph(path: str) -> CostGraph:
     """Read a workload or a profile.
 
     Raises:
-        ModelError: The file cannot be read, is neither, has keys that nobody knows, or is no sound cost graph.
+        ModelError: The file cannot be read, is neither, has unknown keys, or is not a valid cost graph.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -59,7 +59,7 @@ def read_cost_graph(path: str) -> CostGraph:
 
 def _workload(text: str) -> CostGraph:
     try:
-        # Python's own reader would take NaN, and the last of two equal keys.
+        # Python's own reader would accept NaN, and keep the last of two equal keys.
         work = msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise ValueError(f"the JSON cannot be read ({error})") from error
@@ -76,7 +76,7 @@ def _workload(text: str) -> CostGraph:
         if costs.setdefault(source, (cost, edge.get("size") or 0.0))[0] != cost:
             raise ValueError(
                 f"{name} costs {cost}, another edge from {source} costs {costs[source][0]}; "
-                "the value of a node has one cost"
+                "the value of a node has a single cost"
             )
     return CostGraph(
         nodes=tuple(_workload_node(node) for node in work["nodes"]),
@@ -122,12 +122,12 @@ def _has(table: Any, key: str) -> bool:
     return isinstance(table, dict) and table.get(key) is not None
 
 
-def _check_keys(where: str, table: Any, known: set[str], needed: Iterable[str]) -> None:
+def _check_keys(where: str, table: Any, allowed: set[str], needed: Iterable[str]) -> None:
     if not isinstance(table, dict):
         raise ValueError(f"{where} is {table!r}; expected an object")
     for key in table:
-        if key not in known:
-            close = get_close_matches(key, known, n=1)
+        if key not in allowed:
+            close = get_close_matches(key, allowed, n=1)
             meant = f"; did you mean {close[0]!r}?" if close else ""
             raise ValueError(f"{where} has the unknown key {key!r}{meant}")
     missing = sorted(set(needed) - set(table))
@@ -136,10 +136,10 @@ def _check_keys(where: str, table: Any, known: set[str], needed: Iterable[str]) 
 
 
 def _profile(text: str) -> CostGraph:
-    """Lines `ID -- DESCRIPTION -- FIGURES`, and edges `TAB ID -- ID`.
+    """Read a profile: lines `ID -- DESCRIPTION -- FIGURES`, and edges `TAB ID -- ID`.
 
-    A profile tells times on one kind of device and knows no other, so a CPU takes what an accelerator takes. What it
-    moves is the activation forward and its gradient, of as many bytes, back, at 1 GB/s. Nodes named `Input` hold data
+    A profile has times for a single kind of device, so a CPU gets the same costs as an accelerator. A value is the
+    activation, moved forward, and its gradient of equal size, moved back, at 1 GB/s. Nodes named `Input` are data
     loading: they cost nothing.
     """
     nodes: list[CostNode] = []
@@ -175,8 +175,8 @@ def _profile_node(number: int, line: str) -> tuple[CostNode, float]:
         raise ValueError(f"line {number} is no node `ID -- DESCRIPTION -- NAME=FIGURE, ...`: {line.strip()[:60]!r}")
     figures = dict(re.findall(r"(\w+)=(\[[^\]]*\]|[^,\s]+)", match["figures"]))
     where = f"line {number} (node {match['id']})"
-    known = {"forward_compute_time", "backward_compute_time", "activation_size", "parameter_size", "stage_id"}
-    _check_keys(where, figures, known, ["forward_compute_time", "backward_compute_time", "activation_size"])
+    keys = {"forward_compute_time", "backward_compute_time", "activation_size", "parameter_size", "stage_id"}
+    _check_keys(where, figures, keys, ["forward_compute_time", "backward_compute_time", "activation_size"])
     try:
         # An activation may be several tensors: [a; b].
         read = {key: sum(map(float, text.strip("[]").split(";"))) for key, text in figures.items()}

@@ -1,9 +1,10 @@
-"""Chains of stages of which some run on several devices: the best one, by a program over all beginnings of the graph.
+"""Chains of stages, some of them on several devices: the best chain, by a DP over all downsets of the graph.
 
-A stage on r devices has a copy of it on each; these take turns with the batches and add up their gradients. As in
-D. Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019, and in the optimizer
-published with it (github.com/msr-fiddle/pipedream), each device takes, per batch, an r-th of what one device would
-take, and an r-th of the 4 (r - 1) / r times the bytes of the stage's parameters that it then sends and receives.
+A downset is a set of nodes with all that precedes them. A stage on r devices has a copy on each; the copies take turns
+with the batches and sum their gradients. As in D. Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for
+DNN Training", SOSP 2019, and in the optimizer published with it (github.com/msr-fiddle/pipedream), the load of each
+device per batch is an r-th of the load on a single device, plus an r-th of the time for the 4 (r - 1) / r times the
+bytes of the stage's parameters that it sends and receives.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from partitioner.cost_graphs.graph import CostGraph
 from partitioner.errors import UsageError
 from partitioner.spelling import argument
 
-_MOST_BEGINNINGS = 4000
+_MOST_DOWNSETS = 4000
 _MS_PER_BYTE = 1e-6  # 1 GB/s, as values of profiles are costed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicatedStage:
-    """Nodes on `num_devices` devices; `load` is what each of them takes per batch, in the graph's unit."""
+    """Nodes on `num_devices` devices; `load` is the load of each per batch, in the graph's unit."""
 
     nodes: tuple[str, ...]
     num_devices: int
@@ -34,17 +35,17 @@ class ReplicatedStage:
 def best_replicated_chain(
     graph: CostGraph, num_devices: int, *, moves_values: bool = True
 ) -> tuple[ReplicatedStage, ...]:
-    """The chain of stages with the smallest largest load: no chain on these devices has a smaller one.
+    """The chain of stages with the smallest largest load of all chains on these devices.
 
     Args:
         graph: A profile: `memory_bytes` are the parameters of a node, in bytes, and costs are milliseconds.
         num_devices: Accelerators, all alike; some may stay idle.
-        moves_values: Whether moving values takes a device's time; PipeDream's optimizer leaves it out.
+        moves_values: Whether moving values counts as load; PipeDream's optimizer leaves it out.
 
     Raises:
-        UsageError: The graph has too many beginnings (sets of nodes with all that precedes them) to try all.
+        UsageError: The graph has too many downsets to try all.
     """
-    inside = _beginnings(graph)
+    inside = _downsets(graph)
     load = _loads(graph, inside, moves_values=moves_values)
     parameters = inside @ np.array([node.memory_bytes for node in graph.nodes])
     sync = _MS_PER_BYTE * np.maximum(parameters[None, :] - parameters[:, None], 0)
@@ -64,23 +65,23 @@ def best_replicated_chain(
     return tuple(_stages(graph, inside, shared, best, choice))
 
 
-def _beginnings(graph: CostGraph) -> NDArray[np.bool_]:
-    """A row for each set of nodes that has all that precedes them; by size, so the empty one first, all nodes last."""
+def _downsets(graph: CostGraph) -> NDArray[np.bool_]:
+    """A row for each downset, by size: the empty set first, all nodes last."""
     number = {node.id: index for index, node in enumerate(graph.nodes)}
     needs = [0] * len(graph.nodes)
     for value in graph.values:
         for target in value.targets:
             needs[number[target]] |= 1 << number[value.source]
-    found, queue = {0}, [0]
-    for done in queue:  # grows while we walk it
+    downsets, queue = {0}, [0]
+    for done in queue:  # grows during the loop
         for index, need in enumerate(needs):
             more = done | 1 << index
-            if more not in found and need & done == need:
-                found.add(more)
+            if more not in downsets and need & done == need:
+                downsets.add(more)
                 queue.append(more)
-        if len(queue) > _MOST_BEGINNINGS:
+        if len(queue) > _MOST_DOWNSETS:
             raise UsageError(
-                f"stages on several devices: the cost graph has more than {_MOST_BEGINNINGS:,} beginnings to try",
+                f"stages on several devices: the cost graph has more than {_MOST_DOWNSETS:,} downsets to try",
                 help=f"plan without {argument('contiguous')}",
             )
     return np.array([[bool(mask >> index & 1) for index in range(len(needs))] for mask in sorted(queue, key=_size)])
@@ -91,7 +92,7 @@ def _size(mask: int) -> int:
 
 
 def _loads(graph: CostGraph, inside: NDArray[np.bool_], *, moves_values: bool) -> NDArray[np.float64]:
-    """`loads[i, j]`: what one device takes with what beginning j has and i has not; endless if i is no part of j."""
+    """`loads[i, j]`: load of a device with the nodes in downset j and not in i; infinite if i is no subset of j."""
     number = {node.id: index for index, node in enumerate(graph.nodes)}
     compute = inside @ np.array([node.accelerator_cost for node in graph.nodes])
     touched = np.zeros((len(graph.nodes), len(graph.values)))
@@ -118,7 +119,7 @@ def _stages(
     stages: list[ReplicatedStage] = []
     used, end = len(best) - 1, len(inside) - 1
     while end:
-        # Where fewer devices do as well, the choice was copied from them.
+        # Where fewer devices are as good, the choice was copied from them.
         while best[used - 1][end] == best[used][end]:
             used -= 1
         begin, count = choice[used, end]

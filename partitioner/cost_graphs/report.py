@@ -49,7 +49,7 @@ def render(
 
 
 def picture_of(plan: CostGraphPlan) -> Picture:
-    """What the picture of a plan shows: a box per node."""
+    """The picture of a plan: a box per node."""
     return Picture(
         heading=(f"<b>{escaped(plan.graph.name)}</b>", escaped(headline(plan))),
         frames=tuple(_frame(plan, piece) for piece in plan.pieces),
@@ -64,7 +64,7 @@ def picture_of(plan: CostGraphPlan) -> Picture:
 
 
 def headline(plan: CostGraphPlan) -> str:
-    """What came out: how many devices, whether in contiguous pieces, and the largest load."""
+    """The first line: number of devices, whether in contiguous pieces, and the largest load."""
     kind = "contiguous pieces" if plan.contiguous else "free pieces"
     used = short_names([piece.device for piece in plan.pieces])
     return f"{kind} on {used}: largest load {_load(plan, plan.solver.objective)}"

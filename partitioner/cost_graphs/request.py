@@ -1,4 +1,4 @@
-"""What is asked of a cost graph: so that it can be asked again with one thing changed."""
+"""The request for a plan of a cost graph, so that it can be changed and solved again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from partitioner.spelling import argument
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostGraphRequest:
-    """A cost graph, the devices for it, and what is asked of its placement; see `plan_cost_graph`."""
+    """A cost graph, its devices, and the options of its placement; see `plan_cost_graph`."""
 
     graph: CostGraph
     places: tuple[LoadDevice, ...]
@@ -35,7 +35,7 @@ class CostGraphRequest:
 
         Raises:
             UsageError: Requirements cannot be read.
-            InfeasibleError: Requirements contradict each other, or what a node needs.
+            InfeasibleError: Requirements contradict each other, or the needs of a node.
         """
         names = [DeviceName.parse(place.name) for place in self.places]
         return build_problem(
@@ -51,7 +51,7 @@ class CostGraphRequest:
     def solved(
         self, on_progress: Callable[[float, float, float], None] = lambda _objective, _bound, _seconds: None
     ) -> tuple[BuiltProblem, MaxLoadResult]:
-        """The problem and what its solver found; `on_progress` is told objective, bound and seconds."""
+        """The problem and the result of its solver; `on_progress` gets objective, bound and seconds."""
         built = self.built()
 
         def progress(answer: MaxLoadAnswer, seconds: float) -> None:
@@ -61,7 +61,7 @@ class CostGraphRequest:
         return built, solve(built.problem, progress)
 
     def with_another_accelerator(self) -> CostGraphRequest:
-        """With one more, like the last one."""
+        """The request with a further accelerator, like the last accelerator."""
         last = [place for place in self.places if not place.is_cpu][-1]
         name = DeviceName.parse(last.name)
         kin = [other.index for place in self.places if (other := DeviceName.parse(place.name)).type == name.type]
@@ -72,10 +72,10 @@ class CostGraphRequest:
 def load_devices(
     graph: CostGraph, devices: Sequence[DeviceName], memory_limit: str | None = None
 ) -> tuple[LoadDevice, ...]:
-    """The devices named, else those of the file; GPUs hold what is given or what the file says, CPUs have no limit.
+    """The named devices, else those of the file; GPUs have the given or the file's memory, CPUs have no limit.
 
     Raises:
-        UsageError: There are none.
+        UsageError: There are no devices.
     """
     names = list(devices) or _devices_of_file(graph)
     limits: Mapping[DeviceName, int] = memory_limits(names, memory_limit)

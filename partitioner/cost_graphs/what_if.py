@@ -1,4 +1,4 @@
-"""What better devices would gain for a cost graph: one more, cheaper moves, more memory; each planned anew."""
+"""Gains of better devices for a cost graph: a further device, faster links, more memory; each is planned anew."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def what_if(request: CostGraphRequest, objective: float, held_bytes: Mapping[str
     """The gains of three changes.
 
     Args:
-        request: What was planned.
+        request: The request of the plan.
         objective: The largest load of the plan.
-        held_bytes: What its nodes hold, by device.
+        held_bytes: Memory of its nodes by device.
     """
 
     def objective_of(changed: CostGraphRequest) -> float:

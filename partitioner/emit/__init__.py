@@ -1,1 +1,1 @@
-"""From a placement to a model that runs that way: every op, every variable and every slot on its planned device."""
+"""From a placement to a placed model: every op, every variable and every slot on its planned device."""

@@ -1,1 +1,1 @@
-"""What is planned for: named devices, what is known of them and of the links between them."""
+"""The machine to plan for: named devices, their figures, and the links between them."""

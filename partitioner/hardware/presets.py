@@ -1,4 +1,4 @@
-"""A topology by name: one host of the catalogue, or many of them behind a network."""
+"""A topology by name: a host of the catalogue, or many of them behind a network."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MAX_DEVICES = 4096
 
 
 def preset_topology(text: str) -> Topology:
-    """`dgx-h100`, or `64x dgx-h100`: that many of them.
+    """The topology of `dgx-h100`, or of `64x dgx-h100`: 64 such hosts.
 
-    The devices of one host are `GPU:0`, `GPU:1`, ...; those of several are `/job:worker/task:0/GPU:0` and so on, one
-    task per host.
+    The devices of a single host are `GPU:0`, `GPU:1`, ...; those of several hosts are `/job:worker/task:0/GPU:0` and so
+    on, with a task per host.
 
     Raises:
         UsageError: The catalogue has no such host (with the closest names), or there are none or too many devices.

@@ -1,4 +1,4 @@
-"""What the named devices are: from the machine, from the options, else assumed and said so."""
+"""The hardware of named devices: from the machine, from the options, else assumed and marked so."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_GPU = "a100-40gb"
 DEFAULT_GPU_LINK = "pcie4"
 DEFAULT_NETWORK = "ethernet-25g"
 SHOW_ALL = "partition hardware"
-# TensorFlow's BFC allocator leaves this much of a GPU to CUDA's context, cuDNN and NCCL (gpu_device.cc,
+# TensorFlow's BFC allocator leaves so much of a GPU to CUDA's context, cuDNN and NCCL (gpu_device.cc,
 # MinSystemMemory: 6 % and at least 300 MiB on devices of 2 GiB and more).
 _RESERVED_FRACTION = 0.06
 
@@ -62,17 +62,17 @@ def build_topology(
     memory_limit: str | float | Mapping[str, str | float] | None = None,
     present: Mapping[str, str] | None = None,
 ) -> tuple[Topology, tuple[DeviceInfo, ...]]:
-    """The topology to plan for, and where its numbers come from.
+    """The topology to plan for, and the origin of its numbers.
 
     Args:
         names: Devices of the plan.
         hardware: Catalogue name for the GPUs (or for the CPUs, when there are only CPUs).
-        link: Catalogue name for the links between devices of one host.
-        memory_limit: Bytes that may be used per device, as one size or by device name.
+        link: Catalogue name for the links between devices of the same host.
+        memory_limit: Usable bytes per device, as a single size or by device name.
         present: Marketing name of each GPU that this machine has, by canonical device name.
 
     Raises:
-        UsageError: An unknown name (with the closest ones), a size that cannot be read, an unknown device.
+        UsageError: An unknown name (with the closest names), a size that cannot be read, an unknown device.
     """
     limits = memory_limits(names, memory_limit)
     num_cpus = sum(name.type == "CPU" for name in names)
@@ -93,7 +93,7 @@ def build_topology(
 
 
 def usable_bytes(name: DeviceName, device: Device) -> int:
-    """Bytes of a device's memory that a plan may use: of a GPU, what TensorFlow takes."""
+    """Bytes of a device's memory that a plan may use: of a GPU, the bytes that TensorFlow allocates."""
     return int(device.memory_bytes * (1 if name.type == "CPU" else 1 - _RESERVED_FRACTION))
 
 
@@ -106,17 +106,17 @@ def _hardware_of(name: DeviceName, hardware: str | None, title: str | None, *, a
     if name.type == "CPU":
         return device_named("cpu-core"), Origin.ASSUMED
     if title:
-        known = _known_title(title)
-        if known is not None:
-            return known, Origin.CATALOGUE
+        matched = _device_titled(title)
+        if matched is not None:
+            return matched, Origin.CATALOGUE
     return device_named(DEFAULT_GPU), Origin.ASSUMED
 
 
-def _known_title(title: str) -> Device | None:
-    """The catalogue's device that the driver calls so, else the one whose name's words are all in it."""
+def _device_titled(title: str) -> Device | None:
+    """The catalogue's device with this driver title, else the device whose name's words are all in the title."""
     devices = catalogue().devices.values()
     called = next((d for d in devices if title in d.driver_names), None)
-    # `SXM4` says what `sxm` does.
+    # `SXM4` counts as `sxm`.
     words = {word for part in re.findall(r"[a-z0-9]+", title.lower()) for word in (part, part.rstrip("0123456789"))}
     named = [d for d in devices if words.issuperset(d.name.split("-"))]
     return called or max(named, key=lambda d: len(d.name), default=None)
@@ -125,7 +125,7 @@ def _known_title(title: str) -> Device | None:
 def memory_limits(
     names: Sequence[DeviceName], memory_limit: str | float | Mapping[str, str | float] | None
 ) -> dict[DeviceName, int]:
-    """Bytes that may be used, by device, of those that have a limit: one size for all, or sizes by name.
+    """Usable bytes of each device that has a limit: a single size for all, or sizes by name.
 
     Raises:
         UsageError: A size cannot be read, or a name is not among the devices.
@@ -137,15 +137,15 @@ def memory_limits(
         memory_limit = {name: size for name, _, size in pairs}
     if not isinstance(memory_limit, Mapping):
         return dict.fromkeys(names, parse_bytes(memory_limit))
-    found = {name: parse_bytes(size) for text, size in memory_limit.items() for name in parse_devices([text])}
-    strangers = [name.short for name in found if name not in names]
+    limits = {name: parse_bytes(size) for text, size in memory_limit.items() for name in parse_devices([text])}
+    strangers = [name.short for name in limits if name not in names]
     if strangers:
         raise UsageError(
             f"{argument('memory_limit')} names {', '.join(strangers)}, which {'is' if len(strangers) == 1 else 'are'} "
             "not among the devices",
             notes=[f"devices: {', '.join(name.short for name in names)}"],
         )
-    return found
+    return limits
 
 
 def _link_named(name: str) -> Link:

@@ -1,21 +1,21 @@
-"""A topology of one's own: a TOML file of devices, the links between them, and uplinks that links share.
+"""Read a topology file of the user: devices, the links between them, and uplinks that links share.
 
-    link = "pcie4"                          # between devices that nothing below says more of
+    link = "pcie4"                          # between devices that no entry below joins
 
     [[devices]]
     names = "GPU:0-3"                       # as on the command line
     hardware = "a100-80gb"                  # from the catalogue, or a table of numbers
-    memory = "70GiB"                        # what may be used of each; all that TensorFlow takes, if not given
+    memory = "70GiB"                        # usable bytes of each; by default all that TensorFlow allocates
 
     [[links]]
-    among = "GPU:0-3"                       # each pair, both ways; or between = ["GPU:0", "GPU:1"], or from and to
-    link = "nvlink3"                        # or a table of numbers; or via = ["pcie4", "pcie4"], one after the other
+    among = "GPU:0-3"                       # each pair, both directions; or between = [A, B], or from and to
+    link = "nvlink3"                        # or a table of numbers; or via = ["pcie4", "pcie4"], in series
 
     [[uplinks]]
-    devices = "GPU:0-3"                     # what these exchange with all others shares a link
+    devices = "GPU:0-3"                     # all transfers between these and other devices share a link
     link = "ethernet-100g"
 
-Of several links for one pair the last counts.
+If several entries join the same pair, the last counts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from partitioner.spelling import command
 
 _ENDS = {"among", "between", "from", "to"}
 _RATE = "bytes per second"
-# An 80 GB device may be called one of 80 GiB.
+# The file may give 80 GiB for a device of 80 GB.
 _ROUNDED = 2**30 / 10**9
 
 
@@ -48,7 +48,7 @@ def read_topology(path: Path) -> Topology:
     """Read a topology file.
 
     Raises:
-        UsageError: It cannot be read, or naming the file, the entry and the key that is wrong.
+        UsageError: It cannot be read, or an entry is wrong; the error names file, entry and key.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -106,10 +106,10 @@ def _links(path: Path, data: Mapping[str, Any], position: Mapping[DeviceName, in
             _check_keys(table, required=set(), optional={*_ENDS, "link", "via"})
             if ("link" in table) == ("via" in table):
                 raise ValueError("expected one of the keys link and via")
-            link = _link(path, "link", table["link"]) if "link" in table else _way(path, table["via"])
+            link = _link(path, "link", table["link"]) if "link" in table else _path_of_links(path, table["via"])
             pairs = list(_pairs(table, position))
             if not pairs:
-                raise ValueError("joins no device with another one")
+                raise ValueError("joins no device with another device")
             for source, target in pairs:
                 rows[source][target] = link
     names = list(position)
@@ -118,16 +118,16 @@ def _links(path: Path, data: Mapping[str, Any], position: Mapping[DeviceName, in
         first = " to ".join(names[index].short for index in bare[0])
         more = f" and of {len(bare) - 1} more pairs" if len(bare) > 1 else ""
         raise UsageError(
-            f"links: nothing is said of {first}{more}",
+            f"links: no link joins {first}{more}",
             help='name what joins all other devices in the first line of the file: link = "pcie4"',
         )
-    # Nothing looks at the way from a device to itself; any link stands there.
+    # The link from a device to itself is never read; any link will do.
     any_link = next((link for row in rows for link in row if link is not None), link_named("shared-memory"))
     return tuple(tuple(link or any_link for link in row) for row in rows)
 
 
 def _pairs(table: Mapping[str, Any], position: Mapping[DeviceName, int]) -> Iterator[tuple[int, int]]:
-    """Source and target of every way that an entry tells of."""
+    """Source and target of every pair that an entry joins."""
     given = _ENDS & table.keys()
     if given == {"among"}:
         inside = _indices(table, "among", position)
@@ -196,7 +196,7 @@ def _link(path: Path, key: str, value: object) -> Link:
 
 
 def _check_sizes(what: str, numbers: Mapping[str, tuple[float, str, float, float]]) -> None:
-    """Refuse numbers that nothing in the world has: most often they are right but for the unit."""
+    """Refuse implausible numbers: most often, the unit is wrong."""
     for key, (value, unit, least, most) in numbers.items():
         if not least <= value <= most:
             raise ValueError(f"{what}: {key} is {value:g} {unit}, expected {least:g} to {most:g}")
@@ -214,9 +214,9 @@ def _in_plain_units() -> Iterator[None]:
         ) from error
 
 
-def _way(path: Path, value: object) -> Link:
+def _path_of_links(path: Path, value: object) -> Link:
     if not isinstance(value, list):
-        raise ValueError(f"via is {value!r}, expected a list of links, one after the other")
+        raise ValueError(f"via is {value!r}, expected a list of links in series")
     return in_series([_link(path, "via", hop) for hop in value])
 
 
@@ -237,20 +237,20 @@ def _names(table: Mapping[str, Any], key: str) -> list[DeviceName]:
 
 
 def _entries(path: Path, key: str, tables: object) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each entry of an array of tables, and where it stands."""
+    """Each entry of an array of tables, and its location."""
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ValueError(f"{key} is {tables!r}, expected entries [[{key}]]")
     yield from ((f"{path}, [[{key}]] number {number}", table) for number, table in enumerate(tables, start=1))
 
 
 def _check_keys(table: Mapping[str, Any], *, required: Collection[str], optional: Collection[str]) -> None:
-    known = sorted({*required, *optional})
+    keys = sorted({*required, *optional})
     for key in table:
-        if key not in known:
-            close = get_close_matches(key, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+        if key not in keys:
+            close = get_close_matches(key, keys, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"keys: {', '.join(keys)}"
             raise ValueError(f"unknown key {key!r}; {hint}")
-    missing = [key for key in known if key in required and key not in table]
+    missing = [key for key in keys if key in required and key not in table]
     if missing:
         raise ValueError(f"missing key{'s' if len(missing) > 1 else ''} {', '.join(missing)}")
 
@@ -261,7 +261,7 @@ def _task(name: DeviceName) -> tuple[str, int, int]:
 
 @contextmanager
 def _located(where: str) -> Iterator[None]:
-    """Whatever is refused within the block says where in the file that was."""
+    """Add the location in the file to errors within the block."""
     try:
         yield
     except UnknownHardware as error:

@@ -1,1 +1,1 @@
-"""What ops really take on the devices present: read from TensorFlow's own profiler."""
+"""Measured costs of ops on the devices present, from TensorFlow's own profiler."""

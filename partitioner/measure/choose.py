@@ -1,4 +1,4 @@
-"""Which costs a step is planned with: the catalogue's, those of a file, or measured now on the devices present."""
+"""Choose the costs of a step: of the catalogue, of a file, or measured now on the devices present."""
 
 from __future__ import annotations
 
@@ -43,28 +43,28 @@ def costs_for(
     sizes: Iterable[int],
     on_progress: OnProgress | None = None,
 ) -> MeasuredCosts | None:
-    """The measured costs to plan with; None to plan with the catalogue's.
+    """The measured costs to plan with; None to plan with the catalogue.
 
     Args:
-        costs: `analytic`, `measured`, a file that was written after measuring, or its contents.
-        step: What is planned.
-        topology: What it is planned for.
-        titles: What drivers call the GPUs of this machine, by canonical name.
-        sizes: Rows to measure the step on: those of the batch, and of the microbatches that may be chosen.
-        on_progress: Called with what is measured, and the fraction done.
+        costs: `analytic`, `measured`, a file of measured costs, or its contents.
+        step: The step to plan.
+        topology: The topology to plan for.
+        titles: Driver titles of the GPUs of this machine, by canonical name.
+        sizes: Numbers of rows to measure the step on: of the batch, and of possible microbatches.
+        on_progress: Called with the thing that is measured, and the fraction done.
 
     Raises:
-        UsageError: The file is none or of other devices, none of the devices is here, or the step does not fit on one
-            of them.
+        UsageError: The file is invalid or for other devices, none of the devices is here, or the step does not fit on a
+            device.
     """
     if isinstance(costs, MeasuredCosts):
         return costs
     if costs == ANALYTIC:
         return None
     if costs != MEASURED:
-        known = read_costs(Path(costs))
-        refuse_other_devices(str(costs), known, topology)
-        return known
+        imported = read_costs(Path(costs))
+        refuse_other_devices(str(costs), imported, topology)
+        return imported
     here = [index for index, placed in enumerate(topology.devices) if _is_here(placed.name)]
     if not here:
         names = ", ".join(DeviceName.parse(placed.name).short for placed in topology.devices)
@@ -72,19 +72,19 @@ def costs_for(
             f"cannot measure on {names}: this machine has none of them",
             help=f"measure where they are, and give the costs.json written there: {argument('costs', 'costs.json')}",
         )
-    tell = on_progress or (lambda _text, _fraction: None)
-    known = cached_costs(settings())
+    report = on_progress or (lambda _text, _fraction: None)
+    cached = cached_costs(settings())
     kinds: dict[tuple[str, str], int] = {}
     for index in here:
         kinds.setdefault(_kind(topology.devices[index].name, titles), index)
-    devices = {(device.type, device.title): device for device in known.devices}
+    devices = {(device.type, device.title): device for device in cached.devices}
     with restored(list(step.variables.values())):
         for kind, index in kinds.items():
-            devices[kind] = _measured_device(kind, index, step, topology, sizes, devices.get(kind), tell)
-    links = {link.between: link for link in known.links}
-    for link in _measured_links(here, topology, tell):
+            devices[kind] = _measured_device(kind, index, step, topology, sizes, devices.get(kind), report)
+    links = {link.between: link for link in cached.links}
+    for link in _measured_links(here, topology, report):
         links[link.between] = link
-    measured = replace(known, devices=tuple(devices.values()), links=tuple(links.values()))
+    measured = replace(cached, devices=tuple(devices.values()), links=tuple(links.values()))
     cache_costs(measured)
     return measured
 
@@ -92,44 +92,44 @@ def costs_for(
 def measured_devices(
     costs: MeasuredCosts | None, topology: Topology, titles: Mapping[str, str]
 ) -> dict[int, MeasuredDevice]:
-    """What is known of each device of a topology, by its index."""
+    """The measured device for each device of a topology, by its index."""
     if costs is None:
         return {}
-    found = {}
+    by_index = {}
     for index, placed in enumerate(topology.devices):
         kind, title = _kind(placed.name, titles)
         of_type = [device for device in costs.devices if device.type == kind]
         if of_type:
             hardware = placed.device.name
-            found[index] = min(of_type, key=lambda one: (one.hardware != hardware, one.title != title))
-    return found
+            by_index[index] = min(of_type, key=lambda device: (device.hardware != hardware, device.title != title))
+    return by_index
 
 
 def notes_on_costs(
     costs: str | Path | MeasuredCosts,
-    known: MeasuredCosts | None,
+    imported: MeasuredCosts | None,
     measured: Mapping[int, MeasuredDevice],
     topology: Topology,
     titles: Mapping[str, str],
 ) -> list[str]:
-    """What a plan must say of costs from a file."""
-    if known is None or costs == MEASURED or isinstance(costs, MeasuredCosts):
+    """Notes in a plan about costs from a file."""
+    if imported is None or costs == MEASURED or isinstance(costs, MeasuredCosts):
         return []
     here = {index: _kind(placed.name, titles)[1] for index, placed in enumerate(topology.devices)}
-    return costs_notes(str(costs), known, measured, here, settings())
+    return costs_notes(str(costs), imported, measured, here, settings())
 
 
 def with_measured_links(topology: Topology, costs: MeasuredCosts | None) -> Topology:
-    """The topology with the measured latency and bandwidth between devices of one host."""
-    known = {link.between: link for link in costs.links} if costs else {}
-    if not known:
+    """The topology with the measured latency and bandwidth between devices of the same host."""
+    by_types = {link.between: link for link in costs.links} if costs else {}
+    if not by_types:
         return topology
     names = [DeviceName.parse(placed.name) for placed in topology.devices]
 
     def link(a: int, b: int, before: Link) -> Link:
         same_host = (names[a].job, names[a].task) == (names[b].job, names[b].task)
-        found = known.get((names[a].type, names[b].type)) if same_host and a != b else None
-        return before if found is None else found.as_link()
+        measured = by_types.get((names[a].type, names[b].type)) if same_host and a != b else None
+        return before if measured is None else measured.as_link()
 
     return replace(
         topology,
@@ -143,12 +143,12 @@ def _measured_device(
     step: CapturedStep,
     topology: Topology,
     sizes: Iterable[int],
-    known: MeasuredDevice | None,
+    cached: MeasuredDevice | None,
     on_progress: OnProgress,
 ) -> MeasuredDevice:
-    """What is known of a kind of device, once every op of the step is."""
+    """The costs of a kind of device, measured where the cached costs lack ops of the step."""
     placed = topology.devices[index]
-    before = known or MeasuredDevice(type=kind[0], title=kind[1], hardware=placed.device.name, overhead_seconds=0.0)
+    before = cached or MeasuredDevice(type=kind[0], title=kind[1], hardware=placed.device.name, overhead_seconds=0.0)
     graph = BatchSizes(step)
     graphs = {count: cost_ops(graph(count), topology) for count in dict.fromkeys(sizes)}
     is_known = all(before.has(spec) for costed in graphs.values() for spec in costed.graph.specs)
@@ -166,7 +166,7 @@ def _measured_device(
         raise UsageError(
             f"cannot measure: the model does not fit on {short} alone",
             notes=[f"needs {need:,} bytes at a batch of {step.graph.batch_size}, {short} has {placed.memory_bytes:,}"],
-            help=f"measure with a smaller {argument('batch_size')}; what is measured serves larger ones too",
+            help=f"measure with a smaller {argument('batch_size')}; the measured costs serve larger batches too",
         )
     run_on = _runner(step, placed.name)
     others = [_runner(_with_own_variables(step, neighbour), neighbour) for neighbour in neighbours]
@@ -182,13 +182,13 @@ def _measured_device(
 
 
 def _sharing_memory(index: int, topology: Topology) -> list[str]:
-    """The other devices of the plan that share this one's memory, and so its bandwidth."""
+    """The other devices of the plan that share the memory of this device, and so its bandwidth."""
     name = topology.devices[index].name
     return [other.name for other in topology.devices if other.name != name and share_memory([name, other.name])]
 
 
 def _half_of_memory() -> int:
-    """Bytes of the machine's memory that measuring may fill; none where the system does not tell."""
+    """Bytes of the machine's memory that measuring may fill; 0 where the system does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     except (AttributeError, OSError, ValueError):
@@ -203,7 +203,7 @@ def _with_own_variables(step: CapturedStep, device: str) -> CapturedStep:
 
 
 def _runner(step: CapturedStep, device: str) -> Callable[[int], Callable[[], None]]:
-    """For a number of rows: runs the step on so many random ones, every op on a device, until its results are there."""
+    """Makes functions that run the step on a number of random rows, with every op on a device, to its end."""
     execution = Execution(placement=dict.fromkeys(step.graph.op, device), stage_devices=(device,))
     function = emit_function(step, execution, results=RESULTS[step.kind])
 
@@ -224,7 +224,7 @@ def _runner(step: CapturedStep, device: str) -> Callable[[int], Callable[[], Non
 
 
 def _measured_links(here: Sequence[int], topology: Topology, on_progress: OnProgress) -> list[MeasuredLink]:
-    """One way between each two types of devices that are here."""
+    """Measure a link for each pair of types of the devices present."""
     pairs: dict[tuple[str, str], tuple[str, str]] = {}
     for a in here:
         for b in here:
@@ -232,12 +232,12 @@ def _measured_links(here: Sequence[int], topology: Topology, on_progress: OnProg
                 source, target = topology.devices[a].name, topology.devices[b].name
                 types = DeviceName.parse(source).type, DeviceName.parse(target).type
                 pairs.setdefault(types, (source, target))
-    found = []
+    links = []
     for number, (types, (source, target)) in enumerate(pairs.items()):
         on_progress("measuring links", number / len(pairs))
         latency, bandwidth = time_link(source, target)
-        found.append(MeasuredLink(between=types, latency_seconds=latency, bandwidth_bytes_per_second=bandwidth))
-    return found
+        links.append(MeasuredLink(between=types, latency_seconds=latency, bandwidth_bytes_per_second=bandwidth))
+    return links
 
 
 def _kind(name: str, titles: Mapping[str, str]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""How much longer ops take while other devices of the host run the same step: they share its caches and its memory."""
+"""Slow-down of ops while other devices of the host run the same step: they share its caches and its memory."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def crowding(
     *,
     budget_seconds: float,
 ) -> dict[str, float]:
-    """By op, how many times as long an execution takes beside others as alone: at least 1.
+    """Slow-down of each op: its duration beside other devices over its duration alone, at least 1.
 
-    Ctrl-C ends it: then nothing is known.
+    Ctrl-C ends it; the result is then empty.
 
     Args:
-        run: Runs the step to its end on one device.
-        others: Run it, with variables of their own, on the others: the same ops by the same names.
+        run: Runs the step to its end on a device.
+        others: Run the step on the other devices, with variables of their own: the same ops by the same names.
         ops: Names of the ops of the step.
-        budget_seconds: When to stop, once there are a few runs.
+        budget_seconds: Seconds after which to stop, if there are at least a few runs.
     """
     try:
         alone = _median_by_op(run, ops, budget_seconds / 2)
@@ -41,29 +41,29 @@ def crowding(
 
 
 def _median_by_op(run: Callable[[], object], ops: Collection[str], budget_seconds: float) -> dict[str, float]:
-    """What an execution of an op took on whichever device: the median over the faster half of the runs.
+    """Median duration of each op over the faster half of the runs, on any device.
 
-    Whatever else the machine does only adds to some of them, and then to one of two that are compared.
+    Other work of the machine only slows some runs down, and would distort the comparison of two medians.
     """
     runs: list[dict[str, float]] = []
     start = time.perf_counter()
     while len(runs) < LEAST_RUNS or (len(runs) < MOST_RUNS and time.perf_counter() - start < budget_seconds):
         runs.append(seconds_by_execution(profiled(run), ops))
-    faster = sorted(runs, key=lambda found: sum(found.values()))[: (len(runs) + 1) // 2]
-    names = dict.fromkeys(name for found in faster for name in found)
-    return {name: statistics.median(found[name] for found in faster if name in found) for name in names}
+    faster = sorted(runs, key=lambda seconds: sum(seconds.values()))[: (len(runs) + 1) // 2]
+    names = dict.fromkeys(name for seconds in faster for name in seconds)
+    return {name: statistics.median(seconds[name] for seconds in faster if name in seconds) for name in names}
 
 
 @contextmanager
 def _busy(runs: Sequence[Callable[[], object]]) -> Iterator[None]:
-    """All of them run again and again, each in a thread of its own; an error in one is raised at the end."""
+    """Run all of them repeatedly, each in a thread of its own; an error in a thread is raised at the end."""
     is_over, errors = threading.Event(), list[Exception]()
 
     def repeat(run: Callable[[], object]) -> None:
         try:
             while not is_over.is_set():
                 run()
-        except Exception as error:  # of whatever kind: it is raised where it is waited for
+        except Exception as error:  # of any kind: the waiting thread raises it
             errors.append(error)
 
     threads = [threading.Thread(target=repeat, args=(run,), daemon=True) for run in runs]

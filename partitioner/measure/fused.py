@@ -1,4 +1,4 @@
-"""Give each op its share of a kernel that did the work of several, and that ran under the name of one of them."""
+"""Divide the time of a fused kernel among the ops it computes; it runs under the name of a single op."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from partitioner.ir.op_graph import Op
 
 
 def shared_seconds(costed: CostedGraph, seconds: Mapping[str, float], kernels: Mapping[str, str]) -> dict[str, float]:
-    """Seconds by op, where those of fused kernels are shared by FLOPs: what is fused moves its tensors once for all.
+    """Seconds by op; the time of a fused kernel is divided by FLOPs, because it moves its tensors only once.
 
     Args:
         costed: The graph that ran, with its costs.
-        seconds: Of the ops that ran.
-        kernels: By op, the type of what ran under its name: `_MklNativeConv2DWithBias` under that of a BiasAdd, whose
-            Conv2D then never ran by itself.
+        seconds: Seconds of the ops that ran.
+        kernels: By op, the type of the kernel that ran under its name: `_MklNativeConv2DWithBias` under the name of a
+            BiasAdd, whose Conv2D then never ran by itself.
     """
     flops = {op.name: cost.flops for op, cost in zip(costed.graph.ops, costed.costs, strict=True)}
-    found = dict(seconds)
+    shares = dict(seconds)
     for name, kernel in kernels.items():
         op = costed.graph.op[name]
         if kernel.endswith(op.type):  # the same op, implemented by a library
@@ -26,13 +26,13 @@ def shared_seconds(costed: CostedGraph, seconds: Mapping[str, float], kernels: M
         members = [op.name, *(other for other in _taken_in(costed, op, seconds) if flops[other])]
         total = sum(flops[member] for member in members)
         if len(members) > 1 and total:
-            found |= {member: seconds[name] * flops[member] / total for member in members}
-    return found
+            shares |= {member: seconds[name] * flops[member] / total for member in members}
+    return shares
 
 
 def _taken_in(costed: CostedGraph, op: Op, ran: Collection[str]) -> Iterator[str]:
-    """Names of ops that never ran, because the kernel of `op` does their work: what feeds it, with nothing in between
-    that ran; or the gradient of a bias, which a kernel for the gradient of a filter sums up as it goes."""
+    """Names of ops that never ran, because the kernel of `op` does their work: its producers up to ops that ran; or the
+    gradient of a bias, which a kernel for the gradient of a filter also computes."""
     graph = costed.graph
     readers = {reader for name in op.inputs for reader in graph.consumers[name]}
     beside = [name for name in sorted(readers) if graph.op[name].type == "BiasAddGrad" and name not in ran]

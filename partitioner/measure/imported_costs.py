@@ -1,4 +1,4 @@
-"""Costs that were measured elsewhere: whether they are of what is planned for, and what a plan must say of them."""
+"""Costs that were measured elsewhere: whether they fit the devices and the model, and the notes for the plan."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _MAX_LISTED = 5
 
 
 def refuse_other_devices(path: str, costs: MeasuredCosts, topology: Topology) -> None:
-    """Costs of a device are of no use for another kind of device.
+    """Refuse costs of other kinds of devices.
 
     Raises:
-        UsageError: The file has nothing of a type of device that is planned for, or of other hardware only.
+        UsageError: The file lacks a type of device of the plan, or has it for other hardware only.
     """
     has = [f"{path} has: {_described(device)}" for device in costs.devices] or [f"{path} has no device"]
     for placed in topology.devices:
@@ -39,20 +39,20 @@ def refuse_other_devices(path: str, costs: MeasuredCosts, topology: Topology) ->
 
 
 def refuse_other_ops(path: str, costed: CostedGraph, measured: Mapping[int, MeasuredDevice]) -> None:
-    """Costs that know nothing like any op of the graph tell nothing of it.
+    """Refuse costs without any op of the types in the graph.
 
     Raises:
-        UsageError: So it is.
+        UsageError: The costs have no such op.
     """
     wanted = {
         op.type for op, cost in zip(costed.graph.ops, costed.costs, strict=True) if cost.flops or cost.moved_bytes
     }
     for index, device in measured.items():
-        known = {op.type for op in device.ops.values()}
-        if wanted and not wanted & known:
+        measured_types = {op.type for op in device.ops.values()}
+        if wanted and not wanted & measured_types:
             raise UsageError(
                 f"{path} knows no op like those of this model on {short_name(costed.topology.devices[index].name)}",
-                notes=[f"measured: {_first(known) or 'nothing'}", f"model:    {_first(wanted)}"],
+                notes=[f"measured: {_first(measured_types) or 'nothing'}", f"model:    {_first(wanted)}"],
                 help=f"measure this model: {argument('costs', 'measured')}; or leave out {argument('costs')}",
             )
 
@@ -64,14 +64,14 @@ def costs_notes(
     titles: Mapping[int, str],
     versions: Mapping[str, str],
 ) -> list[str]:
-    """Sentences for a plan that rests on costs of another machine.
+    """Notes for a plan that uses costs of another machine.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         costs: Its contents.
-        measured: What is used of it, by index of a device of the topology.
-        titles: What drivers call devices of the topology that are here, by index.
-        versions: Of the libraries here.
+        measured: The measured device for each device of the topology, by index.
+        titles: Driver titles of the devices that are present, by index in the topology.
+        versions: Versions of the libraries here.
     """
     notes = []
     there, here = costs.versions.get("tensorflow"), versions.get("tensorflow")

@@ -1,4 +1,4 @@
-"""How long tensors take from one device to another: latency and bandwidth of the way between them."""
+"""Measure the latency and the bandwidth of the link between two devices."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import tensorflow as tf
 SIZES_BYTES = (4, 1 << 20, 1 << 24)
 HOPS = 8
 RUNS = 15
-# Logical devices of one host hand over a pointer; a plan must not divide by nothing.
+# Logical devices of the same host pass a pointer; a plan must not divide by 0.
 MOST_BYTES_PER_SECOND = 1e13
 
 
 def time_link(source: str, target: str) -> tuple[float, float]:
     """Latency in seconds and bandwidth in bytes per second between two devices that are present.
 
-    A tensor goes to and fro, one op on each side; the same ops on one device alone are subtracted. The least-squares
-    line through the medians for a few sizes, weighted by one over the seconds, has the latency as its start and the
-    reciprocal of the bandwidth as its slope (Hockney 1994, as in `cost_models.communication`).
+    A tensor is sent to and fro, with an op on each side; the time of the same ops on a single device is subtracted. In
+    the least-squares line through the medians for a few sizes, weighted by 1 / seconds, the intercept is the latency
+    and the slope is the reciprocal of the bandwidth (Hockney 1994, as in `cost_models.communication`).
     """
     seconds = [_hop_seconds(source, target, size) for size in SIZES_BYTES]
     latency, per_byte = fit_line(SIZES_BYTES, seconds)
@@ -29,7 +29,7 @@ def time_link(source: str, target: str) -> tuple[float, float]:
 
 
 def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """Start and slope, neither negative, with the least sum of squared relative errors."""
+    """Intercept and slope, neither negative, with the least sum of squared relative errors."""
     weights = [1 / max(value, 1e-9) ** 2 for value in seconds]
     total = sum(weights)
     mean_size = sum(w * x for w, x in zip(weights, sizes, strict=True)) / total
@@ -60,9 +60,9 @@ def _bounce(source: str, target: str, value: Any) -> Any:
 
 def _median_seconds(function: Any, value: Any) -> float:
     function(value).numpy()
-    found = []
+    durations = []
     for _ in range(RUNS):
         start = time.perf_counter()
         function(value).numpy()
-        found.append(time.perf_counter() - start)
-    return statistics.median(found)
+        durations.append(time.perf_counter() - start)
+    return statistics.median(durations)

@@ -1,4 +1,4 @@
-"""Measure the ops of a step on one device, as the cost models keep them."""
+"""Measure the ops of a step on a device, in the format of the cost models."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Measurable:
     """A step that can be run.
 
     Attributes:
-        costed: Its op graph with costs, at the batch size it is run with.
-        run: Runs it to its end, all of it on the device to be measured.
+        costed: Its op graph with costs, for the batch size of the runs.
+        run: Runs it to its end on the device to be measured.
         others: Run it on the other devices of the host, with variables of their own.
     """
 
@@ -37,15 +37,15 @@ def measure_device(
     budget_seconds: float,
     on_progress: Callable[[float], object] = lambda _: None,
 ) -> MeasuredDevice:
-    """What is known of a device, with what the steps' ops took on it.
+    """A device's costs with the measured times of the steps' ops.
 
-    The overhead is what is left of the first step when its ops' own time is taken off, for each op that works.
+    The overhead is the time of the first step minus the time of its ops, per op that does work.
 
     Args:
         steps: The step of the plan first, then the same at other batch sizes.
-        device: What is known so far.
-        budget_seconds: For all steps together.
-        on_progress: Is told the fraction done.
+        device: The costs so far.
+        budget_seconds: Seconds for all steps together.
+        on_progress: Called with the fraction done.
     """
     overhead = device.overhead_seconds
     ops: dict[str, MeasuredOp] = {}
@@ -75,14 +75,14 @@ def _overhead_seconds(costed: CostedGraph, times: StepTimes) -> float:
 
 
 def _measured_ops(step: Measurable, times: StepTimes, crowded: Mapping[str, float]) -> dict[str, MeasuredOp]:
-    """By signature, the median over the ops that have it and ran; one that never ran was folded away."""
+    """By signature, the median over the ops that have it and ran; 0 if TensorFlow folded all of them away."""
     op_seconds = shared_seconds(step.costed, times.op_seconds, times.kernels)
-    found: dict[str, list[float]] = {}
+    by_signature: dict[str, list[float]] = {}
     beside: dict[str, list[float]] = {}
     first: dict[str, MeasuredOp] = {}
     for op, spec, cost in zip(step.costed.graph.ops, step.costed.graph.specs, step.costed.costs, strict=True):
         key = signature(spec)
-        seconds = found.setdefault(key, [])
+        seconds = by_signature.setdefault(key, [])
         if op.name in op_seconds:
             seconds.append(op_seconds[op.name])
             if op.name in crowded:
@@ -104,5 +104,5 @@ def _measured_ops(step: Measurable, times: StepTimes, crowded: Mapping[str, floa
             seconds=statistics.median(seconds or [0.0]),
             crowded_seconds=statistics.median(beside.get(key, [0.0])),
         )
-        for key, seconds in found.items()
+        for key, seconds in by_signature.items()
     }

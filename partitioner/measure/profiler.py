@@ -1,4 +1,4 @@
-"""Run something under TensorFlow's profiler and read the events that it wrote."""
+"""Run a function under TensorFlow's profiler and read the events that it wrote."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import tensorflow as tf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that took time.
+    """An event of the profiler.
 
     Attributes:
-        plane: What it ran on, `/host:CPU` or `/device:GPU:0`.
+        plane: Where it ran, `/host:CPU` or `/device:GPU:0`.
         line: Number of the thread or stream on that plane.
-        name: Of an op, `NAME:TYPE`.
-        start: In picoseconds, on the profiler's clock.
-        end: In picoseconds.
-        stats: What else is known of it.
+        name: Its name; for an op, `NAME:TYPE`.
+        start: Start in picoseconds, on the profiler's clock.
+        end: End in picoseconds.
+        stats: Further statistics by name.
     """
 
     plane: str
@@ -33,14 +33,14 @@ class Event:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Its duration."""
         return (self.end - self.start) / 1e12
 
 
 def profiled(run: Callable[[], object]) -> list[Event]:
-    """Call `run` under the profiler; the events by start, an enclosing one before what it encloses."""
+    """Call `run` under the profiler; returns the events by start, an enclosing event before the events in it."""
     with tempfile.TemporaryDirectory() as folder:
-        # Without options it traces ops and no Python, as is wanted; of any, TensorFlow 2.21 logs warnings.
+        # Without options it traces ops and no Python, as is wanted; with options, TensorFlow 2.21 logs warnings.
         with tf.profiler.experimental.Profile(folder):
             run()
         events = list(_events(next(Path(folder).rglob("*.xplane.pb"))))
@@ -48,7 +48,7 @@ def profiled(run: Callable[[], object]) -> list[Event]:
 
 
 def _events(path: Path) -> Iterator[Event]:
-    # What the profiler writes has no other reader that comes with TensorFlow.
+    # TensorFlow has no other reader for the profiler's files.
     from tensorflow.tsl.profiler.protobuf import xplane_pb2  # pyright: ignore[reportMissingImports]
 
     space: Any = xplane_pb2.XSpace.FromString(path.read_bytes())  # pyright: ignore[reportAttributeAccessIssue]

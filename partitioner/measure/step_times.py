@@ -1,4 +1,4 @@
-"""How long a step takes, and every op in it."""
+"""Measure the duration of a step, and of every op in it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class StepTimes:
     """Medians over several runs of a step.
 
     Attributes:
-        step_seconds: Of a whole step, not profiled.
-        op_seconds: By op; of a loop or a branch, all that ran in it. Ops that TensorFlow folded away are missing.
+        step_seconds: Seconds of a whole step, not profiled.
+        op_seconds: Seconds by op; a loop or a branch includes its body. Ops that TensorFlow folded away are missing.
         num_runs: Runs behind each number.
-        kernels: By op, the type of what ran under its name.
+        kernels: By op, the type of the kernel that ran under its name.
     """
 
     step_seconds: float
@@ -37,15 +37,15 @@ def time_step(
     budget_seconds: float = 20.0,
     on_progress: Callable[[float], object] = lambda _: None,
 ) -> StepTimes:
-    """Run a step again and again, by itself and under the profiler in turns.
+    """Run a step repeatedly, in turns by itself and under the profiler.
 
-    Ctrl-C ends it early: what was measured so far is returned, or KeyboardInterrupt raised if that is nothing.
+    Ctrl-C ends it early and returns the times so far; without a finished run, it raises KeyboardInterrupt.
 
     Args:
         run: Runs the step to its end.
         ops: Names of the ops of the step.
-        budget_seconds: When to stop, once there are a few runs.
-        on_progress: Is told the fraction done.
+        budget_seconds: Seconds after which to stop, if there are at least a few runs.
+        on_progress: Called with the fraction done.
     """
     plain: list[float] = []
     ops_of_run: list[dict[str, float]] = []
@@ -66,15 +66,15 @@ def time_step(
     except KeyboardInterrupt:
         if not ops_of_run:
             raise
-    seen = dict.fromkeys(name for found in ops_of_run for name in found)
-    medians = {name: statistics.median(found.get(name, 0.0) for found in ops_of_run) for name in seen}
+    seen = dict.fromkeys(name for seconds in ops_of_run for name in seconds)
+    medians = {name: statistics.median(seconds.get(name, 0.0) for seconds in ops_of_run) for name in seen}
     return StepTimes(
         step_seconds=statistics.median(plain), op_seconds=medians, num_runs=len(ops_of_run), kernels=kernels
     )
 
 
 def seconds_by_op(events: Sequence[Event], ops: Collection[str]) -> dict[str, float]:
-    """Seconds that each op took in one run: of its kernels where it ran on a GPU, else on its thread.
+    """Seconds of each op in a run: of its kernels where it ran on a GPU, else on its thread.
 
     An event belongs to the op that it names (`NAME:TYPE`), or to the loop or branch whose body that op is in
     (`LOOP/body/_7/NAME:TYPE`). A call in which no op is named was compiled by XLA, and took until it was done.
@@ -85,42 +85,42 @@ def seconds_by_op(events: Sequence[Event], ops: Collection[str]) -> dict[str, fl
         on_device = event.plane.startswith("/device:")
         owner = _owner(str(event.stats.get("tf_op", "")) if on_device else event.name, ops)
         if owner is not None:
-            found = device if on_device else host
-            found[owner] = found.get(owner, 0.0) + event.seconds
+            by_op = device if on_device else host
+            by_op[owner] = by_op.get(owner, 0.0) + event.seconds
     return _seconds_of_calls(events, ops) | host | device
 
 
 def seconds_by_execution(events: Iterable[Event], ops: Collection[str]) -> dict[str, float]:
-    """Mean seconds of an event on the host that belongs to an op, however often and on however many devices it ran."""
-    found: dict[str, list[float]] = {}
+    """Mean seconds of an op's events on the host, over all its executions on all devices."""
+    durations: dict[str, list[float]] = {}
     for event in events:
         if not event.plane.startswith("/device:") and (owner := _owner(event.name, ops)) is not None:
-            found.setdefault(owner, []).append(event.seconds)
-    return {name: statistics.fmean(seconds) for name, seconds in found.items()}
+            durations.setdefault(owner, []).append(event.seconds)
+    return {name: statistics.fmean(seconds) for name, seconds in durations.items()}
 
 
 def _seconds_of_calls(events: Iterable[Event], ops: Collection[str]) -> dict[str, float]:
-    """Seconds from the start of ops that run asynchronously to when they were done."""
+    """Seconds from the start to the end of ops that run asynchronously."""
     started: dict[tuple[str, object], int] = {}
-    found: dict[str, float] = {}
+    by_op: dict[str, float] = {}
     for event in events:
         name = event.stats.get("name", "")
         call = name, event.stats.get("step_id")
         if event.name == "ExecutorState::ProcessAsync::Start" and name in ops:
             started[call] = event.start
         elif event.name == "ExecutorState::ProcessAsync::Done" and call in started:
-            found[name] = found.get(name, 0.0) + (event.start - started.pop(call)) / 1e12
-    return found
+            by_op[name] = by_op.get(name, 0.0) + (event.start - started.pop(call)) / 1e12
+    return by_op
 
 
 def kernel_by_op(events: Iterable[Event], ops: Collection[str]) -> dict[str, str]:
-    """The op type of what ran on the host under each op's name: its own, or that of a kernel it was replaced by."""
+    """The op type that ran on the host under each op's name: its own, or that of a kernel that replaced it."""
     named = (event.name.rpartition(":") for event in events if not event.plane.startswith("/device:"))
     return {name: kernel for name, _, kernel in named if name in ops}
 
 
 def _owner(name: str, ops: Collection[str]) -> str | None:
-    """The op that an event's name stands for."""
+    """The op to which an event belongs."""
     name, separator, _ = name.rpartition(":")
     if not separator:
         return None

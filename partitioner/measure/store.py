@@ -1,4 +1,4 @@
-"""Keep what was measured: a JSON file of one's own, and a cache per machine, versions and settings."""
+"""Store measured costs: in a JSON file of the user, and in a cache per machine, versions and settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_costs(path: Path) -> MeasuredCosts:
     """Read a file of measured costs.
 
     Raises:
-        UsageError: It cannot be read, or is none.
+        UsageError: It cannot be read, or is no such file.
     """
     help = f"give a costs.json that `{command('partition MODEL', costs='measured')}` wrote"
     try:
@@ -42,7 +42,7 @@ def write_costs(costs: MeasuredCosts, path: Path) -> None:
 
 
 def cached_costs(settings: Mapping[str, str]) -> MeasuredCosts:
-    """What was measured before under these settings; nothing if that cannot be read."""
+    """The cached costs for these settings; empty if they cannot be read."""
     path = _cache_path(settings)
     try:
         return read_costs(path)
@@ -51,7 +51,7 @@ def cached_costs(settings: Mapping[str, str]) -> MeasuredCosts:
 
 
 def cache_costs(costs: MeasuredCosts) -> None:
-    """Keep what was measured for the next time. A cache that cannot be written is no error."""
+    """Write measured costs to the cache. A cache that cannot be written is no error."""
     try:
         write_costs(costs, _cache_path(costs.versions))
     except OSError:
@@ -59,7 +59,7 @@ def cache_costs(costs: MeasuredCosts) -> None:
 
 
 def settings() -> dict[str, str]:
-    """What decides how fast ops run here besides the device: versions, processor, threads, instruction sets, XLA."""
+    """The settings that influence the speed of ops: versions, processor, threads, instruction sets, XLA."""
     return {
         "tensorflow": tf.__version__,
         "processor": processor_title(),
@@ -72,7 +72,7 @@ def settings() -> dict[str, str]:
 
 
 def processor_title() -> str:
-    """What the kernel calls the processor."""
+    """The processor's name in the operating system."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Proof that a placed model is where its plan says and computes what the unplaced model computes."""
+"""Proof that a placed model runs on its planned devices and computes what the unplaced model computes."""
 
 from partitioner.verification.check import verify_placed
 

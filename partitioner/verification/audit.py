@@ -1,7 +1,7 @@
-"""Read back where ops really ran: from the partition graphs the executor was given, with hard placement.
+"""Read back where ops really ran: from the partition graphs of the executor, with hard placement.
 
 A requested device proves nothing: soft placement moves ops silently, and optimizers rewrite graphs. The partition
-graphs are what is left after all of that.
+graphs are the result after all of that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tensorflow.python.eager import context
 
 from partitioner.ir.devices import DeviceName
 
-# What the runtime adds by itself, on the device that suits it.
+# Ops that the runtime adds by itself, on devices of its choice.
 _RUNTIME_OPS = frozenset(
     {
         *("_Send", "_Recv", "_HostSend", "_HostRecv", "_SOURCE", "_SINK"),
@@ -27,7 +27,7 @@ _RUNTIME_OPS = frozenset(
     }
 )
 
-# Batches are cut into microbatches on the host, and what updates lock lies there.
+# Batches are cut into microbatches on the host, and the lock of updates is there.
 _BATCH_SCOPE = "microbatches/"
 _LOCK_OPS = frozenset({"MutexV2", "MutexLock", "ConsumeMutexLock"})
 
@@ -36,7 +36,7 @@ _BODY = re.compile(r"(body|cond|then|else|branches)/_\d+$")
 
 @contextmanager
 def hard_placement() -> Iterator[None]:
-    """Make an op that cannot run on its device an error, for as long as this lasts."""
+    """Within the block, an op that cannot run on its device is an error."""
     before = tf.config.get_soft_device_placement()
     tf.config.set_soft_device_placement(False)
     try:
@@ -46,41 +46,41 @@ def hard_placement() -> Iterator[None]:
 
 
 def executed_ops(run: Callable[[], Any]) -> tuple[Any, dict[str, tuple[str, str]]]:
-    """Call `run`, which must call a function for the first time, and say what was executed.
+    """Call `run`, which must call a function for the first time, and return the executed ops.
 
     Returns:
         The result, and (op type, canonical device) by the name of each executed op.
     """
     context.enable_run_metadata()
     try:
-        context.export_run_metadata()  # forget what earlier functions left
+        context.export_run_metadata()  # drop the records of earlier functions
         result = run()
         metadata = context.export_run_metadata()
     finally:
         context.disable_run_metadata()
-    found: dict[str, tuple[str, str]] = {}
+    executed: dict[str, tuple[str, str]] = {}
     for function in metadata.function_graphs:
         for partition in function.partition_graphs:
             nodes = [node for node in partition.node if node.device and node.op not in ("_Arg", "_Retval")]
             if not _is_called_alone(nodes):
-                found |= {node.name: (node.op, DeviceName.parse(node.device).canonical) for node in nodes}
-    return result, found
+                executed |= {node.name: (node.op, DeviceName.parse(node.device).canonical) for node in nodes}
+    return result, executed
 
 
 def _is_called_alone(nodes: Sequence[Any]) -> bool:
-    """Whether this is one op that Python called, of which TensorFlow makes a function and names the op by its type."""
+    """Whether this is a single op called by Python: TensorFlow makes a function of it, and names the op by its type."""
     return len(nodes) == 1 and nodes[0].name == nodes[0].op
 
 
 def misplaced_ops(executed: Mapping[str, tuple[str, str]], placement: Mapping[str, str]) -> tuple[int, tuple[str, ...]]:
-    """Compare what ran with what was planned.
+    """Compare the executed ops with the plan.
 
     An executed op counts when its name (without the calls it was inlined from) is planned, or when it belongs to
     the body of a planned loop or branch; it is misplaced when it ran elsewhere. An op that an optimizer made is
     misplaced when it computes on a device that the plan does not use.
 
     Returns:
-        How many ops were compared, and a line for each misplaced one.
+        The number of compared ops, and a line for each misplaced op.
     """
     used = set(placement.values())
     compared, wrong = 0, []
@@ -101,10 +101,10 @@ def misplaced_ops(executed: Mapping[str, tuple[str, str]], placement: Mapping[st
 
 
 def _planned(name: str, placement: Mapping[str, str]) -> str | None:
-    """Device planned for an executed op: under its own name, else that of the loop or branch whose body it is in.
+    """Planned device of an executed op: under its own name, else that of the loop or branch whose body it is in.
 
-    TensorFlow names an op of a body `<loop>/body/_7/<op>` and an op of an inlined call `<call>/<op>`. Only calls may be
-    cut off in front: the rest of a body op's name may happen to be the name of quite another op.
+    TensorFlow names an op of a body `<loop>/body/_7/<op>` and an op of an inlined call `<call>/<op>`. Only names of
+    calls may be cut off in front: the rest of a body op's name may be the name of a different op.
     """
     parts = name.split("/")
     while "PartitionedCall" in parts[0] and len(parts) > 1:

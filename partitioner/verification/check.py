@@ -1,4 +1,4 @@
-"""Run a placed model beside the unplaced one: the same outputs, loss, gradients and weights, every op in its place."""
+"""Compare a placed model with the unplaced model: outputs, loss, gradients, weights, and the device of every op."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from partitioner.verification.reference import (
 DEFAULT_NUM_STEPS = 5
 # Relative to a tensor's norm. float32 has 24 bits (6e-8); sums of some hundred terms lose two digits of that.
 DEFAULT_TOLERANCE = 1e-5
-# A placed run may differ from the unplaced one by this much more than the unplaced one, reordered, does from itself.
+# A placed run may differ from the unplaced run by this factor more than the control does.
 _CONTROL_FACTOR = 4.0
-# Distance from 1 to the next larger number: 8 and 11 bits of precision.
+# Distance from 1 to the next larger number, with 8 and 11 bits of precision.
 _EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 _HOST = DeviceName(type="CPU", index=0).canonical
 
@@ -55,27 +55,27 @@ def verify_placed(
     seed: int = 0,
     differing_copies: Callable[[], Sequence[str]] = tuple,
 ) -> Verification:
-    """Hold a placed step against the unplaced model. Variables and optimizer are as before when it returns.
+    """Compare a placed step with the unplaced model. Variables and optimizer are unchanged when it returns.
 
-    Three runs start from the same state: the unplaced model, the placed one, and as a control the unplaced one
-    again with the rows of each batch in another order, which shows what reordered float sums alone do. (Where random
-    numbers or other rows would make something else of reordered ones, the control starts with every weight off by one
-    unit in the last place.) One control is one throw of the dice: where it does not explain a difference of a training
-    step, more are run before the placed model is said to be wrong.
+    Three runs start from the same state: the unplaced model, the placed model, and, as a control, the unplaced model
+    with the rows of each batch in another order, which shows the effect of reordered float sums. (Where the results of
+    a row depend on random numbers or on other rows, the control instead starts with every weight changed by a unit in
+    the last place.) A single control is a matter of chance: where it does not explain a difference in a training step,
+    more controls run before the placed model counts as wrong.
 
     Args:
-        model: The unplaced model; it shares its variables with the placed one.
+        model: The unplaced model; it shares its variables with the placed model.
         step: A captured training or predict step.
         execution: Device of each op of `step` in this process, and its microbatches.
         emit: Builds placed functions.
-        emit_stepwise: Builds the same so that each TensorFlow function in it is called from Python.
+        emit_stepwise: Builds the same function, but Python calls each TensorFlow function in it.
         compute_loss: Loss of the training step.
         optimizer: Its optimizer.
-        ran_on: The device that ran in place of each planned one, for the record.
-        batches: (x, y) to run on; random ones by default.
+        ran_on: The device that ran in place of each planned device, for the record.
+        batches: (x, y) to run on; by default random batches.
         num_steps: Training steps.
-        seed: Of the random batches.
-        differing_copies: Names the variables that do not have the same bits in all replicas.
+        seed: Seed of the random batches.
+        differing_copies: Gives the names of variables whose bits differ between replicas.
     """
     x_specs, y_specs, _ = step.specs
     if batches is None:
@@ -103,7 +103,7 @@ def _verify_training(
 ) -> Verification:
     assert compute_loss is not None
     held = list({id(v): v for v in [*model.variables, *optimizer.variables, *step.variables.values()]}.values())
-    # Rows that influence each other do so within a microbatch: only a reference cut the same way is comparable.
+    # Rows influence each other only within a microbatch: the reference must be cut into the same microbatches.
     parts = _parts(step, execution) if batch_coupling(step.graph) else None
     reference = reference_functions(model, compute_loss, optimizer, step.specs[:2], parts=parts)
     placed_gradients = emit(step, execution, results=("y_pred", "loss", "gradients"), side_effects=False)
@@ -112,7 +112,7 @@ def _verify_training(
     with restored(held) as restore:
         expected = run_reference(*reference, batches, model.variables, restore)
         controls = _controls(model, step, reference, batches, restore)
-        known = [next(controls)]
+        trajectories = [next(controls)]
         restore()
         first = placed_gradients(*batches[0], None)
         restore()
@@ -133,12 +133,12 @@ def _verify_training(
             weights=flat_arrays([variable.value for variable in model.variables]),
         )
         audit = misplaced_ops(executed, _planned(step, execution))
-        told: dict[str, Any] = {"num_steps": len(batches), "tolerance": _tolerance(step, execution)}
-        found = _judge(placed, expected, known, audit, ran_on, **told)
-        while not (found.passed or found.misplaced_ops) and (control := next(controls, None)):
-            known.append(control)
-            found = _judge(placed, expected, known, audit, ran_on, **told)
-    return replace(found, differing_copies=apart, passed=found.passed and not apart)
+        settings: dict[str, Any] = {"num_steps": len(batches), "tolerance": _tolerance(step, execution)}
+        result = _compared(placed, expected, trajectories, audit, ran_on, **settings)
+        while not (result.passed or result.misplaced_ops) and (control := next(controls, None)):
+            trajectories.append(control)
+            result = _compared(placed, expected, trajectories, audit, ran_on, **settings)
+    return replace(result, differing_copies=apart, passed=result.passed and not apart)
 
 
 def _controls(
@@ -148,7 +148,7 @@ def _controls(
     batches: Sequence[tuple[Any, Any]],
     restore: Callable[[], None],
 ) -> Iterator[Trajectory]:
-    """What the unplaced model gives when it rounds otherwise: of other sums first, then of other weights."""
+    """Runs of the unplaced model with different rounding: first with reordered sums, then with changed weights."""
     order = _control_order(model, step)
     reordered = [permuted(batch, order) for batch in batches]
     starts = [nudged(restore, model.trainable_variables, towards) for towards in (np.inf, -np.inf)]
@@ -191,7 +191,7 @@ def _verify_outputs(
         outputs, executed = executed_ops(lambda: _fresh(placed)(x, None, None))
         if execution.is_staged:
             executed |= _audited(placed_stepwise, (x, None))
-    return _judge(
+    return _compared(
         _outputs_only(flat_arrays(outputs["y_pred"])),
         _outputs_only(expected),
         [_outputs_only(control)],
@@ -205,7 +205,7 @@ def _outputs_only(outputs: list[np.ndarray]) -> Trajectory:
     return Trajectory(outputs=outputs, loss=[], gradients=[], weights=[])
 
 
-def _judge(
+def _compared(
     placed: Trajectory,
     expected: Trajectory,
     controls: Sequence[Trajectory],
@@ -215,16 +215,17 @@ def _judge(
     num_steps: int,
     tolerance: float = DEFAULT_TOLERANCE,
 ) -> Verification:
-    """Compare, and decide tensor by tensor: a difference passes below the tolerance, or near a control's.
+    """Compare tensor by tensor: a difference passes if it is below the tolerance, or near a control's difference.
 
-    One by one, because a gradient that is zero but for rounding (of a key's bias in attention) differs by its whole
-    norm, and must not excuse the others.
+    Each tensor is decided by itself, because a gradient that is zero except for rounding (of a key's bias in attention)
+    differs by its whole norm, and must not excuse other tensors.
     """
     keys = ("outputs", "loss", "gradients", "weights")
     absolute = {key: _max_abs(getattr(placed, key), getattr(expected, key)) for key in keys}
     relative = {key: _max_rel(getattr(placed, key), getattr(expected, key)) for key in keys}
     explained = {
-        key: np.max([_rel(getattr(one, key), getattr(expected, key)) for one in controls], axis=0) for key in keys
+        key: np.max([_rel(getattr(control, key), getattr(expected, key)) for control in controls], axis=0)
+        for key in keys
     }
     compared, misplaced = audit
     return Verification(
@@ -236,7 +237,7 @@ def _judge(
         weights_max_abs_diff=absolute["weights"],
         weights_max_rel_diff=relative["weights"],
         control_max_abs_diff=max(
-            _max_abs(getattr(one, key), getattr(expected, key)) for one in controls for key in keys
+            _max_abs(getattr(control, key), getattr(expected, key)) for control in controls for key in keys
         ),
         control_max_rel_diff=max(float(ratio) for ratios in explained.values() for ratio in ratios),
         num_steps=num_steps,
@@ -256,7 +257,7 @@ def _judge(
 
 
 def _tolerance(step: CapturedStep, execution: Execution) -> float:
-    """What a relative difference may be: of float32, or of what microbatches round their gradients to."""
+    """The allowed relative difference: that of float32, or of the dtype to which microbatches round gradients."""
     kinds = {tensor.spec.dtype for tensor in step.graph.tensors}
     narrow = [dtype for dtype in ("bfloat16", "float16") if dtype in kinds]
     if execution.num_microbatches == 1 or not narrow:
@@ -265,19 +266,19 @@ def _tolerance(step: CapturedStep, execution: Execution) -> float:
 
 
 def _planned(step: CapturedStep, execution: Execution) -> dict[str, str]:
-    """Where every op is to run: on its device, or where the table is that it looks something up in."""
+    """The device of every op: its planned device, or that of the lookup table it uses."""
     tables = [op.name for op in step.graph.ops if op.takes_table]
     on_host = {replica_prefix(replica) + name: _HOST for replica in range(execution.num_replicas) for name in tables}
     return execution.placement_everywhere | on_host
 
 
 def _audited(function: Any, batch: tuple[Any, Any]) -> dict[str, tuple[str, str]]:
-    """What a call of `function` executed, and where."""
+    """The ops that a call of `function` executed, and their devices."""
     return executed_ops(lambda: function(*batch, None))[1]
 
 
 def _fresh(function: Any) -> Any:
-    """A new function around `function`: TensorFlow records partition graphs only when a function is first made."""
+    """A new function around `function`: TensorFlow records partition graphs only for new functions."""
     return tf.function(lambda *arguments: function(*arguments), autograph=False)
 
 
@@ -287,24 +288,24 @@ def _control_order(model: keras.Model, step: CapturedStep) -> np.ndarray:
 
 
 def _knows_its_rows(model: keras.Model, step: CapturedStep) -> bool:
-    """Whether a row's results depend on where in the batch it is, by random numbers or by other rows."""
+    """Whether the results of a row depend on its position in the batch, by random numbers or by other rows."""
     draws = any(getattr(layer, "_seed_generators", ()) for layer in model._flatten_layers())
     return draws or bool(step.graph.mixing_layer)
 
 
-def _max_abs(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
-    """Largest difference of two lists of arrays; infinite where one is not finite and the other is."""
-    return max((_difference(a, b, np.max) for a, b in zip(found, expected, strict=True)), default=0.0)
+def _max_abs(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """Largest difference of two lists of arrays; infinite where only one of two values is finite."""
+    return max((_difference(a, b, np.max) for a, b in zip(actual, expected, strict=True)), default=0.0)
 
 
-def _max_rel(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
-    return max(_rel(found, expected), default=0.0)
+def _max_rel(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    return max(_rel(actual, expected), default=0.0)
 
 
-def _rel(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> list[float]:
+def _rel(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> list[float]:
     """Norm of each tensor's difference over the norm of the tensor itself (Frobenius); 0 / 0 counts as 0."""
     ratios = []
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(actual, expected, strict=True):
         difference, norm = _difference(a, b, np.linalg.norm), float(np.linalg.norm(b))
         ratios.append(difference and (difference / norm if norm else float("inf")))
     return ratios

@@ -1,4 +1,4 @@
-"""Batches to verify with: made from the specs alone, or the user's own."""
+"""Batches for verification: random batches by the specs, and structures of tensors as arrays."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def random_batches(specs: Any, batch_size: int, count: int, seed: int) -> list[A
     Strings are "0" and "1".
 
     Raises:
-        UsageError: A dtype that no values can be made for.
+        UsageError: A dtype has no random values.
     """
     generator = np.random.default_rng(seed)
 
-    def one(spec: Any) -> Any:
+    def random_tensor(spec: Any) -> Any:
         if spec is None:
             return None
         shape = [batch_size if size is None else size for size in spec.shape]
@@ -36,7 +36,7 @@ def random_batches(specs: Any, batch_size: int, count: int, seed: int) -> list[A
             help=f"leave out {argument('verify')}",
         )
 
-    return [tf.nest.map_structure(one, specs) for _ in range(count)]
+    return [tf.nest.map_structure(random_tensor, specs) for _ in range(count)]
 
 
 def permuted(batch: Any, order: np.ndarray) -> Any:
@@ -46,15 +46,15 @@ def permuted(batch: Any, order: np.ndarray) -> Any:
 
 def flat_arrays(values: Any) -> list[np.ndarray]:
     """Every tensor of a structure as a float64 array; sparse gradients are made dense."""
-    found = []
+    arrays = []
     for value in tf.nest.flatten(values):
         if value is not None:
-            found.append(np.asarray(tf.cast(value, tf.float64)))
-    return found
+            arrays.append(np.asarray(tf.cast(value, tf.float64)))
+    return arrays
 
 
 def as_dense(gradient: Any, shape: Any) -> Any:
-    """A gradient as one tensor: (values, indices[, dense shape]) of a sparse one are summed up."""
+    """A gradient as a dense tensor: a sparse gradient (values, indices[, dense shape]) is summed up."""
     if isinstance(gradient, tf.IndexedSlices):
         gradient = (gradient.values, gradient.indices)
     if isinstance(gradient, tuple):

@@ -1,4 +1,4 @@
-"""The unplaced model, the way Keras trains it: with a tape and no devices. The placed one is held against it."""
+"""The unplaced model as Keras trains it: with a tape and without devices. The placed model is compared with it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from partitioner.verification.data import as_dense, flat_arrays
 
 @dataclass(frozen=True, kw_only=True)
 class Trajectory:
-    """What a run of several steps produced, as float64 arrays: of the first step, and of the variables at the end."""
+    """Results of a run of several steps, as float64 arrays: of the first step, and the weights at the end."""
 
     outputs: list[np.ndarray]
     loss: list[np.ndarray]
@@ -27,7 +27,7 @@ class Trajectory:
 
 @contextmanager
 def restored(variables: Sequence[Any]) -> Iterator[Callable[[], None]]:
-    """Put `variables` back to their present values at the end, and whenever the yielded function is called."""
+    """Restore the present values of `variables` at the end, and at each call of the yielded function."""
     saved = [variable.numpy() for variable in variables]
 
     def restore() -> None:
@@ -41,7 +41,7 @@ def restored(variables: Sequence[Any]) -> Iterator[Callable[[], None]]:
 
 
 def nudged(restore: Callable[[], None], variables: Sequence[Any], towards: float = np.inf) -> Callable[[], None]:
-    """`restore`, and then every float of `variables` one unit in the last place nearer to `towards`."""
+    """`restore`, and then a change of every float of `variables` by a unit in the last place towards `towards`."""
 
     def restore_and_nudge() -> None:
         restore()
@@ -54,14 +54,14 @@ def nudged(restore: Callable[[], None], variables: Sequence[Any], towards: float
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """How a batch is cut where its rows influence each other, and what becomes of the state that they change.
+    """How a batch is cut where its rows influence each other, and how the states of the parts are combined.
 
     Attributes:
-        num_microbatches: Parts of each replica, one after the other.
-        num_replicas: Each begins with the state that the step began with; the mean of what they end with remains, of
-            whole numbers what the first one ends with.
+        num_microbatches: Parts of each replica, run in order.
+        num_replicas: Number of replicas. Each starts from the state before the step; a float state becomes the mean of
+            their final states, an integer state the final state of the first replica.
         states: Variables that the forward pass writes.
-        seeds: Those of them that random numbers are drawn from: each replica begins with another.
+        seeds: The states of random generators among them: each replica starts from a different value.
         adds_up: Whether the loss is a sum over rows, rather than their mean.
     """
 
@@ -73,7 +73,7 @@ class Parts:
 
     @property
     def count(self) -> int:
-        """Of all parts."""
+        """Number of parts in all."""
         return self.num_microbatches * self.num_replicas
 
 
@@ -87,9 +87,9 @@ def reference_functions(
 ) -> tuple[Any, Any]:
     """`gradients(x, y)` -> (outputs, loss, gradients) and `train(x, y)` -> loss, of the unplaced model.
 
-    Gradients are those the optimizer is given: of the scaled loss where it scales. Both are traced for `specs`, whose
-    batch size is open as in `fit`: with a known one TensorFlow divides by constants, and rounds otherwise. With
-    `parts`, the model runs on one after the other, and what they give is brought together before the update.
+    Gradients are those the optimizer gets: of the scaled loss where it scales. Both are traced for `specs`, whose batch
+    size is open as in `fit`: with a fixed batch size TensorFlow divides by constants, and rounds differently. With
+    `parts`, the model runs on each part in order, and their results are combined before the update.
     """
     cut = parts or Parts()
 
@@ -106,36 +106,40 @@ def reference_functions(
         batches, shares = _parts((x, y), cut.count)
         weights = [tf.ones_like(share) for share in shares] if cut.adds_up else shares
         starts = [tf.identity(tf.convert_to_tensor(state)) for state in cut.states]
-        found, ends = [], []
+        results, ends = [], []
         for replica in range(cut.num_replicas):
             for state, start in zip(cut.states, starts, strict=True):
                 state.assign(start + _stride(start, replica) if _is_in(state, cut.seeds) else start)
             mine = slice(replica * cut.num_microbatches, (replica + 1) * cut.num_microbatches)
-            found += [differentiated(*batch) for batch in batches[mine]]
+            results += [differentiated(*batch) for batch in batches[mine]]
             ends.append([tf.identity(tf.convert_to_tensor(state)) for state in cut.states])
         for state, *values in zip(cut.states, *ends, strict=True):
             state.assign(tf.add_n(values) / len(values) if values[0].dtype.is_floating else values[0])
-        outputs, losses, gradients = zip(*found, strict=True)
+        outputs, losses, gradients = zip(*results, strict=True)
         y_pred = tf.nest.map_structure(lambda *rows: tf.concat(rows, axis=0), *outputs)
         given = {value.name for value in tf.nest.flatten((x, y))} | _captured(cut.states)
-        return y_pred, _weighted(losses, weights), [_added(one, weights, given) for one in zip(*gradients, strict=True)]
+        return (
+            y_pred,
+            _weighted(losses, weights),
+            [_added(gradient, weights, given) for gradient in zip(*gradients, strict=True)],
+        )
 
     @tf.function(autograph=False, input_signature=list(specs))
     def gradients(x: Any, y: Any) -> tuple[Any, Any, Any]:
-        y_pred, loss, found = accumulated(x, y)
-        return y_pred, loss, [None if g is None else as_dense(g, v.shape) for g, v in _pairs(found, model)]
+        y_pred, loss, values = accumulated(x, y)
+        return y_pred, loss, [None if g is None else as_dense(g, v.shape) for g, v in _pairs(values, model)]
 
     @tf.function(autograph=False, input_signature=list(specs))
     def train(x: Any, y: Any) -> Any:
-        _, loss, found = accumulated(x, y)
-        optimizer.apply_gradients(list(_pairs(found, model)))
+        _, loss, values = accumulated(x, y)
+        optimizer.apply_gradients(list(_pairs(values, model)))
         return loss
 
     return gradients, train
 
 
 def outputs_function(model: keras.Model, x_specs: Any, *, num_parts: int = 1) -> Any:
-    """`outputs(x)` of the unplaced model in inference; of so many parts of the batch, one after the other."""
+    """`outputs(x)` of the unplaced model in inference; it runs on `num_parts` parts of the batch in order."""
 
     def of_part(x: Any) -> Any:
         return model(x, training=False) if model._call_has_training_arg else model(x)
@@ -144,14 +148,14 @@ def outputs_function(model: keras.Model, x_specs: Any, *, num_parts: int = 1) ->
     def outputs(x: Any) -> Any:
         if num_parts == 1:
             return of_part(x)
-        found = map(of_part, _parts(x, num_parts)[0])
-        return tf.nest.map_structure(lambda *rows: tf.concat(rows, axis=0), *found)
+        results = map(of_part, _parts(x, num_parts)[0])
+        return tf.nest.map_structure(lambda *rows: tf.concat(rows, axis=0), *results)
 
     return outputs
 
 
 def _parts(batch: Any, count: int) -> tuple[list[Any], list[Any]]:
-    """Parts of a batch, as equal in rows as can be, the first ones larger by one; and their shares of the rows."""
+    """Cut a batch into nearly equal parts, the first ones a row larger; returns also their shares of the rows."""
     flat = tf.nest.flatten(batch)
     rows: Any = tf.shape(flat[0])[0]
     sizes = rows // count + tf.cast(tf.range(count) < rows % count, tf.int32)
@@ -161,43 +165,43 @@ def _parts(batch: Any, count: int) -> tuple[list[Any], list[Any]]:
 
 
 def _weighted(values: Sequence[Any], weights: Sequence[Any]) -> Any:
-    """Weighted sum of what parts gave."""
+    """Weighted sum of the values of parts."""
     return tf.add_n([v * tf.cast(w, v.dtype) for v, w in zip(values, weights, strict=True)])
 
 
 def _added(gradients: Sequence[Any], weights: Sequence[Any], given: Collection[str]) -> Any:
-    """Weighted sum of the gradients of parts; a sparse one stays sparse, which some optimizers treat otherwise.
+    """Weighted sum of the gradients of parts; a sparse gradient stays sparse, which some optimizers treat differently.
 
-    Its slices stand one after the other as they would for the whole batch. Where the rows that they belong to do not
-    come from the batch or from random numbers (`given`, tensors by name), the whole batch has each of them once.
+    Its slices are concatenated in the order of the whole batch. Where their indices do not depend on the batch or on
+    random numbers (`given`, tensors by name), the whole batch has each slice only once.
     """
     if not isinstance(gradients[0], tf.IndexedSlices):
         return None if gradients[0] is None else _weighted(gradients, weights)
-    one = gradients[0]
-    if not _comes_from(one.indices, given):
-        return tf.IndexedSlices(_weighted([g.values for g in gradients], weights), one.indices, one.dense_shape)
+    first = gradients[0]
+    if not _comes_from(first.indices, given):
+        return tf.IndexedSlices(_weighted([g.values for g in gradients], weights), first.indices, first.dense_shape)
     rows = [g.values * tf.cast(w, g.values.dtype) for g, w in zip(gradients, weights, strict=True)]
     indices = tf.concat([g.indices for g in gradients], axis=0)
-    return tf.IndexedSlices(tf.concat(rows, axis=0), indices, one.dense_shape)
+    return tf.IndexedSlices(tf.concat(rows, axis=0), indices, first.dense_shape)
 
 
 def _captured(variables: Sequence[Any]) -> set[str]:
-    """Names of what stands for these variables in the function that is being traced."""
+    """Names of the captured tensors of these variables in the function that is being traced."""
     graph: Any = tf.compat.v1.get_default_graph()
     handles = [variable.handle for variable in variables]
     return {inside.name for outside, inside in graph.captures if any(outside is handle for handle in handles)}
 
 
 def _comes_from(tensor: Any, given: Collection[str]) -> bool:
-    """Whether any of the tensors goes into one, through whichever ops."""
+    """Whether a tensor depends on any of the given tensors."""
     seen, left = set[str](), [tensor]
     while left:
-        one = left.pop()
-        if one.name in given:
+        tensor = left.pop()
+        if tensor.name in given:
             return True
-        if one.op.name not in seen:
-            seen.add(one.op.name)
-            left += one.op.inputs
+        if tensor.op.name not in seen:
+            seen.add(tensor.op.name)
+            left += tensor.op.inputs
     return False
 
 
@@ -220,15 +224,15 @@ def run_reference(
     variables: Sequence[Any],
     restore: Callable[[], None],
 ) -> Trajectory:
-    """Gradients on the first batch, then one training step per batch, from the restored state."""
+    """Gradients on the first batch, then a training step per batch, from the restored state."""
     restore()
-    outputs, loss, found = gradients(*batches[0])
+    outputs, loss, values = gradients(*batches[0])
     restore()
     for batch in batches:
         train(*batch)
     return Trajectory(
         outputs=flat_arrays(outputs),
         loss=flat_arrays(loss),
-        gradients=flat_arrays(found),
+        gradients=flat_arrays(values),
         weights=flat_arrays([variable.value for variable in variables]),
     )

@@ -159,7 +159,7 @@ def test_what_cannot_be_written_exits_8(run: Run, tmp_path: Path, monkeypatch: p
     [
         ("smal.py", "error: no such file: "),
         ("no_model.py", "holds no model: no keras.Model and none of build_model()"),
-        ("several.py", "holds 2 models, expected one or a name"),
+        ("several.py", "holds 2 models, expected a single model or a name"),
         ("arguments.py", "its signature: build_model(width: int)"),
         ("raises.py", "   |  RuntimeError: the weights are at home"),
         ("small.py:build_modle", "defines no 'build_modle'"),

@@ -39,7 +39,7 @@ def test_a_port_that_is_taken_exits_2(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert f"error: cannot listen on port {port}: " in done.stderr
-    assert "help: port 0 takes a free one" in done.stderr
+    assert "help: port 0 takes a free port" in done.stderr
 
 
 def test_which_port(run: Run) -> None:

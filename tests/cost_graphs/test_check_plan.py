@@ -128,4 +128,4 @@ def test_a_bound_that_a_move_refutes_is_noticed(plans: dict[bool, CostGraphPlan]
     )
     lie = with_solver(roomy, objective=16.0, lower_bound=16.0, gap=0.0, status="optimal")
     found = check_plan(lie, GRAPH)
-    assert len(found.problems) == 1 and "moving one group gives 12.5" in found.problems[0]
+    assert len(found.problems) == 1 and "moving a group gives 12.5" in found.problems[0]

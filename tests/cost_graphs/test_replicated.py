@@ -64,6 +64,6 @@ def test_work_is_shared_where_parameters_are_few() -> None:
     assert [stage.load for stage in best_replicated_chain(of, 4, moves_values=False)] == pytest.approx([10.0, 8.0])
 
 
-def test_too_many_beginnings_are_refused() -> None:
-    with pytest.raises(UsageError, match="more than 4,000 beginnings"):
+def test_too_many_downsets_are_refused() -> None:
+    with pytest.raises(UsageError, match="more than 4,000 downsets"):
         best_replicated_chain(graph([1.0] * 13, []), 2)

@@ -1,4 +1,4 @@
-"""Buffers inside a function: which tensors share one, which lists keep, and how much is held while it runs."""
+"""Buffers inside a function: which tensors share a buffer, which ones lists keep, and the bytes held during a run."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _FROM_LISTS = {"TensorListGetItem": 0, "TensorListPopBack": 1}
 
 @dataclass(kw_only=True)
 class FunctionBuffers:
-    """Buffers of what the ops of a function make, read op by op; tensors go by their names.
+    """Buffers of the tensors in a function, read op by op; tensors are given by name.
 
     Attributes:
         roots: For tensors without a buffer of their own, the tensor that has it; None for what stays anyway, which are
             variables and constants.
-        saved: Tensors that are kept for a gradient already.
+        saved: Tensors that are already kept for a gradient.
         in_lists: Tensors whose bytes are those of a list.
-        working: Names of the ops that do more than hand on a buffer.
-        waiting: Ops of which none of this is known yet.
+        working: Names of the ops that do more than pass a buffer on.
+        waiting: Ops that were not read yet.
     """
 
     roots: dict[str, str | None] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class FunctionBuffers:
         return self.roots.get(name, name)
 
     def follow(self, op: Any, spec: Callable[[Any], OpSpec]) -> None:
-        """Add what an op makes, once it is asked for: of most graphs it never is.
+        """Add the outputs of an op, lazily: most graphs never need them.
 
         Args:
             op: An operation of TensorFlow.
@@ -72,7 +72,7 @@ class FunctionBuffers:
                     self.roots[made.name] = None if spec.inputs[index].dtype == "resource" else self.root(given.name)
 
     def saved_bytes(self, name: str, size_bytes: int) -> int:
-        """Bytes that it takes to keep a tensor for a gradient: none if its buffer stays anyway or is kept already."""
+        """Bytes needed to keep a tensor for a gradient: none if its buffer stays anyway or is kept already."""
         self._catch_up()
         root = self.root(name)
         if root is None or root in self.saved:
@@ -88,14 +88,14 @@ class FunctionBuffers:
         specs: Mapping[str, TensorSpec],
         at_once: int,
     ) -> int:
-        """The most that so many runs at once hold besides arguments and results; what lists hold is theirs.
+        """Peak bytes of several runs at once, without arguments, results and the contents of lists.
 
         Args:
             ops: Operations of TensorFlow, in an order in which they can run.
             arguments: Names of the function's arguments.
             results: Names of what it returns.
             specs: Of all these tensors.
-            at_once: Runs of which each may be at its peak.
+            at_once: Number of runs that may be at their peak together.
         """
         self._catch_up()
         ran = {
@@ -118,7 +118,7 @@ class FunctionBuffers:
             walk(ran, order, given=given, kept=results, roots=self.roots, aliases={}, size_bytes=size_bytes)
             for order in run_orders(list(ran), needs, self.working)
         )
-        peak = max(one.most_bytes for one in walks)
+        peak = max(profile.most_bytes for profile in walks)
         made = {root for name in results if (root := self.root(name)) is not None and root not in given}
         return max(at_once * peak - sum(map(size_bytes, made)), 0)
 
@@ -126,7 +126,7 @@ class FunctionBuffers:
 def _cost(spec: OpSpec) -> OpCost:
     try:
         return op_cost(spec)
-    except ValueError:  # a formula needs the rank of a tensor that TensorFlow does not know
+    except ValueError:  # a formula needs a rank that TensorFlow does not know
         return unknown(spec)
 
 

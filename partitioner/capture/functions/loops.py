@@ -1,9 +1,9 @@
-"""Rid loops of what their gradients bring along and nobody needs.
+"""Remove from loops what their gradients add and nothing needs.
 
-A loop's gradient has the gradients of all that went into the loop, asked for or not: of an LSTM's input, a product in
-every trip. And a model traced with an open batch does not know that two summands have one shape, so its gradients save
-both shapes and sum over the axes along which one was broadcast: none. Outside of loops TensorFlow finds that out by
-itself; in a loop it would do so in every trip, which took a small LSTM a tenth of its step.
+A loop's gradient computes the gradients of all inputs of the loop, needed or not: for an LSTM's input, a product in
+every trip. Further, a model traced with an open batch does not know that two summands have the same shape, so its
+gradients save both shapes and sum over the broadcast axes, even if there are none. Outside of loops TensorFlow finds
+that out once; in a loop it does so in every trip, which took a tenth of the step of a small LSTM.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _LOOPS = ("While", "StatelessWhile")
 
 
 def is_idle_sum(op: Any) -> bool:
-    """Whether an operation ends a sum over the axes along which something was broadcast, of which there are none.
+    """Whether an operation is a sum over broadcast axes, and no axis was broadcast.
 
-    Of sizes of 1 nothing is said: with another batch size, such an axis may be broadcast.
+    False for axes of size 1: with another batch size, such an axis may be broadcast.
     """
     if op.type != "Reshape" or op.inputs[0].op.type != "Sum":
         return False
@@ -38,11 +38,11 @@ def is_idle_sum(op: Any) -> bool:
 
 
 def drop_idle_sums(graph_def: Any, idle: Mapping[str, Iterable[str]]) -> None:
-    """Let what reads these sums read what they sum instead. Edits functions in place.
+    """Let the readers of these sums read the summed tensor instead. Edits functions in place.
 
     Args:
         graph_def: Its library has the functions.
-        idle: By the name of a function, its nodes of which `is_idle_sum` holds wherever it is run.
+        idle: By function name, the nodes for which `is_idle_sum` holds wherever the function runs.
     """
     for function in graph_def.library.function:
         nodes = {node.name: node for node in function.node_def}
@@ -56,18 +56,21 @@ def drop_idle_sums(graph_def: Any, idle: Mapping[str, Iterable[str]]) -> None:
 
 
 def pass_on_idle_variables(graph_def: Any, wanted: Iterable[str]) -> None:
-    """Let loops hand on, unchanged, the variables that serve none but themselves. Edits nodes and functions in place.
+    """Let loops pass unused variables on unchanged. Edits nodes and functions in place.
 
-    Such a variable begins as one that does serve (both lists), or as the loop did that it came from: so nothing is made
-    for it, and no loop saves what its gradient no longer takes; `prune` finds what that leaves. A loop keeps its number
-    of variables, and so the names of its results.
+    The initial value of such a variable becomes that of a used variable (for lists), or the input of the loop that made
+    it. So nothing is computed for it, and no loop saves what no gradient reads; `prune` removes the rest. A loop keeps
+    its number of variables, and so the names of its results.
 
     Args:
         graph_def: A graph with the functions of its loops.
-        wanted: Its tensors that are asked for.
+        wanted: The tensors of the graph that are needed.
     """
     functions = {function.signature.name: function for function in graph_def.library.function}
-    places = [(graph_def.node, wanted), *((one.node_def, one.ret.values()) for one in functions.values())]
+    places = [
+        (graph_def.node, wanted),
+        *((function.node_def, function.ret.values()) for function in functions.values()),
+    ]
     loops = [node for nodes, _ in places for node in nodes if node.op in _LOOPS]
     num_uses = Counter(loop.attr["body"].func.name for loop in loops)
     own = {name: function for name, function in functions.items() if num_uses[name] <= 1}
@@ -76,11 +79,11 @@ def pass_on_idle_variables(graph_def: Any, wanted: Iterable[str]) -> None:
 
 
 def _pass_on_idle(nodes: Any, results: Iterable[str], functions: Mapping[str, Any]) -> bool:
-    """Whether loops among the nodes of a graph or function had idle variables left; shared bodies stay as they are."""
+    """Pass idle variables of these loops on; returns whether anything changed. Shared bodies stay as they are."""
     loops = {node.name: node for node in nodes if node.op in _LOOPS and node.attr["body"].func.name in functions}
     if not loops:
         return False
-    read = {_place(one) for one in results} | {_place(one) for node in nodes for one in node.input}
+    read = {_place(name) for name in results} | {_place(name) for node in nodes for name in node.input}
     changed = False
     for loop in loops.values():
         body, condition = (functions[loop.attr[which].func.name] for which in ("body", "cond"))
@@ -107,7 +110,7 @@ def _pass_on_idle(nodes: Any, results: Iterable[str], functions: Mapping[str, An
 
 
 def _arguments(function: Any, results: Iterable[str]) -> set[int]:
-    """Which arguments some results of a function, and what it runs for its effects, are made from."""
+    """The arguments on which some results and the side effects of a function depend."""
     names = {argument.name: index for index, argument in enumerate(function.signature.input_arg)}
     nodes = {node.name: node for node in function.node_def}
     roots = [*map(producer, results), *function.control_ret.values()]
@@ -123,8 +126,9 @@ def _place(reference: str) -> tuple[str, int]:
 
 
 def only_reads(node: Any, library: Mapping[str, Any]) -> bool:
-    """Whether a NodeDef has no effect but that of the functions it runs, and these read variables at most."""
-    names = [one.name for value in node.attr.values() for one in (value.func, *value.list.func) if one.name in library]
+    """Whether a NodeDef calls functions that at most read variables, and has no other effect."""
+    called = (function.name for value in node.attr.values() for function in (value.func, *value.list.func))
+    names = [name for name in called if name in library]
     return bool(names) and all(
         _is_stateless(inner.op) or inner.op == READ or only_reads(inner, library)
         for name in names
@@ -146,7 +150,7 @@ def _rewire(function: Any, through: Mapping[str, str]) -> None:
 
 
 def _prune(function: Any) -> None:
-    """Drop what a function runs for nothing."""
+    """Remove unused nodes of a function."""
     nodes = {node.name: node for node in function.node_def}
     roots = [*map(producer, function.ret.values()), *function.control_ret.values()]
     live = needed(nodes, roots, given={argument.name for argument in function.signature.input_arg})

@@ -1,9 +1,8 @@
-"""Look into the functions that ops run: which ops these hold, in which shapes, and how often they run.
+"""Read the functions that ops run: their ops, the shapes of these, and how often they run.
 
-Each function is imported into a scratch graph with the shapes its arguments have where it is called, so that
-TensorFlow's own shape inference settles what is inside. Besides shapes, two things are followed: numbers that are known
-before anything runs, which say how often a loop does, and the bytes in lists of tensors, in which a loop saves what its
-gradient needs.
+Each function is imported into a scratch graph with the argument shapes of its call, so that TensorFlow's own shape
+inference gives the shapes inside. Two more things are followed: numbers that are constant, which give the trips of a
+loop, and the bytes in lists of tensors, in which a loop saves what its gradient needs.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
-# The public API can neither read a FunctionDef, which names tensors in its own way, nor say what
-# TensorFlow knows of the tensors behind a handle.
+# The public API can neither read a FunctionDef, which has its own names of tensors, nor give
+# TensorFlow's shapes of the tensors behind a handle.
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
 from tensorflow.python.ops.handle_data_util import copy_handle_data, get_handle_data, set_handle_data
 
@@ -29,7 +28,7 @@ from partitioner.capture.functions.trips import count_trips, step
 from partitioner.ir.graph_def import in_run_order, producer, prune, tensor_name
 
 _LOOPS = frozenset(("While", "StatelessWhile"))
-# The first input of a conditional chooses a branch; branches take the others.
+# The first input of a conditional chooses a branch; the branches take the other inputs.
 _CONDITIONALS = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
 _FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("While", "StatelessWhile"), ("cond", "body")),
@@ -38,7 +37,7 @@ _FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), ("f",)),
 }
 _INDEX_DTYPES = ("int32", "int64")
-# Of what these make more is known than TensorFlow infers.
+# For the outputs of these we know more than TensorFlow infers.
 _REFINED = frozenset((*_FUNCTIONS, "TensorListStack", "TensorListPopBack"))
 _PART = re.compile(r"(?:^|(?<=/))part(?:_\d+)?/")
 
@@ -48,11 +47,11 @@ class _Function:
     """A function, to be imported into a scratch graph of its own.
 
     Attributes:
-        graph: The graph, which has nothing but the arguments at first.
-        arguments: What stands for them there.
-        nodes: What is to run.
-        tensors: By the names that nodes know them by: the arguments, and in the end everything.
-        results: Names of what it returns.
+        graph: The graph; at first it has only the arguments.
+        arguments: The placeholders of the arguments in it.
+        nodes: NodeDefs of the function's body.
+        tensors: Tensors by the names that nodes use: at first the arguments, in the end all tensors.
+        results: Names of the returned tensors.
     """
 
     graph: Any
@@ -62,7 +61,7 @@ class _Function:
     results: Sequence[str]
 
     def returns(self, index: int) -> str:
-        """Name of what a result is a mere copy of."""
+        """Name of the tensor that a result is a copy of."""
         return self._origin(self.results[index])
 
     def saves(self, index: int) -> bool:
@@ -87,7 +86,7 @@ class _Function:
 
 @dataclass(frozen=True, kw_only=True)
 class _Inside:
-    """A function once it is imported: its results, and what is known of its ops."""
+    """An imported function: its results, and the reading of its ops."""
 
     arguments: Sequence[Any]
     results: Sequence[Any]
@@ -95,16 +94,16 @@ class _Inside:
     reading: Reading
 
     def run(self, times: int = 1, at_once: int = 1) -> FunctionRun:
-        """So many runs of it, of which some may run at once."""
-        known = self.reading
+        """Several runs of the function, some of which may run at once."""
+        reading = self.reading
         return FunctionRun(
-            ops=tuple(map(known.spec, self.ops)),
+            ops=tuple(map(reading.spec, self.ops)),
             times=times,
-            held_bytes=known.buffers.held_bytes(
+            held_bytes=reading.buffers.held_bytes(
                 self.ops,
                 [tensor.name for tensor in self.arguments],
                 [tensor.name for tensor in self.results],
-                known.specs,
+                reading.specs,
                 min(times, at_once),
             ),
         )
@@ -116,28 +115,28 @@ class GraphReader:
 
     Attributes:
         library: FunctionDefs by name.
-        batch_size: What sizes count as that depend on values.
+        batch_size: Taken for sizes that depend on values.
     """
 
     library: Mapping[str, Any]
     batch_size: int
 
     def read(self, nodes: Sequence[Any], graph: Any, tensors: dict[str, Any], reading: Reading) -> list[Any]:
-        """Import nodes and add to `reading` what is known of what they make.
+        """Import nodes and add their outputs to `reading`.
 
-        They are imported up to each op of whose results more is known than TensorFlow infers, so that this settles the
-        shapes after it. Control edges and colocations are left out: they tell nothing of shapes.
+        The import stops after each op for whose outputs we know more than TensorFlow infers, so that later shapes
+        follow from it. Control edges and colocations are left out: they say nothing about shapes.
 
         Args:
             nodes: NodeDefs.
             graph: The scratch graph to import them into.
-            tensors: Tensors of it by the names that nodes know them by; what they make is added.
-            reading: What is known of these.
+            tensors: Tensors of it by the names that nodes use; the outputs of the nodes are added.
+            reading: The reading of these tensors.
 
         Returns:
             The operations, in an order in which they can run.
         """
-        found: list[Any] = []
+        operations: list[Any] = []
         part = tf.compat.v1.GraphDef()
         ordered = _ordered(nodes)
         for node in ordered:
@@ -150,12 +149,12 @@ class GraphReader:
                 ops = _import(part, graph, tensors)
                 self.read_ops(ops, reading)
                 self._read_constant(node, ops[-1], tensors, reading)
-                found += ops
+                operations += ops
                 del part.node[:]
-        return found
+        return operations
 
     def _read_constant(self, node: Any, op: Any, tensors: dict[str, Any], reading: Reading) -> None:
-        """Put a constant in place of what is taken from a list of nothing else: a loop's gradient saves shapes so."""
+        """Replace an item of a list by a constant if all items are equal: gradients of loops save shapes in lists."""
         value = reading.list(op.inputs[0]).value if node.op == "TensorListPopBack" else None
         if value is not None:
             saved = op.outputs[1]
@@ -165,7 +164,7 @@ class GraphReader:
             self.read_ops([constant.op], reading)
 
     def read_ops(self, ops: Iterable[Any], reading: Reading) -> None:
-        """Add what is known of what these operations make, which are in an order in which they can run.
+        """Add the outputs of these operations, which are in an order in which they can run.
 
         Unknown sizes depend on values: index vectors count as scalars, any other unknown size as the batch.
         """
@@ -213,9 +212,11 @@ class GraphReader:
             if all(result.shape.is_fully_defined() and result.shape == results[0].shape for result in results):
                 tensor.set_shape(results[0].shape)
             _copy_handle_data(results[0], tensor)
-            known = [inside.reading for inside in insides]
-            reading.lists[tensor.name] = fullest(one.list(made) for one, made in zip(known, results, strict=True))
-            values = {one.value(made) for one, made in zip(known, results, strict=True)}
+            readings = [inside.reading for inside in insides]
+            reading.lists[tensor.name] = fullest(
+                inner.list(made) for inner, made in zip(readings, results, strict=True)
+            )
+            values = {inner.value(made) for inner, made in zip(readings, results, strict=True)}
             if len(values) == 1 and (value := values.pop()) is not None:
                 reading.values[tensor.name] = value
 
@@ -267,25 +268,25 @@ class GraphReader:
     ) -> _Inside:
         """A function that `op` runs on `given`, imported.
 
-        The arguments at `fixed` are the same whenever it runs, those at `saved` were kept for a gradient by the run
-        before.
+        The arguments at `fixed` are the same in every run; those at `saved` were kept for a gradient by the previous
+        run.
         """
-        known = Reading()
-        known.buffers.saved.update(function.arguments[index].name for index in saved)
+        inner = Reading()
+        inner.buffers.saved.update(function.arguments[index].name for index in saved)
         for index, (source, target) in enumerate(zip(given, function.arguments, strict=True)):
             if index in fixed and (value := outside.value(source)) is not None:
-                known.values[target.name] = value
-            known.lists[target.name] = outside.list(source)
-            known.specs[target.name] = self._spec(target, known)
-        known.assumed.clear()  # They are the caller's.
-        ops = self.read(function.nodes, function.graph, function.tensors, known)
-        outside.assumed += [f"{op.name}/{name}" for name in known.assumed]
-        outside.assumed_trips |= {f"{op.name}/{name}": count for name, count in known.assumed_trips.items()}
-        known.idle_sums[function.graph.name] = frozenset(plain(one.name) for one in ops if is_idle_sum(one))
-        for name, idle in known.idle_sums.items():
+                inner.values[target.name] = value
+            inner.lists[target.name] = outside.list(source)
+            inner.specs[target.name] = self._spec(target, inner)
+        inner.assumed.clear()  # They are the caller's.
+        ops = self.read(function.nodes, function.graph, function.tensors, inner)
+        outside.assumed += [f"{op.name}/{name}" for name in inner.assumed]
+        outside.assumed_trips |= {f"{op.name}/{name}": count for name, count in inner.assumed_trips.items()}
+        inner.idle_sums[function.graph.name] = frozenset(plain(op.name) for op in ops if is_idle_sum(op))
+        for name, idle in inner.idle_sums.items():
             outside.idle_sums[name] = idle & outside.idle_sums.get(name, idle)
         results = [function.tensors[name] for name in function.results]
-        return _Inside(arguments=function.arguments, results=results, ops=ops, reading=known)
+        return _Inside(arguments=function.arguments, results=results, ops=ops, reading=inner)
 
     def _function(self, name: str, outer: Any, given: Sequence[Any]) -> _Function:
         definition = self.library[name]
@@ -305,30 +306,30 @@ class GraphReader:
 
 
 def plain(name: str) -> str:
-    """A name in a scratch graph without what tells parts of it apart."""
+    """A name in a scratch graph without the prefix of its part."""
     return _PART.sub("", name)
 
 
 def _function_names(op: Any) -> list[str]:
-    found = [op.get_attr(attribute) for attribute in _FUNCTIONS[op.type]]
-    return [one.name for value in found for one in (value if isinstance(value, list) else [value])]
+    values = [op.get_attr(attribute) for attribute in _FUNCTIONS[op.type]]
+    return [function.name for value in values for function in (value if isinstance(value, list) else [value])]
 
 
 def _ordered(nodes: Sequence[Any]) -> list[Any]:
-    """Nodes as they come, each behind those whose tensors it reads."""
+    """Nodes in their order, but each after the nodes whose tensors it reads."""
     names = {node.name for node in nodes}
     return in_run_order(nodes, lambda node: [p for r in node.input if r[0] != "^" and (p := producer(r)) in names])
 
 
 def _import(part: Any, graph: Any, tensors: dict[str, Any]) -> list[Any]:
-    """The operations of nodes, imported; what they make is added to `tensors`."""
+    """The imported operations of nodes; their outputs are added to `tensors`."""
     own = {node.name for node in part.node}
     outside = {
         tensor_name(reference) for node in part.node for reference in node.input if producer(reference) not in own
     }
     names = [node.name for node in part.node]
     with graph.as_default():
-        # In one scope, TensorFlow would rename an op that is called as a scope of an earlier part.
+        # In a shared scope, TensorFlow would rename an op that has the name of a scope of an earlier part.
         ops = tf.graph_util.import_graph_def(
             part, input_map={name: tensors[name] for name in outside}, return_elements=names, name="part"
         )
@@ -341,14 +342,14 @@ def _import(part: Any, graph: Any, tensors: dict[str, Any]) -> list[Any]:
 
 
 def _copy_handle_data(source: Any, target: Any) -> None:
-    """Tell TensorFlow what it knows of the variable or list behind another handle."""
+    """Copy what TensorFlow knows of the variable or list behind a handle to another handle."""
     if target.dtype in (tf.resource, tf.variant):
         copy_handle_data(source, target)
 
 
 def _refine(tensor: Any, held: TensorList) -> None:
-    """Tell TensorFlow the shape of the tensors in a list, where it is known better than when the list was made."""
-    known = get_handle_data(tensor)
-    if held.item is not None and known.shape_and_type:
-        known.shape_and_type[0].shape.CopyFrom(tf.TensorShape(held.item).as_proto())
-        set_handle_data(tensor, known)
+    """Give TensorFlow the shape of the tensors in a list, where it was not known when the list was made."""
+    handle = get_handle_data(tensor)
+    if held.item is not None and handle.shape_and_type:
+        handle.shape_and_type[0].shape.CopyFrom(tf.TensorShape(held.item).as_proto())
+        set_handle_data(tensor, handle)

@@ -13,7 +13,7 @@ from partitioner.capture.functions.buffers import FunctionBuffers
 from partitioner.capture.functions.tensor_lists import NOTHING, TensorList
 from partitioner.capture.lower.attributes import readable_attributes
 
-# A shape or a list of axes has no more.
+# No shape and no list of axes has more numbers.
 _MOST_NUMBERS = 16
 
 
@@ -27,11 +27,11 @@ class Reading:
         values: Numbers that are the same in every run.
         lists: What lists of tensors hold.
         buffers: Which tensors share a buffer.
-        runs: What the ops that run functions run.
-        passed_on: For outputs of loops that no trip changes, the input that they are; for lists of which items are
-            replaced one by one, the input that they take the place of.
+        runs: Function runs by the op that runs them.
+        passed_on: For loop outputs that no trip changes, the input that they equal; for lists whose items are replaced
+            in turn, the input list whose place they take.
         assumed_trips: Loops whose number of trips is not known, and the number that was assumed.
-        idle_sums: By the name of a function, its nodes of which `is_idle_sum` holds wherever it is run.
+        idle_sums: By function name, the nodes for which `is_idle_sum` holds wherever the function runs.
     """
 
     specs: dict[str, TensorSpec] = field(default_factory=dict)
@@ -45,34 +45,34 @@ class Reading:
     idle_sums: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def value(self, tensor: Any) -> float | None:
-        """The number that a tensor is in every run; None where that is not known."""
+        """The constant value of a tensor; None where it is not known."""
         if tensor.name not in self.values and tensor.dtype.is_integer and tensor.shape.num_elements() == 1:
             copied = tensor.op.type == "Identity"
-            found = self.value(tensor.op.inputs[0]) if copied else self.constant(tensor)
-            if found is not None:
-                self.values[tensor.name] = found[0] if isinstance(found, tuple) else found
+            number = self.value(tensor.op.inputs[0]) if copied else self.constant(tensor)
+            if number is not None:
+                self.values[tensor.name] = number[0] if isinstance(number, tuple) else number
         return self.values.get(tensor.name)
 
     def constant(self, tensor: Any) -> tuple[int, ...] | None:
-        """The few whole numbers that a tensor is in every run; None where that is not known."""
+        """The constant integers in a small tensor; None where they are not known."""
         if tensor.name in self.values:
             return (int(self.values[tensor.name]),)
         size = tensor.shape.num_elements()
         if not tensor.dtype.is_integer or size is None or size > _MOST_NUMBERS:
             return None
-        found: Any = try_evaluate_constant(tensor)
-        return None if found is None else tuple(found.flatten().tolist())
+        numbers: Any = try_evaluate_constant(tensor)
+        return None if numbers is None else tuple(numbers.flatten().tolist())
 
     def list(self, tensor: Any) -> TensorList:
-        """What a list of tensors holds; nothing, for any other tensor."""
+        """The contents of a list of tensors; nothing for any other tensor."""
         return self.lists.get(tensor.name, NOTHING)
 
     def saved_bytes(self, tensor: Any) -> int:
-        """Bytes that it takes to keep a tensor for a gradient."""
+        """Bytes needed to keep a tensor for a gradient."""
         return self.buffers.saved_bytes(tensor.name, self.specs[tensor.name].size_bytes)
 
     def spec(self, op: Any) -> OpSpec:
-        """What formulas see of an operation."""
+        """The spec of an operation for cost formulas."""
         return OpSpec(
             type=op.type,
             inputs=tuple(self.specs[tensor.name] for tensor in op.inputs),

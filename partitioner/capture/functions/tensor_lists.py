@@ -14,9 +14,9 @@ class TensorList:
     """A list of tensors.
 
     Attributes:
-        content_bytes: Of the tensors in it.
-        length: How many it has room for, where that is fixed and known.
-        most_bytes: Of the tensors in it when it is full, where that is known.
+        content_bytes: Bytes of the tensors in it.
+        length: The most tensors it can hold, where that is fixed and known.
+        most_bytes: Bytes of the tensors in it when it is full, where that is known.
         is_empty: Whether nothing was put into it.
         item: Shape of each tensor in it, where it is known and the same for all.
         value: Each tensor in it, where it is known and the same for all.
@@ -30,18 +30,18 @@ class TensorList:
     value: tuple[int, ...] | None = None
 
     def with_item(self, tensor: Any, size_bytes: int, value: tuple[int, ...] | None) -> TensorList:
-        """With one more tensor of this value, if it is known; a full list has one replaced."""
+        """The list with a further tensor of this value, if known; in a full list it replaces another tensor."""
         return replace(
             self,
             content_bytes=self.content_bytes + size_bytes,
             most_bytes=self.most_bytes if self.length is None else self.length * size_bytes,
-            item=_known(tensor.shape),
+            item=_static_shape(tensor.shape),
             is_empty=False,
             value=value if self.is_empty or value == self.value else None,
         ).capped()
 
     def capped(self) -> TensorList:
-        """With no more in it than there is room for."""
+        """The list with its contents limited to its length."""
         most = self.content_bytes if self.most_bytes is None else self.most_bytes
         return replace(self, content_bytes=min(self.content_bytes, most))
 
@@ -50,12 +50,12 @@ NOTHING = TensorList()
 
 
 def fullest(lists: Iterable[TensorList]) -> TensorList:
-    """The one that holds most."""
-    return max(lists, key=lambda one: one.content_bytes, default=NOTHING)
+    """The list with the most bytes."""
+    return max(lists, key=lambda held: held.content_bytes, default=NOTHING)
 
 
 def grown(before: TensorList, once: TensorList, times: int) -> TensorList:
-    """What a list holds after so many trips of a loop of which one makes `once` of `before`."""
+    """The list after a number of trips of a loop, where the first trip turns `before` into `once`."""
     content = before.content_bytes + times * (once.content_bytes - before.content_bytes)
     return replace(once, content_bytes=max(content, 0)).capped()
 
@@ -67,16 +67,16 @@ def list_after(
     constant: Callable[[Any], tuple[int, ...] | None],
     saved_bytes: Callable[[Any], int],
 ) -> TensorList:
-    """What the list holds that an op makes.
+    """The contents of the list that an op outputs.
 
-    An op that neither fills nor empties lists hands on the fullest that it is given.
+    An op that neither fills nor empties lists passes on the fullest of its input lists.
 
     Args:
         op: An operation of TensorFlow.
-        lists: Says what a list holds.
-        specs: Of the tensors that the op reads, and of those it makes that are no lists.
-        constant: Says which whole numbers a tensor is in every run, where that is known.
-        saved_bytes: Says what it takes to keep a tensor for a gradient.
+        lists: Gives the contents of a list.
+        specs: Specs of the op's inputs, and of its outputs that are not lists.
+        constant: Gives the constant integers in a tensor, where they are known.
+        saved_bytes: Gives the bytes needed to keep a tensor for a gradient.
     """
     held = fullest(map(lists, op.inputs))
     size_bytes = [specs[tensor.name].size_bytes for tensor in op.inputs]
@@ -87,7 +87,7 @@ def list_after(
         case "EmptyTensorList":
             return NOTHING
         case "TensorListFromTensor":
-            shape = _known(op.inputs[0].shape)
+            shape = _static_shape(op.inputs[0].shape)
             length, item = (shape[0], shape[1:]) if shape else (None, None)
             return TensorList(content_bytes=size_bytes[0], length=length, most_bytes=size_bytes[0], item=item)
         case "TensorListScatter" | "TensorListScatterV2" | "TensorListSplit":
@@ -104,5 +104,5 @@ def list_after(
     return held
 
 
-def _known(shape: Any) -> tuple[int, ...] | None:
+def _static_shape(shape: Any) -> tuple[int, ...] | None:
     return tuple(shape) if shape.is_fully_defined() else None

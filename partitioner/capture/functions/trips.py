@@ -1,4 +1,4 @@
-"""How many trips a loop makes, from its condition and from what its body does to the numbers in it."""
+"""How many trips a loop makes, from its condition and from how its body changes its numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COPIES = frozenset(("Identity", "Squeeze", "Cast", "StopGradient", "PreventGrad
 _COMPARISONS = frozenset(("Less", "LessEqual", "Greater", "GreaterEqual"))
 
 Value = Callable[[Any], float | None]
-"""Says which number a tensor is in every run; None where that is not known."""
+"""Gives the constant value of a tensor; None where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,16 @@ class Trips:
 
 
 def origin(tensor: Any) -> Any:
-    """What a tensor is a mere copy of."""
+    """The tensor that a tensor is a copy of."""
     while tensor.op.type in _COPIES:
         tensor = tensor.op.inputs[0]
     return tensor
 
 
 def step(argument: Any, result: Any, value: Value) -> float | None:
-    """What a body that makes `result` of `argument` adds to it in each trip; None where it does something else.
+    """What a loop body adds to `argument` in each trip to make `result`; None where it does something else.
 
-    Both are tensors of the body's graph; 0 is said of any variable that is handed on as it is, numbers or not.
+    Both are tensors of the body's graph. It is 0 for any variable that is passed on unchanged, number or not.
     """
     made = origin(result)
     if made.name == argument.name:
@@ -50,31 +50,31 @@ def step(argument: Any, result: Any, value: Value) -> float | None:
 def count_trips(condition: Any, moving: Mapping[str, tuple[float, float]], value: Value, longest: int) -> Trips:
     """The number of trips.
 
-    It is the least that a comparison in the condition allows between two numbers that change by the same amount in each
-    trip, or stay. If the condition asks for more than that, the loop may end sooner, so the number is not certain.
-    Without such a comparison the loop is taken to go through the longest of its lists.
+    The condition may compare two numbers that are constant or change by the same amount in each trip; each such
+    comparison bounds the trips, and the least bound counts. If the condition has other parts, the loop may end sooner,
+    so the number is not certain. Without such a comparison the loop is assumed to walk the longest of its lists.
 
     Args:
         condition: The tensor that says whether there is another trip.
-        moving: Of the tensors of the condition's graph that stand for a variable of the loop, by name, those which
-            start as a known number and change by a known number.
-        value: Of the condition's graph.
-        longest: Room in the longest list among the loop's variables; 1 if there is none.
+        moving: Start and step of the loop variables for which both are known, by the name of the tensor in the
+            condition's graph.
+        value: Gives constant values in the condition's graph.
+        longest: Length of the longest list among the loop's variables; 1 if there is none.
     """
     bounds = [_bound(part, moving, value) for part in _conjunction(condition)]
-    known = [bound for bound in bounds if bound is not None]
-    return Trips(min(known, default=longest), certain=bool(known) and len(known) == len(bounds))
+    trips = [bound for bound in bounds if bound is not None]
+    return Trips(min(trips, default=longest), certain=bool(trips) and len(trips) == len(bounds))
 
 
 def _conjunction(condition: Any) -> list[Any]:
     made = origin(condition)
     if made.op.type == "LogicalAnd":
-        return [part for one in made.op.inputs for part in _conjunction(one)]
+        return [part for operand in made.op.inputs for part in _conjunction(operand)]
     return [made]
 
 
 def _bound(comparison: Any, moving: Mapping[str, tuple[float, float]], value: Value) -> int | None:
-    """Trips until a comparison no longer holds; None if that is not known, or never."""
+    """Trips until a comparison no longer holds; None if that is unknown or never happens."""
     kind = comparison.op.type
     if kind not in _COMPARISONS:
         return None
@@ -96,5 +96,5 @@ def _bound(comparison: Any, moving: Mapping[str, tuple[float, float]], value: Va
 def _start_and_step(tensor: Any, moving: Mapping[str, tuple[float, float]], value: Value) -> tuple[float, float] | None:
     if tensor.name in moving:
         return moving[tensor.name]
-    known = value(tensor)
-    return None if known is None else (known, 0)
+    constant = value(tensor)
+    return None if constant is None else (constant, 0)

@@ -17,45 +17,48 @@ from partitioner.ir.step import CapturedStep
 
 
 class BatchSizes:
-    """The op graph of a step for any number of rows; each is asked once.
+    """The op graph of a step for any number of rows; each is made once.
 
-    TensorFlow's shape inference is asked for one more size than the step has. Where every size in every shape is the
-    same for both or proportional to the rows, it is so for all numbers of rows (but for index vectors of a few bytes
-    where a single row is broadcast); loops and shapes that depend on values are settled anew for each.
+    TensorFlow infers the shapes for one further number of rows. Where every size in every shape is equal for both
+    numbers or proportional to the rows, this is assumed for all numbers of rows (wrong only for index vectors of a few
+    bytes where a single row is broadcast). Graphs with loops or with shapes that depend on values are inferred for each
+    number.
     """
 
     def __init__(self, step: CapturedStep) -> None:
         self._step = step
-        self._known = {step.graph.batch_size: step.graph}
+        self._graphs = {step.graph.batch_size: step.graph}
         self._other: OpGraph | None = None
 
     def __call__(self, rows: int) -> OpGraph:
         """The op graph for a batch of so many rows."""
-        if rows not in self._known:
+        if rows not in self._graphs:
             graph = self._proportional(rows) or graph_for_batch(self._step, rows)
             if self._other is None and rows > 1:
                 self._other = graph
-            self._known[rows] = graph
-        return self._known[rows]
+            self._graphs[rows] = graph
+        return self._graphs[rows]
 
     def _proportional(self, rows: int) -> OpGraph | None:
         whole, other = self._step.graph, self._other
         if other is None or whole.runs or whole.assumed_shapes:
             return None
         tensors = []
-        for one, two in zip(whole.tensors, other.tensors, strict=True):
+        for tensor, other_tensor in zip(whole.tensors, other.tensors, strict=True):
             shape = tuple(
                 _proportional(a, whole.batch_size, b, other.batch_size, rows)
-                for a, b in zip(one.spec.shape, two.spec.shape, strict=True)
+                for a, b in zip(tensor.spec.shape, other_tensor.spec.shape, strict=True)
             )
-            if None in shape or one.spec.content_bytes:
+            if None in shape or tensor.spec.content_bytes:
                 return None
-            tensors.append(one if shape == one.spec.shape else replace(one, spec=replace(one.spec, shape=shape)))
+            tensors.append(
+                tensor if shape == tensor.spec.shape else replace(tensor, spec=replace(tensor.spec, shape=shape))
+            )
         return replace(whole, batch_size=rows, tensors=tuple(tensors))
 
 
 def _proportional(size: int, rows: int, other_size: int, other_rows: int, wanted: int) -> int | None:
-    """The size for the wanted rows, if it is the same for both or proportional to them."""
+    """The size for the wanted rows, if it is equal for both numbers of rows or proportional to them."""
     if size == other_size:
         return size
     scaled, rest = divmod(size * wanted, rows)
@@ -63,7 +66,7 @@ def _proportional(size: int, rows: int, other_size: int, other_rows: int, wanted
 
 
 def graph_for_batch(step: CapturedStep, batch_size: int) -> OpGraph:
-    """The op graph of `step` with the shapes it has for a batch of `batch_size` rows; all else is as it was."""
+    """The op graph of `step` with the shapes of a batch of `batch_size` rows, otherwise unchanged."""
     arguments = [spec for spec in tf.nest.flatten(step.specs) if spec is not None]
     inputs = dict(zip(map(producer, step.inputs), arguments, strict=True))
     settled = settle_shapes(step.graph_def, inputs, step.captures, batch_size)

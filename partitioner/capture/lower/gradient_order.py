@@ -1,9 +1,9 @@
 """Sum the gradients of a tensor in the order Keras' own training step sums them.
 
-A tensor with three readers or more gets its gradient from an AddN. `tf.gradients`, which tells where each gradient op
-belongs, lists the parts in another order than the tape Keras trains with, and float sums depend on order: a model would
-train to slightly different numbers than before. So the tape's walk over the forward ops is replayed (ComputeGradient in
-tensorflow/c/eager/tape.h: first in, first out) and the parts are sorted by it.
+A tensor with three readers or more gets its gradient from an AddN. We use `tf.gradients` because it colocates gradient
+ops with forward ops, but it lists the parts in another order than the tape of Keras. Float sums depend on the order, so
+a model would train to slightly different numbers. So the tape's walk over the forward ops is replayed (ComputeGradient
+in tensorflow/c/eager/tape.h: first in, first out) and the parts are sorted by it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def sort_gradient_parts(graph_def: Any, colocations: Mapping[str, str], rank: Ma
             continue
         parts = [reference for reference in node.input if not reference.startswith("^")]
         ranks = [rank.get(colocations.get(producer(part), "")) for part in parts]
-        known = [r for r in ranks if r is not None]
-        if len(parts) < 3 or len(known) < len(parts):
+        ranked = [rank for rank in ranks if rank is not None]
+        if len(parts) < 3 or len(ranked) < len(parts):
             continue
         control = [reference for reference in node.input if reference.startswith("^")]
-        order = sorted(range(len(parts)), key=known.__getitem__)
+        order = sorted(range(len(parts)), key=ranked.__getitem__)
         del node.input[:]
         node.input.extend([*(parts[index] for index in order), *control])
 
@@ -69,7 +69,7 @@ def tape_rank(ops: Sequence[Any], target: Any, sources: Iterable[Any]) -> dict[s
 
 
 def _pending(target: Any, made_by: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
-    """How often each tensor is used on the way to the target, and how many outputs of each op are used at all."""
+    """How often the ops that lead to the target use each tensor, and how many outputs of each op are used."""
     uses: dict[str, int] = {}
     seen: set[str] = set()
     stack = [target.name]

@@ -12,19 +12,19 @@ _TRIPS_AT_ONCE = 2
 
 
 def take_colocations(graph_def: Any) -> dict[str, str]:
-    """Remove every colocation request and return them: the op each op asked to sit with (for a gradient op, the op it
+    """Remove every colocation request; returns the requested partner of each op (for a gradient op, the op it
     differentiates).
 
     A request that stays in the graph would overrule the devices of a placement.
     """
-    found: dict[str, str] = {}
+    colocations: dict[str, str] = {}
     for node in graph_def.node:
         if "_class" in node.attr:
             names = [text[5:].decode() for text in node.attr["_class"].list.s if text.startswith(b"loc:@")]
             if names:
-                found[node.name] = names[0]
+                colocations[node.name] = names[0]
             del node.attr["_class"]
-    return found
+    return colocations
 
 
 def bypass_identity_n(graph_def: Any, names: Iterable[str]) -> None:
@@ -45,9 +45,9 @@ def bypass_identity_n(graph_def: Any, names: Iterable[str]) -> None:
 def limit_trips_at_once(graph_def: Any) -> None:
     """Let no loop run more than two trips at a time, in function bodies too.
 
-    Keras lets its layers run 32, and TensorFlow's executor uses that: it takes up last what became ready first, so the
-    gradients of an LSTM's kernel of all 32 trips lie in memory before the first is added up. With two, a core that
-    waits for one trip can still work for the next: an LSTM took no longer on two cores.
+    Keras lets its layers run 32 at a time. TensorFlow's executor runs the op that became ready first last, so the
+    kernel gradients of all 32 trips of an LSTM are in memory before the first is added. With two, a core that waits for
+    a trip can still work for the next: an LSTM took no longer on two cores.
     """
     for node in (*graph_def.node, *(node for function in graph_def.library.function for node in function.node_def)):
         if "parallel_iterations" in node.attr:
@@ -56,10 +56,10 @@ def limit_trips_at_once(graph_def: Any) -> None:
 
 
 def share_reads(graph_def: Any, order: Mapping[str, int], variable_of: Mapping[str, str]) -> dict[str, str]:
-    """Keep one read of each variable for all reads that come before its first write.
+    """Replace all reads of a variable before its first write by a single read.
 
-    Such reads see one value. Keras reads the learning rate and the step count once per parameter, and TensorFlow would
-    send each read to each device on its own.
+    All of them read the same value. Keras reads the learning rate and the step count once per parameter, and TensorFlow
+    would send each read to each device on its own.
 
     Args:
         graph_def: Edited in place.
@@ -67,7 +67,7 @@ def share_reads(graph_def: Any, order: Mapping[str, int], variable_of: Mapping[s
         variable_of: Variable name by the name of the placeholder that stands for its handle.
 
     Returns:
-        The read that stays, by the read it replaces.
+        The read that stays, by the removed read.
     """
     first_write: dict[str, int] = {}
     reads: dict[str, list[str]] = {}

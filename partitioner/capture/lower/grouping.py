@@ -1,4 +1,4 @@
-"""Say what belongs together: the phase, the layer, the variables and the colocation group of every op."""
+"""The parameter of each optimizer variable, and the colocation group of every op."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class RawOp:
         inputs: Names of the tensors it reads.
         variables: Names of the variables whose handle it takes.
         differentiates: Name of the forward op that `_class` says it belongs to, or empty.
-        is_scalar: Whether it makes nothing but scalars. A norm over all gradients or a flag that all are finite goes
-            into every update, yet says nothing of where an update belongs.
+        is_scalar: Whether it outputs only scalars. A norm over all gradients or a flag that all are finite goes
+            into every update, so it does not say where an update belongs.
     """
 
     name: str
@@ -39,7 +39,7 @@ def parameter_of_slots(
     parameters: Iterable[str],
     slots: Iterable[str],
 ) -> dict[str, str]:
-    """Which parameter each optimizer variable serves: the one whose gradient alone decides what is written to it.
+    """The parameter that each optimizer variable serves: only this parameter's gradient decides what is written to it.
 
     Optimizer variables that serve several parameters (the step count, the learning rate) are left out.
 
@@ -57,16 +57,16 @@ def parameter_of_slots(
             reads[op.name] = _parameters_read(op, reads, gradient_of, owners)
             for variable in candidates.intersection(op.variables) if op.type != READ else ():
                 owners[variable] = owners.get(variable, frozenset()) | reads[op.name]
-    return {name: next(iter(found)) for name, found in owners.items() if name in candidates and len(found) == 1}
+    return {name: next(iter(served)) for name, served in owners.items() if name in candidates and len(served) == 1}
 
 
 def colocation_groups(
     ops: Sequence[RawOp], gradient_of: Mapping[str, frozenset[str]], parameter_of: Mapping[str, str]
 ) -> dict[str, str]:
-    """Group of every op that must share a device with another: named after the group's first op.
+    """The colocation group of every op that must share a device with another op, named after its first op.
 
-    Together belong: ops on one variable; a backward op and the forward op it differentiates; the update of one
-    parameter with its slots; and a constant with the only group that reads it.
+    A group holds the ops on a variable; a backward op and the forward op it differentiates; the update of a parameter
+    with its slots; and a constant with the only group that reads it.
 
     Args:
         ops: The step, in a topological order.
@@ -74,12 +74,12 @@ def colocation_groups(
         parameter_of: Parameter by slot, and by itself for parameters.
     """
     sets: UnionFind = UnionFind(op.name for op in ops)
-    known = {op.name for op in ops}
+    names = {op.name for op in ops}
     keeper: dict[str, str] = {}  # a variable, or the parameter of a slot -> an op of its group
     for op in ops:
         for variable in op.variables:
             sets.union(keeper.setdefault(parameter_of.get(variable, variable), op.name), op.name)
-        if op.differentiates in known:
+        if op.differentiates in names:
             sets.union(op.differentiates, op.name)
     for op, parameter in _parameter_updated(ops, gradient_of, parameter_of).items():
         if parameter in keeper:
@@ -105,7 +105,7 @@ def _parameters_read(
 def _parameter_updated(
     ops: Sequence[RawOp], gradient_of: Mapping[str, frozenset[str]], parameter_of: Mapping[str, str]
 ) -> dict[str, str]:
-    """The one parameter that an update op works for: by what it reads, else by who alone reads it."""
+    """The only parameter that an update op serves: by what the op reads, else by its only reader."""
     owners = {name: frozenset([parameter]) for name, parameter in parameter_of.items()}
     updates = [op for op in ops if op.phase is Phase.UPDATE]
     serves: dict[str, frozenset[str]] = {}
@@ -118,7 +118,11 @@ def _parameter_updated(
             if name in unread:
                 serves[name] |= serves[op.name] or several
     shared = {op.name for op in updates if op.name in unread and op.variables}
-    return {name: next(iter(found)) for name, found in serves.items() if len(found) == 1 and name not in shared}
+    return {
+        name: next(iter(parameters))
+        for name, parameters in serves.items()
+        if len(parameters) == 1 and name not in shared
+    }
 
 
 def _adopt_constants(ops: Sequence[RawOp], sets: UnionFind) -> None:

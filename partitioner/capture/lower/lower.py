@@ -1,4 +1,4 @@
-"""Lower a trace to an op graph: prune what does not run, settle shapes, and say what belongs together."""
+"""Lower a trace to an op graph: prune unused ops, infer shapes, and group ops."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def capture_step(
 def _rewritten(
     trace: Trace, kind: StepKind, phases: Mapping[str, Phase], order: Mapping[str, int], names: Mapping[str, str]
 ) -> tuple[Any, dict[str, str]]:
-    """The traced graph without what stands between ops and their devices, and the op that each op sits with."""
+    """The traced graph without what would override or hinder a placement, and the partner of each colocated op."""
     graph_def = trace.graph.as_graph_def()
     colocations = take_colocations(graph_def)
     if kind is StepKind.TRAIN:
@@ -123,7 +123,7 @@ def _rewritten(
 
 
 def _side_effects(trace: Trace, graph_def: Any) -> tuple[str, ...]:
-    """The ops that run for what they change, and not for what they give."""
+    """The ops that run for their side effects, not for their outputs."""
     library = {function.signature.name: function for function in graph_def.library.function}
     return tuple(
         op.name
@@ -140,7 +140,7 @@ def _settled(
     needed: Sequence[str],
     roots: Sequence[str],
 ) -> tuple[Any, Reading]:
-    """The graph with the shapes it has at the batch size, once loops are rid of sums over nothing."""
+    """The graph with the shapes of the batch size, after idle sums were removed from loops."""
     settled = settle_shapes(graph_def, inputs, captures, batch_size)
     if any(settled.idle_sums.values()):
         drop_idle_sums(graph_def, settled.idle_sums)
@@ -151,7 +151,7 @@ def _settled(
 
 
 def _probed(step: CapturedStep, trace: Trace, objective: TrainingObjective | None) -> CapturedStep:
-    """The step with what only running some of its ops can tell: whether rows meet, and whether the loss averages."""
+    """The step with the results of the probes: whether rows of the batch mix, and whether the loss averages."""
     if not step.fixed_batch:
         tensors = trace.graph.get_tensor_by_name
         mixing = row_mixing(step, lambda name: tensors(name).shape)
@@ -175,7 +175,7 @@ def _tape_rank(trace: Trace) -> dict[str, int]:
 
 
 def _phases(trace: Trace) -> dict[str, Phase]:
-    """Phase of each op by when it was made; what a forward op needs is forward, however late it was made.
+    """Phase of each op, by the time it was made; every input of a forward op is forward, however late it was made.
 
     (The gradient of a while loop adds accumulators to the loop it differentiates.)
     """
@@ -195,7 +195,7 @@ def _phases(trace: Trace) -> dict[str, Phase]:
 
 
 def _topological(graph_def: Any, order: Mapping[str, int]) -> list[Any]:
-    """Nodes in order of creation, each moved behind what it needs."""
+    """Nodes in order of creation, but each after its inputs."""
     nodes = sorted(graph_def.node, key=lambda node: order[node.name])
     return in_run_order(nodes, lambda node: map(producer, node.input))
 
@@ -248,7 +248,7 @@ def _op_graph(
 ) -> dict[str, Any]:
     """The `ops`, `tensors` and `variables` of the op graph."""
     nodes = [node for node in nodes if node.name not in variables]
-    # Asked once: looking an operation up by its name, and what it outputs, takes TensorFlow's Python long.
+    # Looked up once: TensorFlow's Python is slow at finding an operation and its outputs.
     traced = {op.name: op for op in trace.graph.get_operations()}
     outputs = {
         node.name: tuple(f"{node.name}:{index}" for index in range(len(traced[node.name].outputs))) for node in nodes
@@ -342,12 +342,12 @@ def _raw_op(
 
 
 def _layer_of_variables(ops: Iterable[RawOp], layer_of: Mapping[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    layers: dict[str, str] = {}
     for op in ops:
         if op.name in layer_of:
             for variable in op.variables:
-                found.setdefault(variable, layer_of[op.name])
-    return found
+                layers.setdefault(variable, layer_of[op.name])
+    return layers
 
 
 def _layer_of_ops(
@@ -356,20 +356,20 @@ def _layer_of_ops(
     layer_of_variable: Mapping[str, str],
     groups: Mapping[str, str],
 ) -> dict[str, str]:
-    """A forward op has the layer whose call made it; a backward op that of the op it differentiates; an update op that
-    of the parameter it updates."""
-    found = dict(layer_of)
+    """Layer by op: of a forward op, the layer whose call made it; of a backward op, that of the op it differentiates;
+    of an update op, that of the parameter it updates."""
+    layer_of_op = dict(layer_of)
     group_layer: dict[str, str] = {}
     for op in ops:
-        if op.name not in found and op.differentiates in found:
-            found[op.name] = found[op.differentiates]
-        elif op.name not in found:
+        if op.name not in layer_of_op and op.differentiates in layer_of_op:
+            layer_of_op[op.name] = layer_of_op[op.differentiates]
+        elif op.name not in layer_of_op:
             layers = [layer_of_variable[v] for v in op.variables if v in layer_of_variable]
             if layers:
-                found[op.name] = layers[0]
-        if op.name in found and op.name in groups and op.variables:
-            group_layer.setdefault(groups[op.name], found[op.name])
+                layer_of_op[op.name] = layers[0]
+        if op.name in layer_of_op and op.name in groups and op.variables:
+            group_layer.setdefault(groups[op.name], layer_of_op[op.name])
     for op in ops:
-        if op.phase is Phase.UPDATE and op.name not in found and groups.get(op.name) in group_layer:
-            found[op.name] = group_layer[groups[op.name]]
-    return found
+        if op.phase is Phase.UPDATE and op.name not in layer_of_op and groups.get(op.name) in group_layer:
+            layer_of_op[op.name] = group_layer[groups[op.name]]
+    return layer_of_op

@@ -1,4 +1,4 @@
-"""Settle every shape of a graph traced with an open batch, by importing it again with the batch size filled in."""
+"""Infer every shape of a graph traced with an open batch, by importing it again with the batch size filled in."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from partitioner.capture.functions.reading import Reading
 
 
 def settle_shapes(graph_def: Any, inputs: Mapping[str, Any], captures: Mapping[str, Any], batch_size: int) -> Reading:
-    """What is known of every tensor for a batch of `batch_size`: shape and dtype, and what loops and calls run.
+    """Shape and dtype of every tensor for a batch of `batch_size`, and what loops and calls run.
 
-    TensorFlow's own shape inference does the work. What it leaves open depends on values: index vectors count as
+    TensorFlow's own shape inference does the work. Sizes that it leaves open depend on values: index vectors count as
     scalars, any other unknown size as the batch.
 
     Args:

@@ -1,1 +1,1 @@
-"""What only running a few ops can tell: whether rows of the batch meet, whether a loss averages."""
+"""Probes that run a few ops of a step: whether rows of the batch mix, and whether the loss averages."""

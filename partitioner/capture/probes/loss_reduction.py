@@ -1,4 +1,4 @@
-"""Find out by computation whether a loss averages over the rows of a batch: its ops run on random rows and on parts."""
+"""Probe whether a loss averages over the rows of a batch: its ops run on random rows and on parts of them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _TOLERANCE = 1e-4
 
 
 def loss_reduction(step: CapturedStep, loss_name: str) -> tuple[LossReduction, str]:
-    """How the loss of a batch follows from the losses of its parts, and for OTHER a sentence that says why.
+    """How the loss of a batch follows from the losses of its parts; for OTHER, also a sentence that says why.
 
     MEAN if it is the sum of n_m / n times the loss of part m with n_m of the n rows, SUM if it is their plain sum, both
     within 1e-4 of it. The ops between outputs, targets, weights and the loss run on CPU:0 on 4 rows of random values,
-    without their side effects. What depends on variables alone is the same for every part and gets random values, too.
+    without their side effects. Tensors that depend on variables alone get random values, the same for every part.
 
     Args:
         step: A step with a loss.
-        loss_name: What to call the loss in the sentence.
+        loss_name: Name of the loss in the sentence.
     """
     if step.fixed_batch:
         return LossReduction.OTHER, step.fixed_batch
@@ -38,14 +38,14 @@ def loss_reduction(step: CapturedStep, loss_name: str) -> tuple[LossReduction, s
         return LossReduction.OTHER, piece.stray
     try:
         with tf.device("CPU:0"):
-            found = _loss_of_parts(step, piece)
+            parts = _loss_of_parts(step, piece)
     except Exception as error:
         first = next(iter(str(error).strip().splitlines()), "")
         return LossReduction.OTHER, f"loss {loss_name!r} cannot be run alone: {type(error).__name__}: {first}"
     for reduction in (LossReduction.MEAN, LossReduction.SUM):
-        if all(np.isclose(part.combined(reduction), part.whole, rtol=_TOLERANCE, atol=0) for part in found):
+        if all(np.isclose(part.combined(reduction), part.whole, rtol=_TOLERANCE, atol=0) for part in parts):
             return reduction, ""
-    return LossReduction.OTHER, f"loss {loss_name!r} is not an average or a sum over rows: {_worst(found)}"
+    return LossReduction.OTHER, f"loss {loss_name!r} is not an average or a sum over rows: {_worst(parts)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +54,9 @@ class _LossPiece:
 
     Attributes:
         ops: Names of its ops.
-        by_row: Names of the tensors it is given that hold a value per row: outputs, targets, weights.
-        shared: Those that depend on variables alone.
-        stray: A sentence about what else of the model it takes; empty if nothing.
+        by_row: Names of its inputs that hold a value per row: outputs, targets, weights.
+        shared: Names of its inputs that depend on variables alone.
+        stray: A sentence about other tensors of the model that it reads; empty if there are none.
     """
 
     ops: frozenset[str]
@@ -78,10 +78,10 @@ class _Parts:
         return sum(weight * loss for weight, loss in zip(weights, self.losses, strict=True))
 
 
-def _worst(found: Sequence[_Parts]) -> str:
-    part = max(found, key=lambda part: abs(part.combined(LossReduction.MEAN) - part.whole))
-    sizes = [f"{loss:.4g} on {rows}" for rows, loss in zip(part.rows, part.losses, strict=True)]
-    return f"{part.whole:.4g} on {_ROWS} rows, {' and '.join(sizes)} of them"
+def _worst(parts: Sequence[_Parts]) -> str:
+    worst = max(parts, key=lambda part: abs(part.combined(LossReduction.MEAN) - part.whole))
+    sizes = [f"{loss:.4g} on {rows}" for rows, loss in zip(worst.rows, worst.losses, strict=True)]
+    return f"{worst.whole:.4g} on {_ROWS} rows, {' and '.join(sizes)} of them"
 
 
 def _loss_piece(step: CapturedStep) -> _LossPiece:
@@ -120,20 +120,20 @@ def _stray_sentence(graph: OpGraph, tensor: str) -> str:
 
 
 def _output_tensors(graph: OpGraph, y_pred: Sequence[str]) -> set[str]:
-    """The outputs, and what their layers make them of row by row: Keras takes a cross entropy from the logits."""
-    found = set(y_pred)
+    """The outputs and like tensors of their layers: Keras computes a cross entropy from the logits."""
+    tensors = set(y_pred)
     for name in y_pred:
         layer = graph.op[graph.tensor[name].producer].layer
         beside = [op for op in graph.ops if op.layer == layer != "" and op.phase is Phase.FORWARD]
         made = {tensor for op in beside for tensor in (*op.inputs, *op.outputs)}
-        found |= {tensor for tensor in made if graph.tensor[tensor].spec == graph.tensor[name].spec}
-    return found
+        tensors |= {tensor for tensor in made if graph.tensor[tensor].spec == graph.tensor[name].spec}
+    return tensors
 
 
 def _loss_of_parts(step: CapturedStep, piece: _LossPiece) -> list[_Parts]:
     run = _loss_function(step, piece)
     special = _compared_with(run.graph)
-    found: list[_Parts] = []
+    results: list[_Parts] = []
     for draw in range(_DRAWS):
         generator = np.random.default_rng(draw)
         by_row = [_values_by_row(step, name, special, generator) for name in piece.by_row]
@@ -149,8 +149,8 @@ def _loss_of_parts(step: CapturedStep, piece: _LossPiece) -> list[_Parts]:
 
         for first, second in _SPLITS:
             losses = (loss(0, first), loss(first, _ROWS))
-            found.append(_Parts(whole=loss(0, _ROWS), rows=(first, second), losses=losses))
-    return found
+            results.append(_Parts(whole=loss(0, _ROWS), rows=(first, second), losses=losses))
+    return results
 
 
 def _loss_function(step: CapturedStep, piece: _LossPiece) -> Any:
@@ -162,7 +162,7 @@ def _loss_function(step: CapturedStep, piece: _LossPiece) -> Any:
 
 
 def _compared_with(graph: Any) -> list[float]:
-    """The constants that something is compared with, e.g. the class that a loss ignores: targets that matter."""
+    """The constants in comparisons, e.g. the class that a loss ignores: targets should include them."""
     sides = [tensor for op in graph.get_operations() if op.type in ("Equal", "NotEqual") for tensor in op.inputs]
     values = [tf.get_static_value(tensor) for tensor in sides]
     return sorted({float(value) for value in values if value is not None and np.ndim(value) == 0})
@@ -174,12 +174,12 @@ def _values_by_row(
     """Random values for the rows of an output, a target or a weight; targets take `special` values, too."""
     spec = step.graph.tensor[name].spec
     shape = (_ROWS, *spec.shape[1:])
-    num_x, num_y = (sum(s is not None for s in tf.nest.flatten(one)) for one in step.specs[:2])
+    num_x, num_y = (sum(s is not None for s in tf.nest.flatten(specs)) for specs in step.specs[:2])
     targets = step.inputs[num_x : num_x + num_y]
     if tf.as_dtype(spec.dtype).is_floating:
         values = generator.uniform(0.1, 0.9, shape)
         if name in targets and special:
-            # One value marks what is left out; several are the only ones there are, as in a hinge loss.
+            # A single value marks what the loss ignores; several are the only allowed targets, as in a hinge loss.
             share = 0.5 if len(special) == 1 else 1.0
             values = np.where(generator.random(shape) < share, generator.choice(special, shape), values)
         return values
@@ -194,8 +194,8 @@ def _values_by_row(
 
 def _depending(graph: OpGraph, roots: set[str]) -> set[str]:
     """Names of `roots` and of the forward ops whose result depends on them."""
-    found = set(roots)
+    depending = set(roots)
     for op in graph.ops:
-        if op.phase is Phase.FORWARD and any(graph.tensor[name].producer in found for name in op.inputs):
-            found.add(op.name)
-    return found
+        if op.phase is Phase.FORWARD and any(graph.tensor[name].producer in depending for name in op.inputs):
+            depending.add(op.name)
+    return depending

@@ -1,4 +1,4 @@
-"""A piece of a captured step as a function of its own, to find out by computation what the ops in it do."""
+"""A piece of a captured step as a function of its own, so that probes can run its ops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def piece_function(step: CapturedStep, ops: Collection[str], given: Mapping[str,
     Args:
         step: The step.
         ops: Names of the ops.
-        given: TensorSpec of each tensor that they are given, by name, in the order of the function's arguments.
+        given: TensorSpec of each input tensor, by name, in the order of the function's arguments.
         results: Names of the tensors that it returns, in a list.
     """
     graph_def = type(step.graph_def)()

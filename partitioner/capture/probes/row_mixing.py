@@ -1,6 +1,6 @@
-"""Find out by computation whether rows of a batch influence each other: people's own layers run on rows and on parts.
+"""Probe whether rows of a batch influence each other: custom layers run on random rows and on parts of them.
 
-A layer of Keras computes every row by itself, but for statistics that it keeps. What people write may subtract the mean
+A layer of Keras computes every row by itself, except for statistics that it keeps. A custom layer may subtract the mean
 over the batch, or compare each row with all others, and so compute something else when the batch is cut.
 """
 
@@ -19,10 +19,10 @@ from partitioner.ir.op_graph import Op, OpGraph, Phase
 from partitioner.ir.step import CapturedStep
 
 _ROWS = 6
-# No part of one row: what removes every axis of size one would remove that of the rows.
+# No part has a single row: a squeeze of all axes of size 1 would remove the axis of the rows.
 _SPLITS = ((3, 3), (2, 4))
 _DRAWS = 3
-# Of the largest value: sums of other lengths round differently, and 16 bits have three digits or less.
+# Relative to the largest value: sums of other lengths round differently, and 16 bits have three digits or less.
 _TOLERANCE = {"float16": 0.05, "bfloat16": 0.05}
 _DEFAULT_TOLERANCE = 1e-4
 _CANNOT_RUN = (tf.errors.OpError, ValueError, TypeError)
@@ -30,7 +30,7 @@ _CANNOT_RUN = (tf.errors.OpError, ValueError, TypeError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowMixing:
-    """What a step does with rows of different parts of a batch.
+    """Whether rows of a batch influence each other in a step.
 
     Attributes:
         layer: Title of the first layer whose results for a row depend on other rows; empty if there is none.
@@ -44,9 +44,9 @@ class RowMixing:
 def row_mixing(step: CapturedStep, static_shape: Callable[[str], Any]) -> RowMixing:
     """Whether the outputs for a row depend on other rows, other than by statistics that a layer of Keras keeps.
 
-    The ops that people's own layers add to the forward pass run on CPU:0 on 6 rows of random values, and on 2 to 4 of
-    them, without side effects and with the random numbers that they draw given; what they read of variables is real.
-    What cannot be run so is taken to compute every row by itself.
+    The ops that custom layers add to the forward pass run on CPU:0 on 6 rows of random values, and on 2 to 4 of them,
+    without side effects and with given random numbers; variables have their real values. Layers whose ops cannot run
+    like this are assumed to compute every row by itself.
 
     Args:
         step: A step of any kind.
@@ -56,12 +56,12 @@ def row_mixing(step: CapturedStep, static_shape: Callable[[str], Any]) -> RowMix
     if not piece.results:
         return RowMixing()
     with tf.device("CPU:0"):
-        return _found(step, piece)
+        return _row_mixing(step, piece)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
-    """A tensor that is given: its static shape, what its sizes are for the step's batch, and the axis of the rows."""
+    """An input tensor: its static shape, its sizes for the step's batch, and the axis of the rows."""
 
     dtype: Any
     static: Any
@@ -87,7 +87,7 @@ class _Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Piece:
-    """Ops of people's own layers, what they are given and what each layer makes for others, by name of the tensor."""
+    """Ops of custom layers, their inputs, and the tensors that each layer makes for others, by name."""
 
     ops: frozenset[str]
     given: Mapping[str, _Given]
@@ -107,13 +107,13 @@ def _piece(step: CapturedStep, static_shape: Callable[[str], Any]) -> _Piece:
             maker = graph.op[graph.tensor[name].producer]
             if maker.name in inside or name in given:
                 continue
-            one = _given(step, name, static_shape(name))
-            if one.dtype.is_integer and one.axis is None and not _is_given(step, maker):
-                inside.add(maker.name)  # Sizes are no random numbers.
+            tensor = _given(step, name, static_shape(name))
+            if tensor.dtype.is_integer and tensor.axis is None and not _is_given(step, maker):
+                inside.add(maker.name)  # sizes must not be random
                 stack.append(maker)
             else:
-                given[name] = one
-    by_row = {name for name, one in given.items() if one.axis is not None}
+                given[name] = tensor
+    by_row = {name for name, tensor in given.items() if tensor.axis is not None}
     readers: dict[str, set[str]] = {}
     for op in needed:
         for name in op.inputs:
@@ -137,7 +137,7 @@ def _needed(graph: OpGraph, outputs: Sequence[str]) -> list[Op]:
 
 
 def _is_given(step: CapturedStep, op: Op) -> bool:
-    """Whether what an op makes is made up: arguments, random numbers, and what has effects."""
+    """Whether an op's outputs are replaced by random values: arguments, random numbers, and ops with side effects."""
     if op.type == "Placeholder":
         return op.name not in step.captures
     return op.draws or (op.stateful and op.type != READ)
@@ -145,12 +145,12 @@ def _is_given(step: CapturedStep, op: Op) -> bool:
 
 def _given(step: CapturedStep, name: str, static: Any) -> _Given:
     spec = step.graph.tensor[name].spec
-    is_known = static.rank == len(spec.shape)
-    sizes = static.as_list() if is_known else [None] * len(spec.shape)
+    has_rank = static.rank == len(spec.shape)
+    sizes = static.as_list() if has_rank else [None] * len(spec.shape)
     axis = next((axis for axis, size in enumerate(sizes) if size is None), None)
     per_row = 1 if axis is None else max(1, spec.shape[axis] // step.graph.batch_size)
     return _Given(
-        dtype=tf.as_dtype(spec.dtype), static=sizes if is_known else None, sizes=spec.shape, axis=axis, per_row=per_row
+        dtype=tf.as_dtype(spec.dtype), static=sizes if has_rank else None, sizes=spec.shape, axis=axis, per_row=per_row
     )
 
 
@@ -158,16 +158,16 @@ def _is_number(dtype: Any) -> bool:
     return dtype.is_floating or dtype.is_complex or dtype.is_integer or dtype.is_bool
 
 
-def _found(step: CapturedStep, piece: _Piece) -> RowMixing:
+def _row_mixing(step: CapturedStep, piece: _Piece) -> RowMixing:
     graph, outputs = step.graph, tf.nest.flatten(step.outputs["y_pred"])
-    specs = {name: tf.TensorSpec(one.static, one.dtype) for name, one in piece.given.items()}
+    specs = {name: tf.TensorSpec(given.static, given.dtype) for name, given in piece.given.items()}
     draws = [
-        [one.values(np.random.default_rng([draw, place]), draw) for place, one in enumerate(piece.given.values())]
+        [given.values(np.random.default_rng([draw, place]), draw) for place, given in enumerate(piece.given.values())]
         for draw in range(_DRAWS)
     ]
 
     def on(values: Sequence[np.ndarray], start: int, end: int) -> list[np.ndarray]:
-        parts = (one.part(value, start, end) for one, value in zip(piece.given.values(), values, strict=True))
+        parts = (given.part(value, start, end) for given, value in zip(piece.given.values(), values, strict=True))
         return [_array(made) for made in run(*parts)]
 
     try:
@@ -183,13 +183,14 @@ def _found(step: CapturedStep, piece: _Piece) -> RowMixing:
             except _CANNOT_RUN as error:
                 reason = str(error).strip().partition("\n")[0]
                 return RowMixing(uncuttable=f"the model ran on {_ROWS} rows, but not on {first} of them: {reason}")
-            for name, one, two in zip(piece.results, whole, parts, strict=True):
-                title = graph.op[graph.tensor[name].producer].title
-                together = _together(one, two)
+            for name, expected, pieces in zip(piece.results, whole, parts, strict=True):
+                producer = graph.op[graph.tensor[name].producer]
+                title, dtype = producer.title, graph.tensor[name].spec.dtype
+                together = _together(expected, pieces)
                 if together is None and name in outputs:
                     reason = f"the output of {title!r} for a part of the batch is no part of what it is for the whole"
                     return RowMixing(layer=layer or title, uncuttable=reason)
-                if together is None or not all(_is_same(one, part, graph.tensor[name].spec.dtype) for part in together):
+                if together is None or not all(_is_same(expected, part, dtype) for part in together):
                     layer = layer or title
     return RowMixing(layer=layer)
 
@@ -199,9 +200,9 @@ def _array(tensor: Any) -> np.ndarray:
 
 
 def _together(whole: np.ndarray, parts: Sequence[np.ndarray]) -> Sequence[np.ndarray] | None:
-    """What should be the same as the whole: the parts put together on the axis where they are shorter, or each of them.
+    """What should equal the whole: the parts joined along the axis where they are shorter, or each part.
 
-    None where they do not fit together. Whole numbers without rows are sizes, and may differ.
+    None where they do not fit together. Integers without rows are sizes, and may differ.
     """
     if all(part.shape == whole.shape for part in parts):
         return () if whole.dtype.kind in "iub" else parts

@@ -1,4 +1,4 @@
-"""Which model of a Python file is meant: a strict order; a second candidate is an error, never a guess."""
+"""Choose the model of a Python file, in a strict order; a second candidate is an error, never a guess."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def find_model(module: ModuleType, path: Path, text: str | None) -> tuple[keras.
     among `FACTORIES`, called with no arguments. This is the order of `flask.cli.find_best_app`.
 
     Raises:
-        ModelError: There is no model, there are several, or the named thing does not give one.
+        ModelError: There is no model, there are several, or the name does not give a model.
     """
     if text is not None:
         call = parse_call(text, path)
@@ -74,9 +74,9 @@ def _named(module: ModuleType, path: Path, call: LiteralCall) -> keras.Model:
     if _is_factory(value) or _is_model_class(value):
         return _built(module, path, call)
     raise ModelError(
-        f"{call.name!r} is {_kind(value)}, expected a keras.Model or a function that returns one",
+        f"{call.name!r} is {_kind(value)}, expected a keras.Model or a function that returns a model",
         where=place_of(path, call.name),
-        help=_way_to_a_model(value, call.name, path),
+        help=_help_for_model(value, call.name, path),
     )
 
 
@@ -104,7 +104,7 @@ def _built(module: ModuleType, path: Path, call: LiteralCall) -> keras.Model:
     raise ModelError(
         f"{written} returned {_kind(model)}, expected a keras.Model",
         where=where,
-        help=_way_to_a_model(model, "it", path),
+        help=_help_for_model(model, "it", path),
     )
 
 
@@ -113,7 +113,7 @@ def _check_arguments(factory: Callable[..., Any], call: LiteralCall, where: str,
         # keras.Model.__new__ takes anything, and inspect would report its signature for every subclass.
         function = factory.__init__.__get__(object()) if inspect.isclass(factory) else factory
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some callables written in C tell no signature
+    except (TypeError, ValueError):  # some callables written in C have no signature
         return
     try:
         signature.bind(*call.args, **call.kwargs)
@@ -140,10 +140,10 @@ def _sample(parameter: inspect.Parameter) -> object:
 
 def _several(module: ModuleType, path: Path, names: list[str], what: str) -> NoReturn:
     raise ModelError(
-        f"{shown(path)} holds {len(names)} {what}, expected one or a name",
+        f"{shown(path)} holds {len(names)} {what}, expected a single model or a name",
         where=shown(path),
         notes=_listed(module, path, names),
-        help=f"name the one you mean: {command(path, names[0])}",
+        help=f"name the model: {command(path, names[0])}",
     )
 
 
@@ -165,11 +165,11 @@ def _none(module: ModuleType, path: Path) -> NoReturn:
 
 def _names(module: ModuleType, wanted: Callable[[str, Any], bool]) -> list[str]:
     """The names of `module` whose values are wanted, one name per value."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for name, value in vars(module).items():
         if wanted(name, value):
-            found.setdefault(id(value), name)
-    return list(found.values())
+            names.setdefault(id(value), name)
+    return list(names.values())
 
 
 def _defined(module: ModuleType) -> list[str]:
@@ -207,7 +207,7 @@ def _is_factory(value: object) -> bool:
     return callable(value) and not inspect.isclass(value) and not isinstance(value, keras.Layer)
 
 
-def _way_to_a_model(value: object, name: str, path: Path) -> str:
+def _help_for_model(value: object, name: str, path: Path) -> str:
     kind = value if inspect.isclass(value) else type(value)
     if kind.__module__.startswith("tf_keras"):
         return "this is Keras 2 (tf_keras): build the model with `import keras` (Keras 3) instead"

@@ -1,4 +1,4 @@
-"""What stands behind the colon of `model.py:build(depth=50)`: a name, or a call with literal arguments."""
+"""The text behind the colon of `model.py:build(depth=50)`: a name, or a call with literal arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOT_LITERAL = (ValueError, TypeError, SyntaxError, RecursionError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiteralCall:
-    """A name, or a call of it. `text` is written anew, without the user's spaces and double quotes."""
+    """A name, or a call of it. `text` has normal spaces and quotes, whatever the user typed."""
 
     text: str
     name: str
@@ -32,7 +32,7 @@ def parse_call(text: str, path: Path) -> LiteralCall:
     """Read `build` or `build(50, depth=2)`; nothing is evaluated but literals (`ast.literal_eval`).
 
     Raises:
-        ModelError: It is neither a name nor a call of one, or an argument is not a literal.
+        ModelError: It is neither a name nor a call, or an argument is not a literal.
     """
     try:
         node = ast.parse(text.strip(), mode="eval").body
@@ -42,7 +42,7 @@ def parse_call(text: str, path: Path) -> LiteralCall:
         return LiteralCall(text=node.id, name=node.id)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         raise ModelError(
-            f"{text!r} names no model: expected a name, or a call of one with literal arguments",
+            f"{text!r} names no model: expected a name, or a call with literal arguments",
             where=shown(path),
             help=f"{command(path, 'build_model')}, or {command(path, 'build_model(depth=2)')}",
         )

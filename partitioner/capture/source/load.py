@@ -1,4 +1,4 @@
-"""MODEL, as the user names it (`PATH[:NAME]`), to a keras.Model, or the reason why it is none."""
+"""Load MODEL, as the user names it (`PATH[:NAME]`), as a keras.Model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from partitioner.capture.source.discover import find_model, place_of
-from partitioner.capture.source.module_file import import_file, shown, told, typed
+from partitioner.capture.source.module_file import described, import_file, shown, typed
 from partitioner.capture.source.refusal import refusal
 from partitioner.errors import ModelError
 
@@ -42,7 +42,7 @@ def load_model(source: str) -> LoadedModel:
     """Load `PATH[:NAME]`: a Python file that holds or builds a model, or a `.keras` file.
 
     A Python file is imported under its own name with its directory first on `sys.path`; what it prints goes
-    to stderr. `find_model` says which model of the file is taken.
+    to stderr. `find_model` chooses the model of the file.
 
     Raises:
         ModelError: There is no such file, it is of another kind, it cannot be loaded, or it does not give
@@ -79,9 +79,9 @@ def split_source(source: str) -> tuple[Path, str | None]:
 
 def _load_python(source: str, path: Path, name: str | None) -> LoadedModel:
     module = import_file(path)
-    model, found = find_model(module, path, name)
+    model, name_in_module = find_model(module, path, name)
     # An imported factory brings its own file's examples.
-    home = sys.modules.get(getattr(getattr(module, found), "__module__", ""), module)
+    home = sys.modules.get(getattr(getattr(module, name_in_module), "__module__", ""), module)
 
     def example(variable: str) -> Any:
         return getattr(module, variable, getattr(home, variable, None))
@@ -89,7 +89,7 @@ def _load_python(source: str, path: Path, name: str | None) -> LoadedModel:
     return LoadedModel(
         model=model,
         source=source,
-        where=place_of(path, found),
+        where=place_of(path, name_in_module),
         example_inputs=example("example_inputs"),
         example_targets=example("example_targets"),
     )
@@ -109,7 +109,7 @@ def _load_keras(source: str, path: Path, name: str | None) -> LoadedModel:
         raise ModelError(
             f"{shown(path)} cannot be loaded by keras.models.load_model",
             where=shown(path),
-            notes=told(error),
+            notes=described(error),
             help="custom classes or Lambda layers? write a file that imports their code and says"
             f" `model = keras.models.load_model({path.name!r}, ...)`, then: partition {loader}",
         ) from error

@@ -66,7 +66,7 @@ def import_file(path: Path) -> ModuleType:
 
 @contextmanager
 def running(path: Path) -> Iterator[None]:
-    """What `python FILE` would give the code: its directory first on `sys.path`, and no arguments of ours.
+    """Run code as `python FILE` would: its directory first on `sys.path`, and without our arguments.
 
     What it prints goes to stderr: stdout is for the result only.
     """
@@ -100,22 +100,22 @@ def failure(error: BaseException, path: Path, doing: str, command: str) -> Model
             notes=notes,
             help='put the script part under `if __name__ == "__main__":` and keep the model outside it',
         )
-    notes += told(error)
+    notes += described(error)
     help = f"the whole traceback: {command}"
     if isinstance(error, ModuleNotFoundError) and error.name:
         help = f"install it, e.g. pip install {error.name.partition('.')[0]}, or put it beside {shown(path)}"
     return ModelError(f"{doing} raised {type(error).__name__}", where=where, notes=notes, help=help)
 
 
-def told(error: BaseException, num_lines: int = 12) -> list[str]:
-    """`ValueError: what it says`, at most so many lines, without blank ones and the colours that Keras writes."""
+def described(error: BaseException, num_lines: int = 12) -> list[str]:
+    """`ValueError: its message`, at most `num_lines` lines, without blank lines and the colours that Keras writes."""
     text = _COLOUR.sub("", str(error)).strip() or "(no message)"
     first, *others = [line for line in text.splitlines() if line.strip()]
     return [f"{type(error).__name__}: {first}", *others[: num_lines - 1]]
 
 
 def binding_line(path: Path, name: str) -> int | None:
-    """The last line (1, 2, ...) that binds `name` outside functions and classes; None without one."""
+    """The last line (1, 2, ...) that binds `name` outside functions and classes; None if no line does."""
     lines: list[int] = []
     todo: list[ast.AST] = [ast.parse(path.read_bytes())]
     while todo:

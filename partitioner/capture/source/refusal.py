@@ -1,4 +1,4 @@
-"""What a path is that gives no trainable Keras model, and what to do with it instead."""
+"""The error for a path that gives no trainable Keras model: what it is, and what to do with it instead."""
 
 from __future__ import annotations
 

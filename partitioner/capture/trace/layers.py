@@ -1,6 +1,6 @@
-"""Remember which Keras layer's call made each op of a graph.
+"""Record which Keras layer's call made each op of a graph.
 
-Op names cannot tell: Keras numbers name scopes anew on every call, and `dense_1` is both the second layer and the
+Op names do not say it: Keras numbers name scopes anew on every call, and `dense_1` is both the second layer and the
 second call of the first. So the calls themselves are watched while tracing.
 """
 
@@ -17,7 +17,7 @@ import tensorflow as tf
 from partitioner.ir.op_graph import Layer
 
 _patching = threading.RLock()
-# Layers of Keras that run what they are given.
+# Layers of Keras that run functions or layers given to them.
 _RUN_OTHER_CODE = ("FlaxLayer", "JaxLayer", "Lambda", "TFSMLayer", "TorchModuleWrapper")
 
 
@@ -58,7 +58,7 @@ class LayerRecorder:
     def _record(self, layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if tf.compat.v1.get_default_graph() is not self._graph:
             return call(layer, *args, **kwargs)  # inside the body of a loop or branch: the outer op stands for it
-        path = "/".join(one.name for one in [*self._stack[1:], layer]) if self._stack else self._model.name
+        path = "/".join(outer.name for outer in [*self._stack[1:], layer]) if self._stack else self._model.name
         self._stack.append(layer)
         start = len(self._graph.get_operations())
         try:
@@ -72,11 +72,11 @@ class LayerRecorder:
     def layer_of(self) -> dict[str, str]:
         """Path of the innermost layer by op name; ops made outside every layer are left out."""
         ops = self._graph.get_operations()
-        found: dict[str, str] = {}
+        paths: dict[str, str] = {}
         for start, end, path in self._spans:  # a call ends before the call around it does
             for op in ops[start:end]:
-                found.setdefault(op.name, path)
-        return found
+                paths.setdefault(op.name, path)
+        return paths
 
     @property
     def layers(self) -> tuple[Layer, ...]:

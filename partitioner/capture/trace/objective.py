@@ -1,4 +1,4 @@
-"""What training minimises and how: loss and optimizer, compiled into the model, given as options, or assumed."""
+"""The objective of training: loss and optimizer, compiled into the model, given as options, or assumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TrainingObjective:
     """Loss and optimizer of a training step, each with where it comes from: compiled, option or assumed.
 
     `compute_loss(x, y, y_pred, sample_weight, training)` returns the scalar loss, regularisation included.
-    Computing it may update metrics of `model` (Keras keeps one per loss).
+    Computing it may update metrics of `model` (Keras keeps a metric per loss).
     """
 
     model: keras.Model
@@ -51,7 +51,7 @@ def training_objective(model: keras.Model, *, loss: Any = None, optimizer: Any =
     """Decide loss and optimizer: the options, else what `model` was compiled with, else the defaults.
 
     Raises:
-        UsageError: An option names a loss or optimizer that Keras does not know, or the model trains in its own way.
+        UsageError: An option names a loss or optimizer that Keras does not know, or the model has its own `train_step`.
     """
     if type(model).train_step is not keras.Model.train_step and not getattr(model, "is_placed", False):
         raise UsageError(
@@ -110,21 +110,21 @@ class _FunctionLoss(keras.losses.Loss):
 
 def _loss_object(loss: Any) -> keras.losses.Loss:
     try:
-        found: Any = keras.losses.get(loss)
+        loss_object: Any = keras.losses.get(loss)
     except (ValueError, TypeError) as error:
         raise UsageError(
             f"Keras knows no loss {loss!r}",
             help="e.g. mean_squared_error, sparse_categorical_crossentropy, binary_crossentropy",
         ) from error
-    return found if isinstance(found, keras.losses.Loss) else _FunctionLoss(found)
+    return loss_object if isinstance(loss_object, keras.losses.Loss) else _FunctionLoss(loss_object)
 
 
 def _sum_over_outputs(model: keras.Model, loss: Any) -> Callable[[Any, Any, Any, Any, bool], Any]:
-    one: Any = _loss_object(loss)
+    loss_object: Any = _loss_object(loss)
 
     def compute_loss(x: Any, y: Any, y_pred: Any, sample_weight: Any, training: bool) -> Any:
         parts: list[Any] = [
-            one(target, output, sample_weight=sample_weight)
+            loss_object(target, output, sample_weight=sample_weight)
             for target, output in zip(tf.nest.flatten(y), tf.nest.flatten(y_pred), strict=True)
         ]
         parts += [tf.cast(extra, parts[0].dtype) for extra in model.losses]
@@ -137,7 +137,7 @@ def _loss_text(loss: Any) -> str:
     if isinstance(loss, str):
         return loss
     if isinstance(loss, dict):
-        return ", ".join(f"{key}: {_loss_text(one)}" for key, one in loss.items())
+        return ", ".join(f"{key}: {_loss_text(part)}" for key, part in loss.items())
     if isinstance(loss, (list, tuple)):
-        return ", ".join(_loss_text(one) for one in loss)
+        return ", ".join(_loss_text(part) for part in loss)
     return getattr(loss, "__name__", None) or getattr(loss, "name", None) or type(loss).__name__

@@ -1,8 +1,9 @@
 """Trace conditional updates of variables without a branch, so that each variable's update is an op of its own.
 
-Keras puts a whole update into one tf.cond for loss scaling, gradient accumulation and averaged weights. That one op
-takes the handle of every variable and slot, and an op runs on one device. Here both branches are traced in line and
-each write keeps the old value where its branch is not taken: the same numbers, at the price of computing both.
+Keras puts a whole update into a single tf.cond for loss scaling, gradient accumulation and averaged weights. That op
+takes the handle of every variable and slot, but an op runs on one device only. Here both branches are traced in line
+and each write keeps the old value where its branch is not taken: the same numbers, at the price of computing both
+branches.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ def predicated_writes(variable: tf.Variable) -> Iterator[None]:
     """While this lasts, every `keras.ops.cond` of this process runs both branches and selects.
 
     Args:
-        variable: Any variable; its class (which has no public name) is the one whose writes are watched.
+        variable: Any variable; the writes of its class (which has no public name) are watched.
     """
     owner = tf.__internal__.smart_cond
-    # A class that is not TensorFlow's own stands before some variables only.
-    known = (c for c in type(variable).__mro__ if c.__module__.startswith("tensorflow."))
-    resource = next(c for c in known if "assign" in vars(c))
+    # Some variables have a class of their own before TensorFlow's.
+    classes = (c for c in type(variable).__mro__ if c.__module__.startswith("tensorflow."))
+    resource = next(c for c in classes if "assign" in vars(c))
     taken: list[Any] = []
 
     def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], name: str | None = None) -> Any:
@@ -66,7 +67,7 @@ def predicated_writes(variable: tf.Variable) -> Iterator[None]:
 
 
 def _kept(write: str, variable: Any, value: Any, condition: Any) -> Any:
-    """What to write so that nothing changes unless `condition` holds.
+    """The value to write so that nothing changes unless `condition` holds.
 
     A zero is a scalar: of the shape of a gradient, TensorFlow would keep it as a constant for each write.
     """

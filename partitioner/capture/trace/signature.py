@@ -1,4 +1,4 @@
-"""What goes into a step: the specs of a model's inputs and of the targets its loss compares them with."""
+"""The arguments of a step: the specs of a model's inputs and of the targets of its loss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def input_specs(model: keras.Model, input_shapes: InputShapes | None = None, exa
     Sizes come from `input_shapes`, else from `example_inputs`, else from the model itself.
 
     Raises:
-        ModelError: A size is known from none of them.
+        ModelError: None of them gives a size.
         UsageError: `input_shapes` names an input the model does not have, or contradicts a known size.
     """
     shapes = dict(input_shapes or {})
@@ -50,8 +50,8 @@ def target_specs(outputs: Any, loss: Any) -> Any:
     flat = tf.nest.flatten(outputs)
     losses = _loss_per_output(outputs, loss, len(flat))
     targets = [
-        tf.TensorSpec(spec.shape[:-1], tf.int32) if _is_sparse(one) else tf.TensorSpec(spec.shape, spec.dtype)
-        for spec, one in zip(flat, losses, strict=True)
+        tf.TensorSpec(spec.shape[:-1], tf.int32) if _is_sparse(output_loss) else tf.TensorSpec(spec.shape, spec.dtype)
+        for spec, output_loss in zip(flat, losses, strict=True)
     ]
     return tf.nest.pack_sequence_as(outputs, targets)
 
@@ -83,8 +83,8 @@ def _own_specs(model: keras.Model) -> Any:
 
 def _specs_from_shapes(model: keras.Model, shapes: dict[str, tuple[int, ...]]) -> Any:
     if not shapes:
-        known = getattr(model, "_build_shapes_dict", None) or {}
-        if len(known) == 1 and (structure := next(iter(known.values()))):
+        built = getattr(model, "_build_shapes_dict", None) or {}
+        if len(built) == 1 and (structure := next(iter(built.values()))):
             return keras.tree.map_shape_structure(
                 lambda shape: tf.TensorSpec([None, *shape[1:]], keras.config.floatx()), structure
             )
@@ -109,16 +109,16 @@ def _named(model: keras.Model, specs: Any) -> list[tuple[str, tf.TensorSpec]]:
 
 def _fill_sizes(model: keras.Model, specs: Any, shapes: dict[str, tuple[int, ...]]) -> Any:
     named = _named(model, specs)
-    known = [name for name, _ in named]
-    if "" in shapes and len(known) > 1:
+    names = [name for name, _ in named]
+    if "" in shapes and len(names) > 1:
         raise UsageError(
-            f"{argument('input_shape')} names no input, but the model has {len(known)} inputs: {', '.join(known)}",
+            f"{argument('input_shape')} names no input, but the model has {len(names)} inputs: {', '.join(names)}",
             help=argument("input_shape", {name: _example_shape(spec) for name, spec in named}),
         )
-    strangers = [name for name in shapes if name and name not in known]
+    strangers = [name for name in shapes if name and name not in names]
     if strangers:
         raise UsageError(
-            f"the model has no input named {', '.join(map(repr, strangers))}; its inputs: {', '.join(known)}"
+            f"the model has no input named {', '.join(map(repr, strangers))}; its inputs: {', '.join(names)}"
         )
     filled = []
     for name, spec in named:

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from partitioner.capture.source.module_file import shown, told
+from partitioner.capture.source.module_file import described, shown
 from partitioner.capture.trace.layers import LayerRecorder
 from partitioner.capture.trace.objective import TrainingObjective
 from partitioner.capture.trace.predicate import predicated_writes
@@ -31,13 +31,14 @@ class Trace:
         graph: The FuncGraph; its batch size is open.
         inputs: Placeholders of the flattened arguments.
         outputs: Tensors of `graph`, keyed like `CapturedStep.outputs`.
-        scaled_loss: The tensor that is differentiated: the loss, scaled if the optimizer asks for it; None without one.
+        scaled_loss: The tensor that is differentiated: the loss, scaled if the optimizer asks for it; None without a
+            loss.
         seed: The gradient of `scaled_loss` by itself, where the backward pass starts; None without a loss.
         trainable: The variables that the gradients belong to.
         layer_of: Layer path by op name.
         layers: The layers called.
-        num_forward: So many ops were made before the first gradient op.
-        num_backward: So many after these belong to the gradients; the rest updates.
+        num_forward: Number of ops made before the first gradient op.
+        num_backward: Number of ops after these that belong to the gradients; the rest updates.
     """
 
     graph: Any
@@ -157,20 +158,20 @@ def output_specs(model: keras.Model, x_specs: Any) -> Any:
 
 
 def _untraceable(model: keras.Model, kind: StepKind, error: Exception, targets: Any = None) -> ModelError:
-    """What TensorFlow says; `targets` are the specs of what the loss was given, if that is where it failed."""
+    """The error with TensorFlow's reason; `targets` are the specs given to the loss, if it failed there."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_user_code(f.filename)]
     where = f"{shown(frames[-1].filename)}:{frames[-1].lineno} ({frames[-1].name})" if frames else None
     specs = [spec for spec in tf.nest.flatten(targets) if spec is not None]
     given = [f"{spec.dtype.name} {spec.shape}".replace("None", "batch") for spec in specs]
     notes = [f"the loss was given targets of {', '.join(given)}"] if given else []
-    ways_out = "check input shapes, dtypes and the loss"
+    advice = "check input shapes, dtypes and the loss"
     if given:
-        ways_out = "if targets are others, set example_targets (a batch) in the model file"
+        advice = "if targets are others, set example_targets (a batch) in the model file"
     return ModelError(
         f"TensorFlow cannot trace the {kind.value} step of model {model.name!r}",
         where=where,
-        notes=[*told(error, 6), *notes],
-        help=f"the model must run under tf.function: {ways_out}, or try {argument('training', False)}",
+        notes=[*described(error, 6), *notes],
+        help=f"the model must run under tf.function: {advice}, or try {argument('training', False)}",
     )
 
 

@@ -1,1 +1,1 @@
-"""One file per sub-command: `add_arguments(parser)` says what it takes, `run(options)` does it."""
+"""A file per sub-command: `add_arguments(parser)` declares its arguments, `run(options)` runs it."""

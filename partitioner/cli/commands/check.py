@@ -13,7 +13,7 @@ from partitioner.errors import CheckError, UsageError
 
 
 def add_arguments(parser: Parser) -> None:
-    """Say what the sub-command takes."""
+    """Declare the arguments of the sub-command."""
     parser.usage = "partition check PLAN [--workload FILE]"
     parser.description = (
         "Compute the plan of a cost graph anew, by other code: whether it is allowed, its objective,\n"

@@ -30,7 +30,7 @@ commands (partition COMMAND --help):
   check PLAN              compute a cost graph's plan anew, and refute it
   verify PLAN MODEL       run a model by its plan, beside the unplaced one
   hardware                devices, links and hosts that have a name
-  worker --port N         lend this machine's devices to another one
+  worker --port N         lend this machine's devices to another machine
 
 examples:
   partition model.py --devices GPU:0,GPU:1 --batch-size 256
@@ -56,7 +56,7 @@ exit codes:
 
 
 def add_arguments(parser: Parser) -> None:
-    """Say what the main command takes."""
+    """Declare the arguments of the main command."""
     parser.usage, parser.epilog = _USAGE, _EPILOG
     parser.description = "Split a Keras model over devices: plan, place, verify."
     parser.add_argument("model", metavar="MODEL", help="PATH[:NAME]: a .py file or a .keras file")
@@ -70,7 +70,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Plan a model; what is wrong with the options is refused before TensorFlow is loaded, which takes seconds."""
+    """Plan a model. Wrong options are refused before TensorFlow is loaded, which takes seconds."""
     from partitioner.cli.files import refuse_as_model
     from partitioner.cli.request import request_of
 

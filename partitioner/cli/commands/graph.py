@@ -32,7 +32,7 @@ examples:
 
 
 def add_arguments(parser: Parser) -> None:
-    """Say what the sub-command takes."""
+    """Declare the arguments of the sub-command."""
     parser.usage, parser.epilog = "partition graph FILE [options]", _EPILOG
     parser.description = "Plan a cost graph: the placement with the smallest largest load, and a bound for it."
     parser.add_argument("file", metavar="FILE", help="a workload of msr-fiddle (.json) or a PipeDream profile (.txt)")
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
         work_limit=options.work_limit,
         seed=options.seed,
         what_if=options.what_if,
-        on_progress=_Line(enabled=not options.quiet),
+        on_progress=_SolverProgress(enabled=not options.quiet),
     )
     files = [] if options.dry_run else [*write_plan(plan, directory), *write_pictures(plan, options)]
     print_plan(plan, options, files)
@@ -87,11 +87,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_graph(path: str) -> CostGraph:
-    """The cost graph in a file.
+    """Read the cost graph in a file.
 
     Raises:
-        UsageError: It is a model or a plan, with the sub-command for that.
-        ModelError: It cannot be read, or is no sound cost graph.
+        UsageError: It is a model or a plan; the error names the right sub-command.
+        ModelError: It cannot be read, or is not a valid cost graph.
     """
     from partitioner.cli.files import refuse_as_plan, refuse_model
     from partitioner.cost_graphs.read import read_cost_graph
@@ -104,17 +104,17 @@ def read_graph(path: str) -> CostGraph:
         raise
 
 
-class _Line:
-    """What the solver knows, a line whenever that changes for the reader."""
+class _SolverProgress:
+    """Prints incumbent, bound and gap of the solver, when the printed text changes."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled
         self._last = ""
 
     def __call__(self, objective: float, bound: float, seconds: float) -> None:
-        best = "no plan yet" if isinf(objective) else f"objective {objective:.6g}"
+        incumbent = "no plan yet" if isinf(objective) else f"objective {objective:.6g}"
         gap = "" if isinf(objective) or not objective else f", gap {100 * (1 - bound / objective):.2f} %"
-        line = f"{best}, lower bound {bound:.6g}{gap}"
+        line = f"{incumbent}, lower bound {bound:.6g}{gap}"
         if self._enabled and line != self._last:
             print(f"[{seconds:5.1f} s] {line}", file=sys.stderr, flush=True)
         self._last = line

@@ -1,4 +1,4 @@
-"""`partition hardware`: the devices, links and hosts that have names; needs no TensorFlow."""
+"""`partition hardware`: the named devices, links and hosts; needs no TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from partitioner.cli.parser import Parser
 
 
 def add_arguments(parser: Parser) -> None:
-    """Say what the sub-command takes."""
+    """Declare the arguments of the sub-command."""
     parser.usage = "partition hardware [--json]"
     parser.description = "Show what --hardware, --link and --topology know by name."
     parser.add_argument("--json", action="store_true", help="print it as JSON, with the sources of every figure")

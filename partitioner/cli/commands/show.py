@@ -1,4 +1,4 @@
-"""`partition show PLAN`: a plan again, as text, picture or JSON; needs no TensorFlow."""
+"""`partition show PLAN`: show a plan as text, picture or JSON; needs no TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from partitioner.cli.parser import Parser
 
 
 def add_arguments(parser: Parser) -> None:
-    """Say what the sub-command takes."""
+    """Declare the arguments of the sub-command."""
     parser.usage = "partition show PLAN [options]"
     parser.description = "Show a plan again: the report, the picture, or plan.json."
     parser.add_argument("plan", metavar="PLAN", help="a plan.json, of a model or of a cost graph")

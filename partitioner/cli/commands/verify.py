@@ -1,4 +1,4 @@
-"""`partition verify PLAN MODEL`: place a model by a saved plan, and hold it against the unplaced one."""
+"""`partition verify PLAN MODEL`: place a model by a saved plan, and compare it with the unplaced model."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: Parser) -> None:
-    """Say what the sub-command takes."""
+    """Declare the arguments of the sub-command."""
     parser.usage = "partition verify PLAN MODEL [options]"
     parser.description = (
-        "Place a model by a saved plan and run it beside the unplaced one: where every op ran, outputs,\n"
+        "Place a model by a saved plan and compare it with the unplaced model: device of every op, outputs,\n"
         "gradients, weights after some steps. Ends with exit code 6 if they differ."
     )
     parser.add_argument("plan", metavar="PLAN", help="a plan.json of a model")
@@ -30,7 +30,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Load, place, verify, print. GPUs that are not here are stood in for by CPU devices."""
+    """Load, place, verify, print. CPU devices replace missing GPUs."""
     from partitioner.cli.files import load_model_plan, refuse_as_model
 
     refuse_as_model(options.model)

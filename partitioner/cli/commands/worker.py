@@ -17,10 +17,10 @@ what it is sent: use it in a network that you trust.
 
 
 def add_arguments(parser: Parser) -> None:
-    """Say what the sub-command takes."""
+    """Declare the arguments of the sub-command."""
     parser.usage, parser.epilog = "partition worker --port N", _EPILOG
     parser.description = "Lend this machine's devices to a process that partitions a model over them."
-    parser.add_argument("--port", type=int, required=True, metavar="N", help="where to listen; 0 takes a free one")
+    parser.add_argument("--port", type=int, required=True, metavar="N", help="where to listen; 0 takes a free port")
     parser.add_help_options()
 
 

@@ -1,4 +1,4 @@
-"""The max-load solver for cost graphs: a portfolio in a process of its own, asked through `client.solve`.
+"""The max-load solver for cost graphs: a portfolio in a process of its own, called by `client.solve`.
 
 Only the child's modules import OR-Tools: once TensorFlow is loaded into a process, CP-SAT crashes in it.
 """

@@ -15,13 +15,13 @@ def main() -> None:
     """Solve problems until stdin ends."""
     answers = answer_stream()
 
-    def report(answer: MaxLoadAnswer) -> None:
+    def send(answer: MaxLoadAnswer) -> None:
         answers.write(to_json(answer) + "\n")
         answers.flush()
 
     for line in sys.stdin.buffer:
-        report(solve_in_process(from_json(line, MaxLoadProblem), report))
-        report(MaxLoadAnswer(status=END, lower_bound=0))
+        send(solve_in_process(from_json(line, MaxLoadProblem), send))
+        send(MaxLoadAnswer(status=END, lower_bound=0))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Lower bounds that need no search: work must go somewhere, and each item somewhere too."""
+"""Lower bounds without search: by all work, and by the most expensive item."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from partitioner.cost_graphs.solver.problem import MaxLoadProblem
 
 
 def quick_bound(problem: MaxLoadProblem) -> int:
-    """The better of the work balance and of the item that is dearest wherever it goes."""
+    """The larger of the work balance and of the most expensive item on its cheapest device."""
     return max(_dearest_item(problem), work_balance(problem))
 
 
@@ -26,7 +26,7 @@ def _dearest_item(problem: MaxLoadProblem) -> int:
 
 
 def work_balance(problem: MaxLoadProblem) -> int:
-    """The least load at which the devices could do all the work if items could be split and moved for nothing."""
+    """The least load at which the devices can do all the work if items can be split and moved at no cost."""
     relief = CpuRelief(problem, [item.accelerator_cost for item in problem.items])
     num_accelerators = sum(not device.is_cpu for device in problem.devices)
     total = sum(item.accelerator_cost for item in problem.items)
@@ -41,7 +41,7 @@ def work_balance(problem: MaxLoadProblem) -> int:
 
 
 class CpuRelief:
-    """A bound on what CPUs can take over of the items' prices, which are integers: split items, rounded down."""
+    """A bound on the integer prices that CPUs can take over: of fractional items, rounded down."""
 
     def __init__(self, problem: MaxLoadProblem, prices: Sequence[int]) -> None:
         """`prices` are at least 0, one per item."""
@@ -50,17 +50,17 @@ class CpuRelief:
         costly = [pair for pair in priced if pair[1] and self._num_cpus]
         best = sorted(costly, key=lambda pair: Fraction(*pair), reverse=True)
         self._costs = [0, *accumulate(cost for _, cost in best)]
-        self._worth = list(accumulate((price for price, _ in best), initial=sum(p for p, cost in priced if not cost)))
+        self._values = list(accumulate((price for price, _ in best), initial=sum(p for p, cost in priced if not cost)))
 
     def within(self, load: int, num_cpus: int | None = None) -> int:
-        """What they, or so many, can take over if none may have a larger load: together, or as often as one can."""
+        """The most that CPUs (all by default) can take over, each within a load: the lesser of two bounds."""
         num_cpus = self._num_cpus if num_cpus is None else num_cpus
         return min(self._in_room(num_cpus * load), num_cpus * self._in_room(load))
 
     def _in_room(self, room: int) -> int:
         whole = bisect_right(self._costs, room) - 1
         if whole == len(self._costs) - 1:
-            return self._worth[-1]
-        price = self._worth[whole + 1] - self._worth[whole]
+            return self._values[-1]
+        price = self._values[whole + 1] - self._values[whole]
         cost = self._costs[whole + 1] - self._costs[whole]
-        return self._worth[whole] + price * (room - self._costs[whole]) // cost
+        return self._values[whole] + price * (room - self._costs[whole]) // cost

@@ -1,4 +1,4 @@
-"""Ask the solver's process: what it has found so far is known here, so it may be stopped, or die, at any time."""
+"""Call the solver's process. It reports every improvement, so it may be stopped, or die, at any time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from partitioner.ir.json import from_json, to_json
 from partitioner.solver_process import SolverProcessError, answers
 
 END = "end"
-"""The status of the line that the process writes after its last word on a problem."""
+"""The status of the line that the process writes after its last answer to a problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxLoadResult:
-    """The answer, its wall seconds, and why the search ended early; `note` is empty when it did not."""
+    """The answer, its wall seconds, and a note why the search ended early; empty if it did not."""
 
     answer: MaxLoadAnswer
     seconds: float
@@ -34,15 +34,15 @@ def solve(
 ) -> MaxLoadResult:
     """Solve a problem in a fresh process, which is killed at the problem's time limit.
 
-    Whatever happens to the process, the best that it reported is the answer. If it reported nothing, a first fit is the
-    answer; the status is `time-limit` if that fails too. After Ctrl-C likewise: the best so far is the answer.
+    Whatever happens to the process, the result is the best answer that it reported, also after Ctrl-C. If it reported
+    none, the result is a first fit; the status is `time-limit` if that fails too.
 
     Args:
-        problem: What to solve.
-        on_progress: Is called with what is known, and after how many seconds, whenever that improves.
+        problem: The problem to solve.
+        on_progress: Called with each better answer and the seconds so far.
     """
     began = time.monotonic()
-    best = MaxLoadAnswer(status="time-limit", lower_bound=quick_bound(problem))
+    incumbent = MaxLoadAnswer(status="time-limit", lower_bound=quick_bound(problem))
     note = ""
     limit = problem.time_limit_seconds
     try:
@@ -52,12 +52,12 @@ def solve(
                 if answer.status == END:
                     break
                 _refuse_wrong(problem, answer)
-                best = replace(answer, lower_bound=max(answer.lower_bound, best.lower_bound))
-                on_progress(best, time.monotonic() - began)
-                if best.status in ("optimal", "infeasible"):
+                incumbent = replace(answer, lower_bound=max(answer.lower_bound, incumbent.lower_bound))
+                on_progress(incumbent, time.monotonic() - began)
+                if incumbent.status in ("optimal", "infeasible"):
                     break
     except TimeoutError:
-        note = "" if best.assignment is not None else f"no placement after {limit:g} s"
+        note = "" if incumbent.assignment is not None else f"no placement after {limit:g} s"
     except SolverProcessError as error:
         note = str(error)
     except KeyboardInterrupt:
@@ -66,7 +66,7 @@ def solve(
         note = f"the solver's answer is unreadable: {error}"
     except ValueError as error:
         note = f"the solver's answer is wrong: {error}"
-    return _result(problem, best, began, note)
+    return _result(problem, incumbent, began, note)
 
 
 def _refuse_wrong(problem: MaxLoadProblem, answer: MaxLoadAnswer) -> None:
@@ -78,11 +78,11 @@ def _refuse_wrong(problem: MaxLoadProblem, answer: MaxLoadAnswer) -> None:
         raise ValueError(f"its largest load is {max(loads(problem, answer.assignment))}, not {answer.max_load}")
 
 
-def _result(problem: MaxLoadProblem, best: MaxLoadAnswer, began: float, note: str) -> MaxLoadResult:
-    if best.assignment is None and best.status != "infeasible":
+def _result(problem: MaxLoadProblem, incumbent: MaxLoadAnswer, began: float, note: str) -> MaxLoadResult:
+    if incumbent.assignment is None and incumbent.status != "infeasible":
         assignment = first_fit(problem)
         if assignment is not None:
             load = max(loads(problem, assignment))
-            status = "optimal" if load <= best.lower_bound else "feasible"
-            best = replace(best, status=status, assignment=assignment, max_load=load, method="first fit")
-    return MaxLoadResult(answer=best, seconds=time.monotonic() - began, note=note)
+            status = "optimal" if load <= incumbent.lower_bound else "feasible"
+            incumbent = replace(incumbent, status=status, assignment=assignment, max_load=load, method="first fit")
+    return MaxLoadResult(answer=incumbent, seconds=time.monotonic() - began, note=note)

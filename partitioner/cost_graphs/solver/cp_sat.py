@@ -1,4 +1,4 @@
-"""Run a CP-SAT model within a budget, telling the incumbent what it finds."""
+"""Run a CP-SAT model within a budget, and offer its solutions to the incumbent."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ class _Model(Protocol):
     def assignment(self, solver: Solution, /) -> tuple[int, ...]: ...
 
 
-class _Tell(cp_model.CpSolverSolutionCallback):
-    def __init__(self, tell: Callable[[Solution], None]) -> None:
+class _OnSolution(cp_model.CpSolverSolutionCallback):
+    def __init__(self, call: Callable[[Solution], None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._call = call
 
     def on_solution_callback(self) -> None:
-        self._tell(self)
+        self._call(self)
 
 
 def make_solver(*, work: float, seconds: float, seed: int = 0) -> cp_model.CpSolver:
-    """CP-SAT with one worker and two limits: work in its deterministic units, and wall seconds."""
+    """CP-SAT with a single worker and two limits: work in its deterministic units, and wall seconds."""
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = seed % 2**31
     solver.parameters.max_deterministic_time = max(0.0, work)
     solver.parameters.max_time_in_seconds = seconds
-    # Where linear constraints hold under conditions, looking for constraints included in others lost optima
-    # (OR-Tools 9.15; a test keeps the instance).
+    # Detection of included linear constraints lost optima where constraints are conditional (OR-Tools 9.15; a test
+    # keeps the instance).
     solver.parameters.presolve_inclusion_work_limit = 0
     return solver
 
@@ -55,22 +55,24 @@ def run_model(
     """Solve a model whose objective is the largest load, for at most `work` of the budget.
 
     Args:
-        model: What to solve.
-        incumbent: Is offered every solution; its bound rises if the model `is_exact`.
-        budget: Is charged.
-        work: In CP-SAT's deterministic units.
+        model: The model to solve.
+        incumbent: Gets every solution; its bound rises if the model `is_exact`.
+        budget: The budget to charge.
+        work: Limit in CP-SAT's deterministic units.
         seed: Same seed, same run.
-        method: Named in the answer.
-        lift: From the model's assignments to those of the incumbent's problem.
-        is_exact: Whether the model leaves out nothing that is better than the incumbent.
-        relaxes: Whether linear relaxations pay.
+        method: Name of the method in the answer.
+        lift: Turns the model's assignments into those of the incumbent's problem.
+        is_exact: Whether the model includes every assignment that is better than the incumbent.
+        relaxes: Whether to use linear relaxations.
     """
     solver = make_solver(work=min(work, budget.work), seconds=budget.seconds, seed=seed)
     if not relaxes:
         solver.parameters.linearization_level = 0
     if is_exact:
         solver.best_bound_callback = lambda bound: incumbent.raise_bound(round(bound))
-    status = solver.solve(model.cp, _Tell(lambda found: incumbent.offer(lift(model.assignment(found)), method)))
+    status = solver.solve(
+        model.cp, _OnSolution(lambda solution: incumbent.offer(lift(model.assignment(solution)), method))
+    )
     budget.work -= solver.response_proto.deterministic_time
     if status == cp_model.MODEL_INVALID:
         raise RuntimeError(f"CP-SAT rejects the model: {model.cp.validate()}")
@@ -79,7 +81,7 @@ def run_model(
         if is_exact:
             incumbent.raise_bound(round(solver.best_objective_bound))
     elif status == cp_model.INFEASIBLE and is_exact:
-        # The model leaves out loads above the best known.
+        # The model leaves out loads above the incumbent's.
         if incumbent.max_load is None:
             incumbent.prove_infeasible()
         else:

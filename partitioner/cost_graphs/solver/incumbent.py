@@ -1,4 +1,4 @@
-"""What a search knows: the best assignment so far and the best bound, reported as either improves."""
+"""The incumbent of a search: the best assignment and the best bound, reported when either improves."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from partitioner.cost_graphs.solver.loads import loads, violations
 from partitioner.cost_graphs.solver.problem import MaxLoadAnswer, MaxLoadProblem
 
 _ENOUGH = 1e-9
-"""A relative gap below which there is nothing to win: what rounding costs to integers may have lost."""
+"""A relative gap that counts as closed: rounding to integers may have caused it."""
 
-_WORTH_TELLING = 1e-4
-"""By how much a bound must rise to be reported at once: CP-SAT's rise a hair at a time."""
+_LEAST_RISE = 1e-4
+"""Relative rise of a bound that is reported at once: CP-SAT's bounds rise in tiny steps."""
 
 
 class Incumbent:
-    """The best assignment and bound of one problem; threads may offer to it at the same time.
+    """The best assignment and bound of a problem; several threads may offer at the same time.
 
     Attributes:
-        lower_bound: No assignment has a smaller largest load.
-        assignment: The best so far.
+        lower_bound: A lower bound of the largest load of any assignment.
+        assignment: The best assignment so far.
         max_load: Its largest load.
     """
 
@@ -31,13 +31,13 @@ class Incumbent:
         self._lock = threading.Lock()
         self._method = ""
         self._is_infeasible = False
-        self._told_bound = 0
+        self._reported_bound = 0
         self.lower_bound = 0
         self.assignment: tuple[int, ...] | None = None
         self.max_load: int | None = None
 
     def offer(self, assignment: Sequence[int] | None, method: str) -> None:
-        """Take a better assignment; one that is not allowed is passed over."""
+        """Take a better assignment; an assignment that is not allowed is ignored."""
         if assignment is None or any(violations(self._problem, assignment)):
             return
         load = max(loads(self._problem, assignment))
@@ -49,28 +49,28 @@ class Incumbent:
     def raise_bound(self, bound: int) -> None:
         """Take a better bound."""
         with self._lock:
-            # A bound that comes from "nothing better than the best known" may be above what was found meanwhile.
-            known = bound if self.max_load is None else min(bound, self.max_load)
-            if known > self.lower_bound:
-                self.lower_bound = known
-                if known - self._told_bound > _WORTH_TELLING * known or self.is_settled:
-                    self._told_bound = known
+            # The proof "nothing is better than the incumbent" may give a bound above a newer incumbent.
+            proved = bound if self.max_load is None else min(bound, self.max_load)
+            if proved > self.lower_bound:
+                self.lower_bound = proved
+                if proved - self._reported_bound > _LEAST_RISE * proved or self.is_settled:
+                    self._reported_bound = proved
                     self._report(self.answer)
 
     def prove_infeasible(self) -> None:
-        """There is no assignment."""
+        """Record that there is no assignment."""
         self._is_infeasible = True
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing better can be found."""
+        """Whether no better assignment is possible."""
         return self._is_infeasible or (
             self.max_load is not None and self.max_load - self.lower_bound <= _ENOUGH * self.max_load
         )
 
     @property
     def answer(self) -> MaxLoadAnswer:
-        """What is known now."""
+        """The answer so far."""
         status = "infeasible" if self._is_infeasible else "time-limit" if self.assignment is None else "feasible"
         return MaxLoadAnswer(
             status="optimal" if self.assignment is not None and self.is_settled else status,
@@ -82,7 +82,7 @@ class Incumbent:
 
 
 class Budget:
-    """What is left: wall seconds, and work in CP-SAT's deterministic units, which ends a run alike everywhere."""
+    """The remaining wall seconds and work; work, in CP-SAT's deterministic units, ends a run alike on all machines."""
 
     def __init__(self, seconds: float, work: float) -> None:
         self._end = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""Problems that are too large to search as they are: cut an order evenly, then improve blocks of what that gave."""
+"""Problems that are too large for the full search: cut an order evenly, then move blocks of the result."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _MOST_CHAIN_WORK = 10**9
 
 
 def solve_large(problem: MaxLoadProblem, incumbent: Incumbent, budget: Budget) -> None:
-    """Offer what can be found in time; the bound is that of work alone.
+    """Offer placements found in time; the bound is by work alone.
 
     Args:
         problem: The problem; `precedes` has no cycle.
-        incumbent: Is offered everything.
-        budget: What is left.
+        incumbent: Gets all placements.
+        budget: The remaining budget.
     """
     incumbent.raise_bound(quick_bound(problem))
     order: tuple[int, ...] = ()
@@ -35,17 +35,17 @@ def solve_large(problem: MaxLoadProblem, incumbent: Incumbent, budget: Budget) -
     blocks = _blocks(problem, order, incumbent.assignment)
     num_devices = len(problem.devices)
     if incumbent.assignment is None:
-        found = first_fit(blocks.problem)
-        incumbent.offer(None if found is None else blocks.lift(found), "first fit of blocks")
+        assignment = first_fit(blocks.problem)
+        incumbent.offer(None if assignment is None else blocks.lift(assignment), "first fit of blocks")
     elif problem.contiguous and len(blocks.problem.items) ** 2 * num_devices <= _MOST_CHAIN_WORK:
-        found = best_chain(blocks.problem)
-        incumbent.offer(None if found is None else blocks.lift(found), "intervals of an order of blocks")
+        assignment = best_chain(blocks.problem)
+        incumbent.offer(None if assignment is None else blocks.lift(assignment), "intervals of an order of blocks")
     if incumbent.assignment is not None and not problem.contiguous:
         _improve(problem, blocks, incumbent, budget)
 
 
 def _improve(problem: MaxLoadProblem, blocks: Contracted, incumbent: Incumbent, budget: Budget) -> None:
-    """Move blocks about until that has been of no use for some time."""
+    """Move blocks until that has not helped for some time."""
     assert incumbent.assignment is not None
     start = blocks.lower(incumbent.assignment)
     if start is None:
@@ -63,7 +63,7 @@ def _improve(problem: MaxLoadProblem, blocks: Contracted, incumbent: Incumbent, 
 
 
 def _blocks(problem: MaxLoadProblem, order: Sequence[int], assignment: Sequence[int] | None) -> Contracted:
-    """Merge what follows each other in the order, may be on the same devices, and is on one if anything is yet."""
+    """Merge neighbours in the order that may be on the same devices, and are on the same device if assigned."""
     count = max(_BLOCKS, _BLOCKS_PER_DEVICE * len(problem.devices))
     weights = [item.accelerator_cost + 1 for item in problem.items]
     most = -(-sum(weights) // count)

@@ -1,4 +1,4 @@
-"""What an assignment costs each device, and what is wrong with it."""
+"""The load of each device in an assignment, and the violations of an assignment."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def violations(problem: MaxLoadProblem, assignment: Sequence[int]) -> Iterator[s
 
 
 def device_order(problem: MaxLoadProblem, assignment: Sequence[int]) -> list[int] | None:
-    """All devices in an order in which no item comes before one that precedes it; None if there is none."""
+    """All devices in an order in which no item comes before its predecessors; None if there is none."""
     sorter: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(range(len(problem.devices)), ()))
     for a, b in problem.precedes:
         if assignment[a] != assignment[b]:
@@ -55,7 +55,7 @@ def device_order(problem: MaxLoadProblem, assignment: Sequence[int]) -> list[int
 
 
 def device_groups(problem: MaxLoadProblem) -> list[list[int]]:
-    """Devices that may trade places without changing anything, together; in order of the first of each."""
+    """Groups of interchangeable devices, in the order of their first devices."""
     barred: dict[int, list[int]] = {}
     for number, item in enumerate(problem.items):
         for index in item.barred:
@@ -67,7 +67,7 @@ def device_groups(problem: MaxLoadProblem) -> list[list[int]]:
 
 
 def assign_pieces(problem: MaxLoadProblem, pieces: Sequence[tuple[int, Sequence[int]]]) -> tuple[int, ...]:
-    """The assignment that gives each piece, a group of devices and its items, the next device of its group."""
+    """The assignment that puts each piece (a device group and its items) on the next device of its group."""
     groups = [iter(group) for group in device_groups(problem)]
     assignment = [-1] * len(problem.items)
     for group, items in pieces:

@@ -24,12 +24,12 @@ from partitioner.cost_graphs.solver.start import first_fit
 _WORK_PER_SECOND = 1.0
 """Work granted to each of the two threads per second of the time limit, in CP-SAT's deterministic units.
 
-Machines do 0.3 to 1.4 in a second: on fast and quiet ones it is the work that ends a run.
+Machines do 0.3 to 1.4 in a second: on fast and quiet machines the work ends a run.
 """
 
 _FIRST_ROUND = 1.0
-# Of the work and the time of a free placement, for a contiguous one to set out from; of that of a contiguous one, for
-# the DP over downsets.
+# The part of the work and time of a free search for a contiguous start; the part of a contiguous search for the DP over
+# downsets.
 _CONTIGUOUS_PART, _PIECES_PART = 0.15, 0.25
 
 
@@ -37,8 +37,8 @@ def solve_in_process(problem: MaxLoadProblem, report: Callable[[MaxLoadAnswer], 
     """Solve a problem in this process, which must not have imported TensorFlow.
 
     Args:
-        problem: What to solve, within its time limit.
-        report: Is called whenever the best assignment or the bound improves.
+        problem: The problem to solve within its time limit.
+        report: Called whenever the best assignment or the bound improves.
     """
     acyclic = without_cycles(problem) if problem.contiguous else None
     small = without_idle_items(acyclic.problem if acyclic else problem)
@@ -74,9 +74,9 @@ def _contiguous(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
     if incumbent.assignment is not None:
         model.hint(incumbent.assignment)
     with ThreadPoolExecutor(1) as pool:
-        # Where CP-SAT does not close, its own bound may be 0 to the end.
+        # Where CP-SAT does not close the gap, its own bound may stay 0.
         counted = pool.submit(raise_by_counts, problem, incumbent, upper_bound, _budget(problem))
-        # Without relaxations all graphs tried are proved as soon or sooner, the largest in half of the time.
+        # Without relaxations, proofs of all tried graphs were as fast or faster, of the largest in half of the time.
         run_model(
             model,
             incumbent,
@@ -100,22 +100,22 @@ def _free(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
     work = _FIRST_ROUND
     with ThreadPoolExecutor(1) as pool:
         while not (incumbent.is_settled or search.budget.is_spent or proof.budget.is_spent):
-            # Both threads start from what is known here, so that neither depends on how fast the other is.
-            known, upper_bound = incumbent.answer, _upper_bound(problem, incumbent)
-            searched = pool.submit(search.run, incumbent, known, upper_bound, work)
-            proof.run(incumbent, known, upper_bound, work)
+            # Both threads start from the same answer, so that neither depends on the speed of the other.
+            answer, upper_bound = incumbent.answer, _upper_bound(problem, incumbent)
+            searched = pool.submit(search.run, incumbent, answer, upper_bound, work)
+            proof.run(incumbent, answer, upper_bound, work)
             searched.result()
             work *= 2
 
 
 def _offer_contiguous(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
-    """Offer the best contiguous placement, if a part of the time finds it."""
+    """Offer the best contiguous placement that a part of the time finds."""
     part = _budget(problem, _CONTIGUOUS_PART)
     acyclic = without_cycles(replace(problem, contiguous=True, time_limit_seconds=part.seconds, work_limit=part.work))
-    found = Incumbent(acyclic.problem, lambda _: None)
-    _contiguous(acyclic.problem, found)
-    if found.assignment is not None:
-        incumbent.offer(acyclic.lift(found.assignment), "contiguous pieces")
+    contiguous = Incumbent(acyclic.problem, lambda _: None)
+    _contiguous(acyclic.problem, contiguous)
+    if contiguous.assignment is not None:
+        incumbent.offer(acyclic.lift(contiguous.assignment), "contiguous pieces")
 
 
 def _upper_bound(problem: MaxLoadProblem, incumbent: Incumbent) -> int:

@@ -1,7 +1,7 @@
-"""The max-load problem: which device runs what, so that the busiest device has as little to do as possible.
+"""The max-load problem: assign items to devices so that the largest load is minimal.
 
-Costs are integers, in a unit so fine that rounding to it does not matter; capacities are bytes and rounded down, what
-items hold is rounded up.
+Costs are integers, in a unit so fine that rounding does not matter. Capacities are bytes, rounded down; the memory of
+items is rounded up.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class DeviceKind(StrEnum):
-    """What a device pays for: accelerators pay for what they move in and out, CPUs for computing only."""
+    """Kinds of devices: accelerators pay for computing and for moving values in and out, CPUs only for computing."""
 
     ACCELERATOR = "accelerator"
     CPU = "cpu"
@@ -20,7 +20,7 @@ class DeviceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadDevice:
-    """A device. `capacity_bytes` is what its items may hold together; None without limit."""
+    """A device. `capacity_bytes` is the memory for its items; None without limit."""
 
     name: str
     kind: DeviceKind
@@ -28,13 +28,13 @@ class LoadDevice:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether it pays for computing only."""
+        """Whether it is a CPU, which pays only for computing."""
         return self.kind is DeviceKind.CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadItem:
-    """Nodes that share a device: the unit of placement. `barred` are the indices of devices that it may not be on."""
+    """Nodes that share a device: the unit of placement. `barred` are the indices of forbidden devices."""
 
     accelerator_cost: int
     cpu_cost: int
@@ -42,13 +42,13 @@ class LoadItem:
     barred: frozenset[int] = frozenset()
 
     def cost_on(self, device: LoadDevice) -> int:
-        """What it takes on a device."""
+        """Its cost on a device."""
         return self.cpu_cost if device.is_cpu else self.accelerator_cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedValue:
-    """A value, by the items that make or need it (two or more, rising)."""
+    """A value, with the items that make or need it (two or more, rising)."""
 
     items: tuple[int, ...]
     cost: int
@@ -59,23 +59,23 @@ class MaxLoadProblem:
     """Put each item on a device so that the largest load is as small as possible.
 
     This is the objective of J. Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators",
-    NeurIPS 2020, as their published workloads (github.com/msr-fiddle/dnn-partitioning) have it. The load of a CPU is
-    what its items take there. The load of an accelerator is what its items take there and, for each value of which it
-    has some of the items but not all, the value's cost: once to bring it in or out, however many of its items need it.
+    NeurIPS 2020, as in their published workloads (github.com/msr-fiddle/dnn-partitioning). The load of a CPU is the
+    cost of its items. The load of an accelerator is the cost of its items plus the cost of each value of which it has
+    some of the items but not all: paid once, however many of its items need the value.
 
-    Contiguous: the devices can be put in an order in which no item comes before one that precedes it. So items that
-    precede each other both ways must share a device; the pieces are what a pipeline runs one after the other.
+    Contiguous: the devices have an order in which no item comes before its predecessors. So items that precede each
+    other must share a device; a pipeline runs the pieces in this order.
 
     Attributes:
-        precedes: Pairs of items (a, b): a must not come after b. Only looked at if `contiguous`; it has no cycle.
+        precedes: Pairs of items (a, b): a must not come after b. Used only if `contiguous`; it has no cycle.
         contiguous: Whether pieces must be contiguous.
         time_limit_seconds: Wall seconds for the search.
-        work_limit: What each of the search's threads may do, in CP-SAT's deterministic units; None takes what a fast
-            and quiet machine does within the time limit.
+        work_limit: Work of each search thread, in CP-SAT's deterministic units; by default the work of a fast and quiet
+            machine within the time limit.
         seed: Same seed, same answer, if the work rather than the clock ends the search.
 
     Raises:
-        ValueError: Listing violations.
+        ValueError: Lists violations.
     """
 
     devices: tuple[LoadDevice, ...]
@@ -89,7 +89,7 @@ class MaxLoadProblem:
 
     @property
     def accelerators(self) -> frozenset[int]:
-        """Indices of the devices that are no CPUs."""
+        """Indices of the devices that are not CPUs."""
         return frozenset(index for index, device in enumerate(self.devices) if not device.is_cpu)
 
     def __post_init__(self) -> None:
@@ -100,9 +100,9 @@ class MaxLoadProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxLoadAnswer:
-    """What is known so far: the best assignment (item -> device), its largest load, and what no assignment is below.
+    """An answer: the best assignment so far (item -> device), its largest load, and a lower bound.
 
-    `status` is `optimal`, `feasible`, `infeasible` or `time-limit` (no assignment yet); `method` names what found it.
+    `status` is `optimal`, `feasible`, `infeasible` or `time-limit` (no assignment yet); `method` names its origin.
     """
 
     status: str

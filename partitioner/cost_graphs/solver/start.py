@@ -1,4 +1,4 @@
-"""A first assignment that needs no solver: intervals of an order, or the largest items first."""
+"""A first assignment without a solver: intervals of an order, or the largest items first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from partitioner.cost_graphs.solver.reduce.even import LARGE, cut_evenly, linear
 
 
 def first_fit(problem: MaxLoadProblem) -> tuple[int, ...] | None:
-    """An allowed assignment, if one of two simple methods has one: intervals of an order, else what still has room."""
+    """An allowed assignment by two simple methods: intervals of an order, else devices with enough room; or None."""
     acyclic = without_cycles(problem)
     is_large = len(acyclic.problem.items) > LARGE
     chain = _even_pieces(acyclic.problem) if is_large else best_chain(acyclic.problem)
@@ -28,7 +28,7 @@ def _packed(problem: MaxLoadProblem) -> tuple[int, ...] | None:
     room = [device.capacity_bytes for device in problem.devices]
     load = [0] * len(problem.devices)
     assignment = [0] * len(problem.items)
-    for index in sorted(range(len(problem.items)), key=lambda one: _hardest_first(problem.items[one])):
+    for index in sorted(range(len(problem.items)), key=lambda index: _hardest_first(problem.items[index])):
         item = problem.items[index]
         fits = [d for d in range(len(room)) if d not in item.barred and _has_room(room[d], item.memory_bytes)]
         if not fits:

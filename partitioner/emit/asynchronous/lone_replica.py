@@ -1,4 +1,4 @@
-"""One replica of an asynchronous training step: its variables, its functions, and the workers it cannot do without."""
+"""One replica of an asynchronous training step: its variables, its functions, and the workers it needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from partitioner.ir.step import CapturedStep
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signature:
-    """A training step for arguments of some specs; the `update` function takes what it needs of it, and its states."""
+    """A training step for arguments of some specs, and its `update` function, with the tensors and states it takes."""
 
     step: CapturedStep
     execution: Execution
@@ -34,7 +34,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Arguments of a step; `given` is what the caller knows them by."""
+    """Arguments of a step; `given` identifies them for the caller."""
 
     given: Any
     arguments: Specs
@@ -45,7 +45,7 @@ class LoneReplica:
     """A replica's part in `AsyncReplicas`.
 
     Args:
-        number: Of the replica.
+        number: Number of the replica.
         devices: Canonical names of its devices.
 
     Attributes:
@@ -60,10 +60,10 @@ class LoneReplica:
         self._gradients: dict[Signature, Any] = {}
 
     def learn(self, signature: Signature) -> bool:
-        """Make what `compute` runs for a signature; False if the replica is lost, and makes it when it is back."""
+        """Make the functions of `compute` for a signature; False if the replica is lost and will make them later."""
         self._gradients[signature] = None
         try:
-            with self._telling_its_loss():
+            with self._raising_if_lost():
                 step = GradientStep(signature.step, signature.execution, self._own, signature.needed)
                 function = tf.function(step, autograph=False)
                 self._gradients[signature] = function.get_concrete_function(*signature.step.specs)
@@ -76,8 +76,8 @@ class LoneReplica:
         self._own.pull()
 
     def compute(self, batch: Batch) -> tuple[Any, Any]:
-        """What the step returned, and a call that updates the shared variables by it."""
-        with self._telling_its_loss(), cutting_off_silent(workers_of(self.tasks)):
+        """The results of the step, and a call that applies them to the shared variables."""
+        with self._raising_if_lost(), cutting_off_silent(workers_of(self.tasks)):
             self._own.receive()
             computed = self._gradients[batch.signature](*batch.arguments)
         return computed, partial(batch.signature.update, computed["needed"], computed["states"])
@@ -87,15 +87,15 @@ class LoneReplica:
         computed[1]()
 
     def is_back(self) -> bool:
-        """Whether all its workers are there again; variables and functions are then made anew."""
+        """Whether all its workers answer again; variables and functions are then made anew."""
         if not rejoin(self.tasks):
             return False
         self._own = self._new_variables()
         return all(self.learn(signature) for signature in list(self._gradients))
 
     @contextmanager
-    def _telling_its_loss(self) -> Iterator[None]:
-        """Raise a LostReplicaError where TensorFlow fails because a worker is gone, and the variables there with it."""
+    def _raising_if_lost(self) -> Iterator[None]:
+        """Raise a LostReplicaError where TensorFlow fails because a worker is gone, together with its variables."""
         try:
             yield
         except tf.errors.OpError as error:

@@ -1,7 +1,7 @@
 """A placed model whose replicas train without waiting for each other, as Keras sees it.
 
-`fit` cuts every batch into one part for each replica and gives each part to whichever replica is free; a part is an
-update of its own. Whoever looks at weights or at the metrics of an epoch waits until all parts given out are applied.
+`fit` cuts every batch into a part for each replica and gives each part to the next free replica; each part makes an
+update of its own. Reading weights or the metrics of an epoch waits until all parts are applied.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _Data = tuple[Any, Any, Any]
 
 @keras.saving.register_keras_serializable(package="partitioner")
 class AsyncPlacedModel(PlacedModel):
-    """A placed model that is trained by several replicas, which apply what they compute as soon as they have it.
+    """A placed model that several replicas train; each applies its update as soon as it is computed.
 
-    Variables, optimizer slots among them, exist once, where the first replica runs; each replica computes with a copy
-    of what its forward and backward pass read. Evaluation, prediction, `train_step` and a SavedModel run on the first
-    replica's devices alone, on the shared variables.
+    Variables and optimizer slots exist once, on the first replica's devices; each replica computes with a copy of the
+    variables that its forward and backward pass read. Evaluation, prediction, `train_step` and a SavedModel run on the
+    first replica's devices alone, on the shared variables.
 
-    A batch that fails raises in `fit`, and so does Ctrl-C; batches that are not yet applied are then dropped, and every
+    A batch that fails makes `fit` raise, and so does Ctrl-C. Batches that are not yet applied are then dropped; every
     update is applied as a whole or not at all.
 
     Args:
@@ -60,14 +60,14 @@ class AsyncPlacedModel(PlacedModel):
 
     @property
     def update_counts(self) -> UpdateCounts:
-        """The updates since the model was compiled, and how stale they were."""
+        """The number of updates since the model was compiled, and their staleness."""
         return self.asynchronous.counts
 
     def join(self) -> None:
-        """Wait until every batch that `fit` gave out is applied.
+        """Wait until every batch of `fit` is applied.
 
         Raises:
-            Exception: What a replica's step raised.
+            Exception: The exception of a replica's step.
         """
         self._counted_all(self.asynchronous.join())
 
@@ -93,49 +93,49 @@ class AsyncPlacedModel(PlacedModel):
             self._waits = False
 
     def make_train_function(self, force: bool = False) -> Any:
-        """A function that gives the next batches to the replicas, and returns the metrics of what they have applied."""
+        """A function that gives the next batches to the replicas, and returns the metrics of the applied batches."""
         if force or self.train_function is None:
             self.train_function = self._train
         return self.train_function
 
     def get_metrics_result(self) -> dict[str, Any]:
-        """Of all batches given out."""
+        """The metrics of all submitted batches."""
         if tf.executing_eagerly():
             self.join()
         return super().get_metrics_result()
 
     def reset_metrics(self) -> None:
-        """As Keras does, when all batches given out are counted."""
+        """As Keras does, after all submitted batches are counted."""
         self.join()
         super().reset_metrics()
 
     def get_weights(self) -> list[Any]:
-        """As Keras does, when all batches given out are applied."""
+        """As Keras does, after all submitted batches are applied."""
         self.join()
         return super().get_weights()
 
     def set_weights(self, weights: Any) -> None:
-        """As Keras does, when all batches given out are applied."""
+        """As Keras does, after all submitted batches are applied."""
         self.join()
         super().set_weights(weights)
 
     def save(self, filepath: Any, overwrite: bool = True, zipped: bool | None = None, **options: Any) -> None:
-        """As `PlacedModel.save`, when all batches given out are applied."""
+        """As `PlacedModel.save`, after all submitted batches are applied."""
         self.join()
         super().save(filepath, overwrite, zipped, **options)
 
     def save_weights(self, filepath: Any, overwrite: bool = True, max_shard_size: Any = None) -> None:
-        """As `PlacedModel.save_weights`, when all batches given out are applied."""
+        """As `PlacedModel.save_weights`, after all submitted batches are applied."""
         self.join()
         super().save_weights(filepath, overwrite, max_shard_size)
 
     def load_weights(self, filepath: Any, skip_mismatch: bool = False, **options: Any) -> None:
-        """As `PlacedModel.load_weights`, when all batches given out are applied."""
+        """As `PlacedModel.load_weights`, after all submitted batches are applied."""
         self.join()
         super().load_weights(filepath, skip_mismatch, **options)
 
     def export(self, filepath: str | Path, **options: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """As `PlacedModel.export`, of the first replica: what is loaded trains on its devices alone."""
+        """As `PlacedModel.export`, of the first replica: the loaded model trains on its devices alone."""
         self.join()
         super().export(filepath, **options)
 
@@ -157,17 +157,17 @@ class AsyncPlacedModel(PlacedModel):
         for number in range(self.steps_per_execution):
             data = next(iterator, None) if number else next(iterator)
             if data is not None:
-                self._give_out(keras.utils.unpack_x_y_sample_weight(data))
+                self._submit(keras.utils.unpack_x_y_sample_weight(data))
         logs = self._counted_all(self.asynchronous.join() if self._waits else self.asynchronous.finished())
         return super().get_metrics_result() if logs is None else logs
 
-    def _give_out(self, data: _Data) -> None:
+    def _submit(self, data: _Data) -> None:
         for part in _parts(data, self.asynchronous.num_replicas):
             arguments = self.program.standardize(StepKind.TRAIN, part)
             self.asynchronous.submit(part, arguments, tf.nest.map_structure(spec_of, arguments))
 
     def _counted_all(self, finished: Iterable[tuple[_Data, dict[str, Any]]]) -> dict[str, Any] | None:
-        """Metrics with these batches counted; None if there is none."""
+        """Metrics with these batches counted; None if there are none."""
         logs = None
         for part, computed in finished:
             logs = self._count({name: computed.get(name) for name in ("loss", "y_pred")}, *part)
@@ -183,7 +183,7 @@ class AsyncPlacedModel(PlacedModel):
 
 
 def _parts(data: _Data, count: int) -> Iterable[_Data]:
-    """The rows of a batch in as many parts, of as equal a number of rows as can be; those without rows left out."""
+    """The rows of a batch in `count` parts of nearly equal size, without empty parts."""
     data = tf.nest.map_structure(lambda value: None if value is None else tf.convert_to_tensor(value), data)
     arguments = [value for value in tf.nest.flatten(data) if value is not None]
     rows = next(value.shape[0] for value in arguments if value.shape.rank)

@@ -23,12 +23,12 @@ class UpdateCounts:
     """Updates applied so far.
 
     Attributes:
-        num_updates: How many: one for every batch that a replica was given and that did not fail.
-        staleness: How many of them at each staleness: the number of others applied between reading the parameters and
-            applying what was computed from them.
-        by_replica: How many of them each replica made.
-        losses: How often each replica was lost, because a worker process of it was.
-        returns: How often each came back, when the worker was started again.
+        num_updates: Number of updates: each batch that did not fail makes an update.
+        staleness: Number of updates at each staleness: the number of other updates applied between reading the
+            parameters and applying the update computed from them.
+        by_replica: Number of updates of each replica.
+        losses: How often each replica lost a worker process.
+        returns: How often each replica came back, after the worker was started again.
     """
 
     num_updates: int
@@ -39,12 +39,12 @@ class UpdateCounts:
 
 
 class AsyncProgram:
-    """Trains the variables of a program of one replica by several, each on the devices that a plan gives it.
+    """Trains the variables of a one-replica program by several replicas, each on its planned devices.
 
     Args:
-        program: The placed functions of the first replica; its variables become the shared ones.
-        arrange: Says how all replicas run.
-        devices: Canonical names of the devices of each replica; those of the first are in this process.
+        program: The placed functions of the first replica; its variables become the shared variables.
+        arrange: Gives the execution of all replicas.
+        devices: Canonical names of the devices of each replica; the first replica's devices are in this process.
         max_staleness: See `AsyncReplicas`.
     """
 
@@ -59,7 +59,7 @@ class AsyncProgram:
             go_on_without_lost_workers()
 
     def forget(self) -> None:
-        """Drop what depends on loss and optimizer, which are about to change, and count anew."""
+        """Drop functions that depend on loss and optimizer, before these change, and reset the counts."""
         self._signatures: dict[str, Signature] = {}
         self._lone = [LoneReplica(number, devices) for number, devices in enumerate(self._devices)]
         self._replicas = AsyncReplicas(self._lone, self._max_staleness)
@@ -82,31 +82,31 @@ class AsyncProgram:
         )
 
     def submit(self, given: Any, arguments: Specs, specs: Specs) -> None:
-        """Give one replica's batch to whichever is free first.
+        """Give a batch to the first free replica.
 
         Args:
-            given: Is returned with the results.
-            arguments: Of the training step.
-            specs: Of these.
+            given: Identifies the batch; returned with the results.
+            arguments: Arguments of the training step.
+            specs: Specs of the arguments.
 
         Raises:
             UsageError: A worker does not answer, before anything was trained.
-            Exception: What a replica's step raised; none runs any more then.
+            Exception: The exception of a replica's step; all replicas have stopped then.
         """
         self._replicas.submit(Batch(given, arguments, self._signature(specs)))
 
     def finished(self) -> Iterable[tuple[Any, dict[str, Any]]]:
-        """Batches that have been applied since the last call, and their results; at first, waits for one.
+        """Batches applied since the last call, and their results; the first call waits for a batch.
 
         Raises:
             Exception: As `submit` does.
         """
-        found = self._finished(at_least=int(self._is_fresh))
+        batches = self._finished(at_least=int(self._is_fresh))
         self._is_fresh = False
-        return found
+        return batches
 
     def join(self) -> Iterable[tuple[Any, dict[str, Any]]]:
-        """Wait until every batch is applied; those not yet returned by `finished`.
+        """Wait until every batch is applied; returns the batches that `finished` has not returned.
 
         Raises:
             Exception: As `submit` does.

@@ -1,4 +1,4 @@
-"""Go back to workers that were lost and started again, by the call that TensorFlow's ClusterCoordinator makes."""
+"""Reconnect to workers that were lost and started again, by the call that TensorFlow's ClusterCoordinator makes."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def check_workers(tasks: Collection[Task]) -> None:
     """Make sure that workers can be used, also if they were started again since this process connected to them.
 
     Raises:
-        UsageError: One does not answer.
+        UsageError: A worker does not answer.
     """
     check_answers(workers_of(tasks))
     rejoin(tasks)
 
 
 def are_lost(tasks: Collection[Task]) -> bool:
-    """Whether one of these workers does not answer, or was started anew and does not know this process."""
+    """Whether any of these workers does not answer, or was restarted and does not know this process."""
     return bool(lost_workers(workers_of(tasks)))
 
 
 def rejoin(tasks: Collection[Task]) -> bool:
-    """Let those of these workers that were started anew know this process again; whether all of them do now.
+    """Connect restarted workers to this process again; returns whether all workers are connected now.
 
-    What they held is gone. TensorFlow asks every worker that this process is connected to, and waits for those that do
-    not answer; so nothing is done until all do.
+    Their variables are gone. TensorFlow calls every worker that this process is connected to, and waits for workers
+    that do not answer; so nothing is done until all answer.
     """
     if not all(map(_listens, workers_of(tasks).values())):
         return False
@@ -55,7 +55,7 @@ def rejoin(tasks: Collection[Task]) -> bool:
 
 
 def _listens(address: str) -> bool:
-    """Whether anyone takes connections at an address: told at once where a process has ended."""
+    """Whether a process accepts connections at an address; False at once where the process has ended."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), PROBE_SECONDS).close()

@@ -1,7 +1,7 @@
 """Replicas that update shared variables without waiting for each other: a thread each, and a bound on staleness.
 
-A replica may be lost and come back: its batch goes to another one, and since only `push` changes what is shared, and
-needs nothing of the replica, each batch is applied once.
+A replica may be lost and come back: its batch goes to another replica. Only `push` changes shared variables, and it
+needs nothing from the replica, so each batch is applied once.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ _RETRY_SECONDS = 1.0
 
 
 class LostReplicaError(Exception):
-    """A replica is gone, for now, and with it what it computed."""
+    """A replica is lost for now, and with it what it computed."""
 
 
 class Worker(Protocol):
-    """One replica, with variables of its own."""
+    """A replica with variables of its own."""
 
     def pull(self) -> None:
-        """Take over what the shared variables hold."""
+        """Copy the shared variables to the replica."""
         ...
 
     def compute(self, batch: Any) -> Any:
-        """Run forward and backward; change nothing that is shared.
+        """Run forward and backward, without changing shared variables.
 
         Raises:
-            LostReplicaError: It cannot: another replica has to.
+            LostReplicaError: The replica is lost; another replica must compute the batch.
         """
         ...
 
@@ -40,43 +40,45 @@ class Worker(Protocol):
         ...
 
     def is_back(self) -> bool:
-        """Whether it can compute, after it was lost."""
+        """Whether it can compute again after it was lost."""
         ...
 
 
 class AsyncReplicas:
-    """A thread for each replica that takes a batch, pulls, computes and pushes, until there is no batch left.
+    """Runs a thread for each replica, which takes a batch, pulls, computes and pushes, until no batch is left.
 
-    Pulls and pushes happen one at a time, so that a replica computes with what some number of whole updates have left.
-    The *staleness* of an update is how many others were applied between its pull and its push, and it is at most N,
+    Pulls and pushes exclude each other, so a replica always computes with the result of a number of whole updates. The
+    *staleness* of an update is the number of other updates applied between its pull and its push. It is at most N,
     `max_staleness` ("stale synchronous parallel", Ho et al. 2013, bounds clocks of replicas instead). Let v be the
-    number of updates applied, F that of replicas that compute, and p what v was when one of these pulled. A replica
-    takes a batch and pulls only if v - p + F <= N for each of the others; else it waits, and then pulls what is newer.
+    number of updates applied, F the number of replicas that compute, and p the value of v when such a replica pulled. A
+    replica takes a batch and pulls only if v - p + F <= N for each of the others; else it waits, and pulls newer
+    values.
 
-    Why that bounds it: v - p + (F - 1) <= N holds for whoever computes, all the time. It holds after a pull, by the
-    rule, for the others, and for the one that pulled too (v - p is 0 and F - 1 is how many others compute, which by the
-    rule for any of them is at most N). Another's push adds one to v and takes one from F. So a replica that pushes
-    finds v - p <= N - (F - 1) <= N. Nobody waits between pull and push, and where nobody computes anyone may pull: no
-    replica can wait for ever. With N = 0 replicas take turns, each on the parameters that the one before has left.
+    Proof of the bound: v - p + (F - 1) <= N always holds for each replica that computes. After a pull it holds by the
+    rule for the others, and also for the replica that pulled (v - p is 0, and F - 1 is the number of others that
+    compute, which by the rule for any of them is at most N). Another replica's push adds 1 to v and takes 1 from F. So
+    a replica that pushes has v - p <= N - (F - 1) <= N. No replica waits between pull and push, and any replica may
+    pull when none computes, so none waits for ever. With N = 0 replicas take turns, each on the parameters that the
+    previous replica left.
 
-    A lost replica's batch is the next to be taken. v - p + (F - 1) only becomes less by that, for the others.
+    The batch of a lost replica is the next to be taken. For the others, v - p + (F - 1) only becomes less by that.
 
     Args:
         workers: The replicas.
         max_staleness: N.
 
     Attributes:
-        staleness: How many updates were applied at each staleness; together, all of them.
-        updates: How many of each replica.
+        staleness: Number of updates at each staleness.
+        updates: Number of updates of each replica.
         losses: How often each replica was lost.
-        returns: How often each came back.
+        returns: How often each replica came back.
     """
 
     def __init__(self, workers: Sequence[Worker], max_staleness: int) -> None:
         self.staleness: Counter[int] = Counter()
         self.updates, self.losses, self.returns = ([0] * len(workers) for _ in range(3))
         self._workers, self._max_staleness = list(workers), max_staleness
-        self._changed = threading.Condition()  # holding it is the right to pull, to push and to change what follows
+        self._changed = threading.Condition()  # held to pull, to push and to change what follows
         self._version = 0
         self._waiting: deque[Any] = deque()
         self._pulled: dict[int, int] = {}
@@ -87,10 +89,10 @@ class AsyncReplicas:
         self._error: BaseException | None = None
 
     def submit(self, batch: Any) -> None:
-        """Give a batch to whichever replica is free first; waits while as many wait as there are replicas.
+        """Give a batch to the first free replica; waits while as many batches wait as there are replicas.
 
         Raises:
-            Exception: What a replica's step raised; all have stopped then, and batches not yet pushed are dropped.
+            Exception: The exception of a replica's step; all replicas have stopped, and batches not pushed are dropped.
         """
         if not self._threads:
             self._start()
@@ -100,15 +102,15 @@ class AsyncReplicas:
             self._changed.notify_all()
 
     def finished(self, *, at_least: int = 0) -> list[tuple[Any, Any]]:
-        """Batches pushed since the last call and what was computed for them; waits for that many, or else all.
+        """Batches pushed since the last call and their results; waits for `at_least` of them, or for all there are.
 
         Raises:
             Exception: As `submit` does.
         """
         self._wait(lambda: len(self._finished) >= at_least or not (self._waiting or self._pulled))
         with self._changed:
-            found, self._finished = self._finished, []
-        return found
+            finished, self._finished = self._finished, []
+        return finished
 
     def join(self) -> None:
         """Wait until every batch is pushed.
@@ -121,7 +123,7 @@ class AsyncReplicas:
             self._end()
 
     def lose(self, number: int) -> None:
-        """Take a replica for lost, until it is back; a batch that it computes goes to another."""
+        """Count a replica as lost until it is back; the batch that it computes goes to another replica."""
         with self._changed:
             self._pulled.pop(number, None)
             self._lost.add(number)
@@ -133,9 +135,9 @@ class AsyncReplicas:
         return number in self._lost
 
     def stop(self) -> None:
-        """Drop what is not pushed; whatever computes or pushes ends first.
+        """Drop batches that are not pushed; running computations and pushes end first.
 
-        It is not cancelled: TensorFlow knows one cancellation for all threads, and would cancel what others run too.
+        They are not cancelled: TensorFlow has one cancellation for all threads, and would cancel other threads' calls.
         """
         with self._changed:
             self._stopping = True
@@ -182,13 +184,13 @@ class AsyncReplicas:
                     pass
         except BaseException as error:
             with self._changed:
-                if not self._stopping:  # else it is only told that it was cancelled
+                if not self._stopping:  # else the error only says that it was cancelled
                     self._error = error
                     self._stopping = True
                 self._changed.notify_all()
 
     def _is_there(self, number: int) -> bool:
-        """Wait for a replica that is lost; whether it is back before all batches are pushed."""
+        """Wait for a lost replica; returns whether it is back before all batches are pushed."""
         while self.is_lost(number):
             if self._workers[number].is_back():
                 with self._changed:
@@ -202,7 +204,7 @@ class AsyncReplicas:
         return True
 
     def _step(self, number: int) -> bool:
-        """One batch; whether there may be another."""
+        """Run a batch; returns whether there may be another."""
         worker = self._workers[number]
         with self._changed:
             self._changed.wait_for(lambda: self._stopping or (self._may_pull() if self._waiting else self._ending))

@@ -1,4 +1,4 @@
-"""A training step in two: what a replica computes on variables of its own, and what updates those that all share."""
+"""A training step in two parts: a replica computes on variables of its own, and the result updates shared variables."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class OwnVariables:
     """A replica's copies of the shared variables that its forwards and backwards use.
 
     Args:
-        number: Of the replica.
-        is_remote: Whether it is in another process. What is pulled then waits in this one: whoever pulls keeps others
-            from it, and must not wait for a worker meanwhile.
+        number: Number of the replica.
+        is_remote: Whether it is in another process. Pulled values then wait in this process: a pull blocks the other
+            replicas, so it must not wait for a worker.
     """
 
     def __init__(self, number: int, *, is_remote: bool) -> None:
@@ -38,10 +38,10 @@ class OwnVariables:
         self._pulled: Any = ()
 
     def of(self, step: CapturedStep, programs: StagePrograms, execution: Execution) -> dict[str, Any]:
-        """The copies for some programs, by the names that variables have in the op graph; made as needed."""
+        """The copies for some programs, by variable name in the op graph; made as needed."""
         used = {v for program in programs.programs for op in program.ops for v in step.graph.op[op].variables}
         homes = variable_homes(execution.placement, ((op.name, op.variables) for op in step.graph.ops))
-        found = {}
+        variables = {}
         for placeholder, name in step.variable_names.items():
             if name in used:
                 shared = held_variable(step.variables[placeholder])
@@ -50,23 +50,23 @@ class OwnVariables:
                         own = tf.Variable(shared, trainable=False, dtype=shared.dtype)
                     self._pairs[id(shared)] = (shared, own)
                     self._pull = None
-                found[name] = self._pairs[id(shared)][1]
-        return found
+                variables[name] = self._pairs[id(shared)][1]
+        return variables
 
     def pull(self) -> None:
-        """Take what the shared variables hold now; the own ones hold it after `receive`."""
+        """Read the shared variables; `receive` writes the values to the replica's own variables."""
         if self._pull is None:
             self._pull, self._receive = self._functions()
         self._pulled = self._pull()
 
     def receive(self) -> None:
-        """Bring what was pulled to where the own variables are."""
+        """Write the pulled values to the replica's own variables."""
         if self._receive is not None:
             self._receive(*self._pulled)
             self._pulled = ()
 
     def _functions(self) -> tuple[Any, Any]:
-        """What pulls, and what receives if that is done apart."""
+        """The function that pulls, and the function that receives if that is a separate call."""
         shared = [pair[0] for pair in self._pairs.values()]
         own = [pair[1] for pair in self._pairs.values()]
 
@@ -86,13 +86,13 @@ class OwnVariables:
 
 
 class GradientStep(StagedStep):
-    """Forwards and backwards of one replica, alone, which change nothing.
+    """The forwards and backwards of one replica, without side effects.
 
     Args:
         step: The captured training step.
         execution: Where all replicas run.
         own: The replica's variables.
-        needed: Names of the tensors that the update needs of the microbatches.
+        needed: Names of the microbatches' tensors that the update needs.
 
     Raises:
         UsageError: The step cannot run in that many microbatches.
@@ -106,17 +106,17 @@ class GradientStep(StagedStep):
         super().__init__(alone, replace(execution, alone=True), results=(*step.results, "needed"))
 
     def results_of(self, run: StepRun) -> dict[str, Any]:
-        """The results, what the update needs, and each carried state before and after."""
+        """The results, the tensors that the update needs, and each carried state before and after."""
         gate = run.run_microbatches()
         (gathered,) = run.gathered()
-        found = run.wanted(gathered, gate)
+        results = run.wanted(gathered, gate)
         (replica,) = run.runs
         states = {
             state.variable: (replica.values.get(state.read), replica.final(state.written))
             for state in self.programs.states
         }
-        found |= {"needed": dict(zip(self._needed, found["needed"], strict=True)), "states": states}
-        return tf.nest.map_structure(_bring_here, found) if self._own.is_remote else found
+        results |= {"needed": dict(zip(self._needed, results["needed"], strict=True)), "states": states}
+        return tf.nest.map_structure(_bring_here, results) if self._own.is_remote else results
 
     def _make_replicas(self) -> list[Replica]:
         variables = self._own.of(self.step, self.programs, self.execution)
@@ -127,7 +127,7 @@ class SharedUpdate:
     """The updates of a step on the shared variables.
 
     Args:
-        step: The captured training step; its variables are the shared ones, where the first replica runs.
+        step: The captured training step; its variables are the shared variables, on the first replica's devices.
         execution: Where all replicas run.
     """
 
@@ -136,17 +136,19 @@ class SharedUpdate:
         self._graph = step.graph
         self._states = programs.states
         self.needed = tuple(programs.gathered)
-        # Whatever reads a parameter for its update reads it now, not when the gradient was computed.
+        # An update reads the parameter now, not when the gradient was computed.
         self._replica = Replica(step, replace(programs, forward=(), backward=(), states=()), execution, 0)
 
     @property
     def specs(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """TensorSpecs of what it is called with."""
-        states = {one.variable: (one.read and self._spec(one.read), self._spec(one.written)) for one in self._states}
+        """TensorSpecs of its arguments."""
+        states = {
+            state.variable: (state.read and self._spec(state.read), self._spec(state.written)) for state in self._states
+        }
         return {name: self._spec(name) for name in self.needed}, states
 
     def __call__(self, needed: Mapping[str, Any], states: Mapping[str, Any]) -> None:
-        """Update by what a replica's `GradientStep` returned under these names."""
+        """Apply the tensors and states that a replica's `GradientStep` returned."""
         with tf.name_scope("shared_update"):
             run = ReplicaRun(self._replica, [])
             run.run([])
@@ -160,7 +162,7 @@ class SharedUpdate:
         return tf.TensorSpec(_ANY_SHAPE, tf.as_dtype(self._graph.tensor[tensor].spec.dtype))
 
     def _write(self, state: CarriedState, before: Any, after: Any) -> None:
-        """A statistic becomes the replica's; a whole number (a count, random state) moves on as far as its did."""
+        """Write the replica's statistic, or advance an integer (a count, random state) by the replica's change."""
         handle = self._replica.handle(state.variable)
         with tf.device(handle.device):
             if before is not None and after.dtype.is_integer:
@@ -170,6 +172,6 @@ class SharedUpdate:
 
 
 def _bring_here(value: Any) -> Any:
-    """A result in this process, which may have to do without the worker that made it."""
+    """Copy a result to this process, so that it does not depend on the worker that made it."""
     with tf.device(HOST):
         return None if value is None else tf.identity(value)

@@ -1,1 +1,1 @@
-"""Devices of this process and of workers: set up, watched, and told when lost."""
+"""Devices of this process and of workers: set up, watched, and reported when lost."""

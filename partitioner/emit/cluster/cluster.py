@@ -1,6 +1,7 @@
 """Reach worker processes through TensorFlow's own cluster runtime.
 
-This process is the job `localhost`, whatever the cluster calls it: `CPU:0` is the same device with workers as without.
+This process is always the job `localhost`, whatever its name in the cluster: `CPU:0` is the same device with and
+without workers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import grpc
 import tensorflow as tf
 
-# Whether TensorFlow has started, and what it is connected to, has no public API.
+# No public API says whether TensorFlow has started and to what it is connected.
 from tensorflow.python.eager import context
 
 from partitioner.errors import UsageError
@@ -24,7 +25,7 @@ from partitioner.spelling import command
 _LOCAL_JOB = "localhost"
 _CONNECT_SECONDS = 5.0
 PROBE_SECONDS = 1.0
-"""How long a worker that was connected may take to answer."""
+"""Seconds in which a connected worker must answer."""
 _MOST_EXAMPLES = 3
 
 Task = tuple[str, int]
@@ -75,15 +76,15 @@ def silent_workers(workers: Mapping[Task, str], seconds: float) -> list[Task]:
     """The workers that do not take a connection within some seconds."""
     channels = {task: grpc.insecure_channel(address) for task, address in workers.items()}
     ready = {task: grpc.channel_ready_future(channel) for task, channel in channels.items()}
-    found = []
+    silent = []
     for task, future in ready.items():
         try:
             future.result(timeout=seconds)
         except grpc.FutureTimeoutError:
             future.cancel()
-            found.append(task)
+            silent.append(task)
         channels[task].close()
-    return found
+    return silent
 
 
 def _cluster_of_environment() -> tuple[dict[Task, str], str]:
@@ -105,15 +106,17 @@ def _cluster_of_environment() -> tuple[dict[Task, str], str]:
 def _addresses(cluster: Any) -> dict[Task, str]:
     try:
         spec = tf.train.ClusterSpec(cluster)
-        found = {(job, index): spec.task_address(job, index) for job in spec.jobs for index in spec.task_indices(job)}
+        addresses = {
+            (job, index): spec.task_address(job, index) for job in spec.jobs for index in spec.task_indices(job)
+        }
     except (ValueError, TypeError) as error:
         raise UsageError(
             f"{cluster!r} is not a cluster: {error}", help="""e.g. cluster={"worker": ["HOST:PORT"]}"""
         ) from error
-    wrong = [address for address in found.values() if not address.rpartition(":")[2].isdecimal()]
+    wrong = [address for address in addresses.values() if not address.rpartition(":")[2].isdecimal()]
     if wrong:
         raise UsageError(f"{wrong[0]!r} is not the address of a worker", help="e.g. localhost:2222")
-    return found
+    return addresses
 
 
 def _choose(wanted: Iterable[Task], addresses: Mapping[Task, str]) -> dict[Task, str]:
@@ -122,7 +125,7 @@ def _choose(wanted: Iterable[Task], addresses: Mapping[Task, str]) -> dict[Task,
     if missing:
         example = _example(*missing[-1])
         raise UsageError(
-            f"cannot run on {_names(missing)}: the address is not known",
+            f"cannot run on {_names(missing)}: the address is unknown",
             notes=[f"the cluster has {_names(addresses)}" if addresses else "no cluster is given"],
             help=f"partitioner.set_up_devices([...], cluster=...), or TF_CONFIG='{example}' in the environment; "
             f"to plan only: {command('partition MODEL', dry_run=True)}",
@@ -144,7 +147,7 @@ def check_answers(workers: Mapping[Task, str]) -> None:
     """Make sure that workers take connections: TensorFlow itself would wait for ever.
 
     Raises:
-        UsageError: Some do not.
+        UsageError: A worker does not.
     """
     silent = silent_workers(workers, _CONNECT_SECONDS)
     if silent:
@@ -166,7 +169,7 @@ def _connect(workers: Mapping[Task, str], own_address: str) -> None:
 
 
 def _free_address(peers: Iterable[str]) -> str:
-    """Where workers can reach this process. (TensorFlow would tell them `localhost`, on whatever machine they are.)"""
+    """The address of this process for workers. (TensorFlow would send `localhost`, even to other machines.)"""
     own = [_address_towards(peer) for peer in peers]
     host = next((address for address in own if not address.startswith("127.")), own[0])
     with socket.socket() as free:
@@ -196,7 +199,7 @@ def _names(tasks: Iterable[Task]) -> str:
     by_job: dict[str, list[int]] = {}
     for job, index in sorted(tasks):
         by_job.setdefault(job, []).append(index)
-    return ", ".join(f"/job:{job}/task:{found}" for job, indices in by_job.items() for found in number_ranges(indices))
+    return ", ".join(f"/job:{job}/task:{tasks}" for job, indices in by_job.items() for tasks in number_ranges(indices))
 
 
 def _example(job: str, index: int) -> str:

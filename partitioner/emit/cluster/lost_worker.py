@@ -1,4 +1,4 @@
-"""Lost workers: say which, where TensorFlow says what it was doing when it noticed; and go on without them."""
+"""Lost workers: name them in errors, where TensorFlow only names the failed call, and go on without them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from partitioner.ir.devices import DeviceName
 
 @contextmanager
 def naming_lost_workers(devices: Iterable[str]) -> Iterator[None]:
-    """Raise an error that names the devices that were lost, if a TensorFlow error within comes from a lost worker.
+    """Raise an error that names the lost devices, if a TensorFlow error in the context comes from a lost worker.
 
-    A worker that hangs rather than ended is noticed after a while (`silent_worker`).
+    A worker that hangs is noticed after a while (`silent_worker`).
 
     Args:
         devices: Canonical names of the devices in use.
@@ -39,25 +39,25 @@ def naming_lost_workers(devices: Iterable[str]) -> Iterator[None]:
         lost = [device.short for device in used if (device.job, device.task) in gone]
         if not lost:
             raise
-        told = PartitionError(
+        failure = PartitionError(
             f"lost {', '.join(lost)}: the worker at {', '.join(gone.values())} has ended or hangs",
             notes=["variables there are gone, and a process cannot go back to a worker that it lost"],
             help="start the worker again, and a new process from the last weights that were saved",
         )
-        raise tf.errors.UnavailableError(None, None, str(told)) from error
+        raise tf.errors.UnavailableError(None, None, str(failure)) from error
 
 
 def lost_workers(workers: Mapping[Task, str]) -> dict[Task, str]:
-    """Workers that do not answer, or that were started anew and do not know this process."""
+    """Workers that do not answer, or that were restarted and do not know this process."""
     silent = silent_workers(workers, PROBE_SECONDS)
     return {task: address for task, address in workers.items() if task in silent or not _serves(*task)}
 
 
 def forget_errors() -> None:
-    """Let this thread go on after an error that was dealt with.
+    """Let this thread go on after an error that was handled.
 
-    TensorFlow keeps the first error of a thread's remote ops, also of those that end later, and raises it from whatever
-    waits for them next: `next` of any dataset does.
+    TensorFlow keeps the first error of a thread's remote ops, also of ops that end later, and raises it from the next
+    call that waits for them, such as `next` of any dataset.
     """
     runtime: Any = context.context()
     executor = runtime.executor
@@ -68,11 +68,11 @@ def forget_errors() -> None:
 
 
 def go_on_without_lost_workers() -> None:
-    """From now on, let this process do what needs no worker that is away.
+    """From now on, let this process do all that needs no missing worker.
 
-    At the end of Keras' epochs, and when it writes a SavedModel, TensorFlow waits until all workers that this process
-    is connected to have done what was asked of them: it fails if one was started anew, and may wait for ever for one
-    that is away. Its ParameterServerStrategy has the wait left out in the same way.
+    At the end of Keras' epochs, and when it writes a SavedModel, TensorFlow waits until all connected workers have
+    finished their calls: it fails if a worker was restarted, and may wait for ever for a missing worker. TensorFlow's
+    ParameterServerStrategy leaves the wait out in the same manner.
     """
     os.environ["TF_PS_DISABLE_ASYNC_EXECUTOR_GLOBALLY"] = "True"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# Whether oneDNN is on depends on the processor and the environment; the public API does not tell.
+# Whether oneDNN is on depends on the processor and the environment; the public API does not say it.
 from tensorflow.python.util import _pywrap_util_port
 
 from cost_models.scratch import Kernels
@@ -20,9 +20,9 @@ from partitioner.ir.devices import DeviceName
 def set_up_devices(names: Sequence[str], cluster: Any = None) -> dict[str, str]:
     """Make the devices of a plan available in this process.
 
-    Logical CPU devices are created as needed. A GPU that this machine does not have is stood in for by a logical
-    CPU device, CPU:0 being kept for the host. TensorFlow fixes its devices when it first runs anything, so this
-    comes before the first op of the process. Nothing stands in for a remote device: its worker is connected to.
+    Logical CPU devices are created as needed. A logical CPU device replaces each GPU that this machine lacks; CPU:0
+    stays the host. TensorFlow fixes its devices when it runs its first op, so this must come before. Nothing replaces a
+    remote device: this process connects to its worker.
 
     Args:
         names: Canonical device names.
@@ -33,7 +33,7 @@ def set_up_devices(names: Sequence[str], cluster: Any = None) -> dict[str, str]:
 
     Raises:
         UsageError: TensorFlow has already started with too few logical devices or without the workers, or a worker is
-            not known, does not answer or lacks a device.
+            unknown, does not answer or lacks a device.
     """
     devices = [DeviceName.parse(name) for name in names]
     local = [device for device in devices if device.is_local]
@@ -43,9 +43,9 @@ def set_up_devices(names: Sequence[str], cluster: Any = None) -> dict[str, str]:
     num_cpus = 1 + max((d.index for d in local if d.type == "CPU"), default=0)
     stand_ins = {device: num_cpus + offset for offset, device in enumerate(absent)}
     _make_logical_cpus(num_cpus + len(absent))
-    # Two graph rewrites see no device borders: the remapper fuses across them (Conv on one with BiasAdd on the
-    # next) and so undoes a placement; the arithmetic optimizer merges sums only where they share a device, so that
-    # a placed model would round differently from the unplaced one. Workers are told when they are connected to.
+    # Two graph rewrites ignore devices or depend on them: the remapper fuses ops of two devices (Conv with BiasAdd) and
+    # so undoes a placement; the arithmetic optimizer merges sums only on a shared device, so a placed model would round
+    # differently from the unplaced model. Workers get these options when this process connects to them.
     tf.config.optimizer.set_experimental_options({"remapping": False, "arithmetic_optimization": False})
     if remote:
         connect(remote, cluster)
@@ -73,7 +73,7 @@ def num_cores() -> int:
 
 
 def cpu_kernels() -> Kernels:
-    """What runs ops on the CPUs of this process; workers are taken to have the same."""
+    """The kernels of the CPUs of this process; workers are assumed to have the same."""
     return Kernels(
         onednn=_pywrap_util_port.IsMklEnabled(),
         intra_op_threads=tf.config.threading.get_intra_op_parallelism_threads() or num_cores(),

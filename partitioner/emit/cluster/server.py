@@ -1,6 +1,6 @@
 """A worker: this machine's devices lent to a process elsewhere.
 
-This is TensorFlow's own server. It knows nothing of models: the process that connects sends what is to be run.
+This is TensorFlow's own server. It knows nothing about models: the process that connects sends the functions to run.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ def serve(port: int, *, on_listening: Callable[[int, list[str]], None]) -> None:
     """Serve until the process is ended.
 
     Args:
-        port: Where to listen; 0 takes a free one.
+        port: Where to listen; 0 takes a free port.
         on_listening: Called with the port and the devices that are lent.
 
     Raises:
         UsageError: It cannot listen there.
     """
     try:
-        # Its own job and index do not matter: the process that connects says who is who.
+        # Its own job and index do not matter: the process that connects assigns them.
         server = tf.distribute.Server({"worker": [f"localhost:{port}"]}, job_name="worker", task_index=0)
     except tf.errors.OpError as error:
-        raise UsageError(f"cannot listen on port {port}: {error.message}", help="port 0 takes a free one") from error
+        raise UsageError(f"cannot listen on port {port}: {error.message}", help="port 0 takes a free port") from error
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's handler would never run: join() waits in C++
     devices = [f"{kind}:{i}" for kind in ("CPU", "GPU") for i, _ in enumerate(tf.config.list_physical_devices(kind))]
     on_listening(int(server.target.rpartition(":")[2]), devices)

@@ -13,18 +13,18 @@ from pathlib import Path
 from partitioner.emit.cluster.cluster import Task, silent_workers
 
 CHECK_SECONDS = 15.0
-"""Workers are asked so often, while a step runs, whether they still take connections."""
+"""Seconds between two checks, while a step runs, whether workers accept connections."""
 
 ANSWER_SECONDS = 30.0
-"""A worker that takes none for so long hangs: it does so from threads of its own, however much it computes."""
+"""A worker that accepts no connection for so many seconds hangs: a busy worker still accepts, in other threads."""
 
 
 @contextlib.contextmanager
 def cutting_off_silent(workers: Mapping[Task, str]) -> Iterator[None]:
-    """Close the connections to workers that hang: what waits for them within then fails, as if they had ended.
+    """Close the connections to workers that hang: calls in the context then fail as if these workers had ended.
 
     Args:
-        workers: Addresses, `host:port`, of the workers that are called within.
+        workers: Addresses, `host:port`, of the workers that are called in the context.
     """
     if not workers:
         yield
@@ -45,12 +45,12 @@ def _watch(workers: Mapping[Task, str], ended: threading.Event) -> None:
 
 
 def _cut_off(addresses: Iterable[str]) -> None:
-    """Shut the sockets down that this process has to these addresses: gRPC has no other way in from Python."""
-    known = {end for address in addresses for end in _ends(address)}
+    """Shut down the sockets of this process to these addresses: gRPC gives Python no other access."""
+    ends = {end for address in addresses for end in _ends(address)}
     for descriptor in Path("/dev/fd").iterdir():
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
             host, port, *_ = connection.getpeername()
-            if (_plain(host), port) in known:
+            if (_plain(host), port) in ends:
                 connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -61,6 +61,6 @@ def _ends(address: str) -> Iterator[tuple[str, int]]:
 
 
 def _plain(host: str) -> str:
-    """One way to write an address: sockets for both kinds of addresses show 1.2.3.4 as ::ffff:1.2.3.4."""
-    found = ipaddress.ip_address(host.partition("%")[0])
-    return str(getattr(found, "ipv4_mapped", None) or found)
+    """The normal form of an address: sockets for both kinds of addresses show 1.2.3.4 as ::ffff:1.2.3.4."""
+    parsed = ipaddress.ip_address(host.partition("%")[0])
+    return str(getattr(parsed, "ipv4_mapped", None) or parsed)

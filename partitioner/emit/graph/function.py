@@ -24,17 +24,17 @@ def emit_function(
 ) -> Any:
     """A ConcreteFunction of (x, y, sample_weight) that computes `step` with every op on its device.
 
-    It is one placed graph, or calls of stage functions if the execution asks for microbatches.
+    It is a single placed graph, or calls of stage functions if the execution is staged.
 
-    Captured variables are moved to their devices first. Gradients come from the step itself; the function is not meant
-    to be differentiated from outside, which would leave the backward ops without devices.
+    Captured variables are moved to their devices first. Gradients come from the step itself; do not differentiate the
+    function from outside: the backward ops would have no devices.
 
     Args:
-        step: What to compute.
-        execution: Device of every op of `step.graph`, and how the batch passes through them.
-        results: Which of the step's outputs (`y_pred`, `loss`, `gradients`) to return, in a dict; those it does not
-            have are left out.
-        side_effects: Whether to run what the step changes (updates, moving averages, random state).
+        step: The step to compute.
+        execution: Device of every op of `step.graph`, microbatches and schedule.
+        results: The step's outputs (`y_pred`, `loss`, `gradients`) to return, in a dict; outputs it does not have are
+            left out.
+        side_effects: Whether to run the writes of the step (updates, moving averages, random state).
 
     Raises:
         ModelError: A variable that Keras does not own would have to move.
@@ -63,8 +63,8 @@ def emit_function(
         flat = [value for value in tf.nest.flatten(arguments) if value is not None]
         replaced = dict(zip(step.inputs, flat, strict=True))
         replaced |= {f"{name}:0": graph.capture(external) for name, external in outside.items() if name in live}
-        found = tf.graph_util.import_graph_def(graph_def, input_map=replaced, return_elements=fetches, name="")
-        by_name = dict(zip(fetches, found, strict=True))
+        tensors = tf.graph_util.import_graph_def(graph_def, input_map=replaced, return_elements=fetches, name="")
+        by_name = dict(zip(fetches, tensors, strict=True))
         return {
             key: tf.nest.map_structure(lambda name: None if name is None else by_name[name], value)
             for key, value in wanted.items()
@@ -74,9 +74,9 @@ def emit_function(
 
 
 def emit_stepwise(step: CapturedStep, execution: Execution, *, results: Sequence[str]) -> Any:
-    """What `emit_function` gives, but every TensorFlow function in it is called from Python.
+    """The function of `emit_function`, but every TensorFlow function in it is called from Python.
 
-    TensorFlow tells which ops a function ran where only for functions that Python calls.
+    TensorFlow records where ops ran only for functions that Python calls.
     """
     if not execution.is_staged:
         return emit_function(step, execution, results=results)
@@ -85,7 +85,7 @@ def emit_stepwise(step: CapturedStep, execution: Execution, *, results: Sequence
 
 
 def place_variables(step: CapturedStep, execution: Execution) -> None:
-    """Move the variables that `step` uses to where `execution` has the ops that use them, in every replica."""
+    """Move the variables of `step` to the devices of the ops that use them, in every replica."""
     homes = variable_homes(execution.placement, ((op.name, op.variables) for op in step.graph.ops))
     move_variables(
         (variable, execution.all_devices(homes[step.variable_names[placeholder]]))

@@ -23,7 +23,7 @@ def place_graph_def(
 
     Args:
         graph_def: A GraphDef with data and control edges, not changed.
-        placement: Device name by node name; nodes it leaves out (captured placeholders) stay without one.
+        placement: Device name by node name; other nodes (captured placeholders) stay without a device.
         suffix: Text that no other placed copy in this process uses.
         host_of: The host of a device, or the device itself where it is a CPU.
     """
@@ -77,7 +77,7 @@ def add_waits(graph_def: Any, waits: Mapping[str, Iterable[str]]) -> None:
 
 
 def register_functions(graph_def: Any) -> None:
-    """Let the runtime know the functions that nodes of `graph_def` call; importing adds them to a graph alone."""
+    """Register the functions that nodes of `graph_def` call with the runtime; importing adds them only to a graph."""
     runtime: Any = context.context()
     for function in graph_def.library.function:
         runtime.add_function_def(function)

@@ -1,4 +1,4 @@
-"""A variable with a copy for every other replica: a step writes each by itself, whoever else assigns writes all."""
+"""A variable with a copy for every other replica: a step writes each copy itself, any other assignment writes all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-# The class of variables, which `tf.Variable` only stands for, has no public name.
+# The real class of variables behind `tf.Variable` has no public name.
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from partitioner.ir.devices import DeviceName
@@ -22,11 +22,11 @@ _first_only: ContextVar[bool] = ContextVar("first_only", default=False)
 
 
 class MirroredVariable(BaseResourceVariable):
-    """The variable of the first replica, which is read and saved; what is assigned to it is assigned to the copies too.
+    """The variable of the first replica, which is read and saved; assignments to it go to the copies too.
 
     Args:
-        first: The variable of the first replica. It stays the owner of what it holds.
-        copies: Those of the others, on their devices; replicas that share a device share one.
+        first: The variable of the first replica. It stays the owner of its tensor.
+        copies: The variables of the other replicas, on their devices; replicas that share a device share a variable.
     """
 
     def __init__(self, first: Any, copies: Sequence[Any]) -> None:
@@ -46,7 +46,7 @@ class MirroredVariable(BaseResourceVariable):
 
 def _reaching_copies(name: str) -> Callable[..., Any]:
     def write(self: MirroredVariable, *arguments: Any, **options: Any) -> Any:
-        # The first one first: it refuses what does not fit, before anything has changed.
+        # The first variable comes first: it refuses wrong values before any copy has changed.
         written = getattr(super(MirroredVariable, self), name)(*arguments, **options)
         if not _first_only.get():
             for copy in self.copies:
@@ -62,7 +62,7 @@ for _name in _WRITES:
 
 @contextmanager
 def first_replica_only() -> Iterator[None]:
-    """Trace a step as one replica runs it: while this lasts, writes do not reach the copies."""
+    """Trace a step as a single replica runs it: in the context, writes do not reach the copies."""
     token = _first_only.set(True)
     try:
         yield
@@ -77,11 +77,11 @@ def copy_on(held: Any, device: str) -> Any:
 
 
 def each_copy(held: Any) -> tuple[Any, ...]:
-    """All copies, the first replica's first: itself alone, if it is not mirrored."""
+    """All copies, the first replica's first; only the variable itself if it is not mirrored."""
     return (held.first, *held.copies) if isinstance(held, MirroredVariable) else (held,)
 
 
 def mirrored(copies: Sequence[Any]) -> Any:
-    """One variable for all copies, the first replica's first."""
+    """A single variable for all copies, the first replica's first."""
     first, *others = copies
     return MirroredVariable(first, others) if others else first

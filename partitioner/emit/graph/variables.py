@@ -1,4 +1,4 @@
-"""Move variables and optimizer slots to their planned devices, one copy for each replica."""
+"""Move variables and optimizer slots to their planned devices, with a copy for each replica."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from partitioner.ir.devices import DeviceName
 
 
 def move_variables(homes: Iterable[tuple[Any, Sequence[str]]]) -> None:
-    """Put each variable on its device, values unchanged. Keras' variable objects stay; what they hold moves.
+    """Put each variable on its device, values unchanged. Keras' variable objects stay; the variable inside is replaced.
 
     Args:
         homes: Pairs of a variable (Keras' object, or TensorFlow's where a layer made it itself) and its device in each
@@ -61,7 +61,7 @@ def refresh_optimizer(optimizer: Any) -> None:
 
 
 def variable_homes(placement: Mapping[str, str], uses: Iterable[tuple[str, tuple[str, ...]]]) -> dict[str, str]:
-    """Device of each variable: that of the ops that take its handle.
+    """Device of each variable: the device of the ops that take its handle.
 
     Args:
         placement: Device by op name.

@@ -1,8 +1,8 @@
 """Write a placed model as a SavedModel that plain TensorFlow loads, and read it back as a trainable model.
 
 The SavedModel holds `predict(x)`, `evaluate(x, y)` and `train_step(x, y)`, the signature `serving_default`, and every
-variable of every replica, optimizer slots included: plain TensorFlow could not make copies that were left out. What
-TensorFlow does not carry (which variables train, the optimizer's settings) lies in `assets.extra/`, the folder
+variable of every replica, optimizer slots included: plain TensorFlow could not make missing copies. Facts that
+TensorFlow does not store (which variables train, the optimizer's settings) are in `assets.extra/`, the folder that
 SavedModel reserves for its users.
 """
 
@@ -40,7 +40,7 @@ class SavedVariable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedModelExtra:
-    """What a SavedModel does not say of a placed model. `optimizer` and `loss` are Keras' own serialized form."""
+    """Facts about a placed model beside its SavedModel. `optimizer` and `loss` are Keras' own serialized form."""
 
     name: str
     devices: tuple[str, ...]
@@ -54,7 +54,7 @@ class SavedModelExtra:
 def export_saved_model(placed: Any, path: str | Path) -> None:
     """Write `placed` (a PlacedModel) to the directory `path`, replacing a SavedModel that is there.
 
-    The devices in it are the planned ones, whichever devices stood in for them here.
+    The devices in it are the planned devices, even if other devices replace them here.
     """
     path = Path(path)
     root: Any = tf.Module()  # names of Keras models need not be names of modules
@@ -73,14 +73,14 @@ def export_saved_model(placed: Any, path: str | Path) -> None:
         else:
             root.train_step = _with_targets(function, specs)
         kinds.append(kind)
-    # What TensorFlow must find: variables outside Keras' lists (random state), those of other replicas, and tables.
+    # TensorFlow must find them: variables outside Keras' lists (random state) and of other replicas, and tables.
     root.copies = [list(copies) for copies in placed.program.copies().values()]
     root.resources = placed.resources_of_model
     options = tf.saved_model.SaveOptions(
         experimental_variable_policy=tf.saved_model.experimental.VariablePolicy.SAVE_VARIABLE_DEVICES,
         experimental_io_device=HOST,  # a worker would write to its own disk
-        # Gradients are ops of `train_step`. Those of imported ops could not be traced again: they capture tensors of
-        # the graph that the model was traced in (the beta of a swish).
+        # Gradients are ops of `train_step`. Gradients of imported ops could not be traced again: they capture tensors
+        # of the graph that the model was traced in (the beta of a swish).
         experimental_custom_gradients=False,
     )
     if (path / "saved_model.pb").exists():
@@ -102,7 +102,7 @@ def export_saved_model(placed: Any, path: str | Path) -> None:
 
 
 def read_extra(path: Path) -> SavedModelExtra:
-    """What `export_saved_model` wrote beside the graph.
+    """Read what `export_saved_model` wrote beside the graph.
 
     Raises:
         FileNotFoundError: There is no such file: the SavedModel is not ours.
@@ -152,9 +152,9 @@ def _serialized(loss: Any) -> Any:
 
 
 def _settle_nodes(path: Path, retarget: Mapping[str, str]) -> None:
-    """Rename devices in a saved_model.pb, and give the nodes TensorFlow added (calls, returns) the host's.
+    """Rename devices in a saved_model.pb, and put the nodes that TensorFlow added (calls, returns) on the host.
 
-    Names of custom gradients go, as these are not in the file: TensorFlow would warn of each when it is loaded.
+    Names of custom gradients are removed: the gradients are not in the file, and TensorFlow would warn about each.
     """
     from tensorflow.core.protobuf import saved_model_pb2
 

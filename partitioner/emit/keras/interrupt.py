@@ -1,12 +1,12 @@
 """Let Ctrl-C stop a step that is running, without leaving it half applied.
 
-Python sees a signal only between two of its own instructions, and a step is one of them. So while a step runs, the
-interpreter's C handler tells a thread of a signal at once (`signal.set_wakeup_fd`), the thread cancels the step, and
-KeyboardInterrupt is raised.
+Python handles a signal only between two of its own instructions, and a whole step is a single instruction. So while a
+step runs, the interpreter's C handler notifies a thread at once (`signal.set_wakeup_fd`), the thread cancels the step,
+and KeyboardInterrupt is raised.
 
-What holds afterwards: every variable is as before the step, or, if Ctrl-C came while the step wrote them, as after it;
-the end of the updates is waited for. Metrics, which are not part of a step, may miss a step that was applied. A second
-Ctrl-C does not wait. A step stops between two ops: an op that runs already runs to its end.
+Afterwards, every variable is as before the step. If Ctrl-C came while the step wrote variables, the updates end first,
+and every variable is as after the step. Metrics, which are not part of a step, may miss a step that was applied. A
+second Ctrl-C does not wait. A step stops between two ops: a running op runs to its end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from partitioner.emit.pipeline.update_lock import acquire_updates
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Cancel the TensorFlow functions called within when Ctrl-C is pressed.
+    """Cancel the TensorFlow functions called in the context when Ctrl-C is pressed.
 
     Does nothing where Ctrl-C does not mean "raise KeyboardInterrupt here": outside the main thread, under a handler for
     SIGINT that is not Python's own (its owner decides when to stop), and within another cancellable call.
@@ -38,7 +38,7 @@ def interruptible() -> Iterator[None]:
         yield
         return
     manager = cancellation.CancellationManager()
-    pressed = threading.Event()  # the manager does not tell: an op that fails cancels it too
+    pressed = threading.Event()  # the manager does not say it: an op that fails cancels it too
     with _watched(manager, pressed):
         try:
             with cancellation.CancellationManagerContext(manager):
@@ -60,7 +60,7 @@ def _interrupt_is_ours() -> bool:
 
 @contextlib.contextmanager
 def _watched(manager: cancellation.CancellationManager, pressed: threading.Event) -> Iterator[None]:
-    """Have a thread cancel on SIGINT; whoever was told of signals before is still told."""
+    """Let a thread cancel on SIGINT; an earlier receiver of signals still receives them."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)

@@ -1,4 +1,4 @@
-"""Read a placed SavedModel back as a trainable Keras model, without the code it was made from."""
+"""Read a placed SavedModel back as a trainable Keras model, without its Python code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SavedProgram:
         self._functions = {kind: getattr(root, _NAMES[kind]) for kind in extra.kinds}
 
     def function(self, kind: StepKind, specs: Specs, *, results: Sequence[str] | None = None) -> Any:
-        """The saved function of a kind, called with (x, y, sample_weight); it returns all it can.
+        """The saved function of a kind, called with (x, y, sample_weight); it returns all its outputs.
 
         Raises:
             UsageError: The kind was not saved, or the arguments do not have its signature.
@@ -53,16 +53,16 @@ class SavedProgram:
         """Arguments with the integer widths of the saved signature."""
         if kind not in self._functions:
             return arguments
-        known = self._signature(kind)
-        return (*cast_integers(arguments[: len(known)], known), *arguments[len(known) :])
+        saved = self._signature(kind)
+        return (*cast_integers(arguments[: len(saved)], saved), *arguments[len(saved) :])
 
     def signatures(self) -> list[tuple[StepKind, Specs]]:
         """The saved signatures."""
-        found = []
+        signatures = []
         for kind in self._functions:
             x, *targets = self._signature(kind)
-            found.append((kind, (x, targets[0] if targets else None, None)))
-        return found
+            signatures.append((kind, (x, targets[0] if targets else None, None)))
+        return signatures
 
     def copies(self) -> dict[str, tuple[Any, ...]]:
         """The variable of each replica, for every variable of the saved model."""
@@ -78,12 +78,11 @@ class SavedProgram:
 def load_placed(path: Path) -> PlacedModel:
     """The trainable model in the SavedModel at `path`.
 
-    Devices that this machine lacks are stood in for by logical CPU devices only if they are CPU devices; others must be
-    here.
+    Logical CPU devices replace missing CPU devices; other devices must be present.
 
     Raises:
         ModelError: `path` is not a placed SavedModel, or is damaged.
-        UsageError: The devices it runs on cannot be made available.
+        UsageError: Its devices cannot be made available.
     """
     try:
         extra = read_extra(path)

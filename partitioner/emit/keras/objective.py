@@ -1,4 +1,4 @@
-"""Loss and optimizer of a placed model: shared with the model it was made from, or those of a saved training step."""
+"""Loss and optimizer of a placed model: shared with the unplaced model, or those of a saved training step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from partitioner.errors import UsageError
 
 
 def share_objective(placed: Any, original: Any, loss: Any, loss_weights: Any) -> None:
-    """Let both models compute the loss with one object: it keeps a metric per output, which fit() reports."""
+    """Let both models share the loss object: it keeps a metric per output, which fit() reports."""
     own = original._compile_config.config if original.compiled else {}
     if own and original.loss is loss and own.get("loss_weights") == loss_weights:
         placed._compile_loss = original._compile_loss
@@ -20,10 +20,10 @@ def share_objective(placed: Any, original: Any, loss: Any, loss_weights: Any) ->
 
 
 def saved_objective(placed: Any, optimizer: Any, loss: Any) -> tuple[Any, Any]:
-    """The optimizer and loss inside the saved training step, if the given ones are the same.
+    """The optimizer and loss inside the saved training step, if the given optimizer and loss equal them.
 
     Raises:
-        UsageError: They are others.
+        UsageError: They differ.
     """
     given: Any = keras.optimizers.get(optimizer)
     own: Any = placed.optimizer
@@ -38,5 +38,5 @@ def saved_objective(placed: Any, optimizer: Any, loss: Any) -> tuple[Any, Any]:
 
 
 def _loss_name(loss: Any) -> str:
-    found = keras.losses.get(loss)
-    return str(getattr(found, "name", getattr(found, "__name__", found)))
+    keras_loss = keras.losses.get(loss)
+    return str(getattr(keras_loss, "name", getattr(keras_loss, "__name__", keras_loss)))

@@ -1,7 +1,7 @@
-"""What TensorFlow may do to a graph before it runs it: nothing to a step in microbatches.
+"""Options of TensorFlow's graph optimizers: off for a step in microbatches.
 
-Such a step is a few hundred calls of functions. TensorFlow's graph optimizers look into a function again at every call,
-and take longer than everything else in the first step. Each function is optimized by itself when it is called first.
+Such a step is a few hundred calls of functions. TensorFlow's graph optimizers would optimize a function again at every
+call, and take longer than everything else in the first step. Each function is optimized once, at its first call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tensorflow.python.eager import context
 
 @contextmanager
 def as_given() -> Iterator[None]:
-    """Run functions that are called from Python as they are, for as long as this lasts."""
+    """Run functions that are called from Python in the context without optimizing them."""
     runtime: Any = context.context()
     before = runtime.function_call_options
     config = config_pb2.ConfigProto.FromString(before.config_proto_serialized)

@@ -24,16 +24,16 @@ from partitioner.ir.step import StepKind
 class PlacedModel(keras.Model):
     """A Keras model whose every step runs on its planned devices.
 
-    It shares its variables with the model it was made from; they now sit on their planned devices, optimizer slots
-    beside the variables they serve. XLA stays off, because it compiles for one device.
+    It shares its variables with the unplaced model; they are now on their planned devices, optimizer slots beside their
+    variables. XLA stays off, because it compiles for one device.
 
     Args:
         program: The placed functions.
         model: The Keras model they were traced from, or None when they were loaded from a SavedModel.
         name: Name of the model.
-        plan: The plan it runs, if known.
+        plan: The plan it runs, if any.
         variables: The model's variables, when there is no Keras model to hold them.
-        resources: What else it holds of TensorFlow's (lookup tables), then.
+        resources: Its other TensorFlow resources (lookup tables), in that case.
     """
 
     is_placed = True
@@ -71,7 +71,7 @@ class PlacedModel(keras.Model):
         return _tables(self.model)
 
     def differing_variables(self) -> list[str]:
-        """Names of the variables that do not have the same bits in all replicas; between two steps there is none."""
+        """Names of the variables whose bits differ between replicas; between two steps there are none."""
         return [name for name, copies in self.program.copies().items() if len({_bits(copy) for copy in copies}) > 1]
 
     def replicas_identical(self) -> bool:
@@ -82,7 +82,7 @@ class PlacedModel(keras.Model):
         """Outputs for `inputs`, in inference mode.
 
         Raises:
-            UsageError: `training` is true: the training step is placed as a whole, with its gradients.
+            UsageError: `training` is true: the placed training step always includes its gradients.
         """
         if training:
             raise UsageError(
@@ -153,7 +153,7 @@ class PlacedModel(keras.Model):
         return guarded
 
     def reset_metrics(self) -> None:
-        """As Keras does; metrics may be on a worker."""
+        """As Keras does, but metrics may be on a worker."""
         with naming_lost_workers(self.program.devices.values()):
             super().reset_metrics()
 
@@ -206,7 +206,7 @@ class PlacedModel(keras.Model):
 
     def _counted(self, results: Mapping[str, Any], x: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
         """Metrics with a step's results counted."""
-        # A step that fails must not be counted, not even its rows, which need no result.
+        # A failed step must not be counted, not even its rows, which need no result.
         ended = [value for value in tf.nest.flatten(results) if value is not None]
         with tf.device(list(self.program.devices.values())[-1]), tf.control_dependencies(ended):
             rows = tf.shape(tf.nest.flatten(x)[0])[0]
@@ -233,7 +233,7 @@ def _bits(variable: Any) -> bytes:
 
 
 def spec_of(value: Any) -> Any:
-    """The TensorSpec of an argument with any number of rows; None where there is none."""
+    """The TensorSpec of an argument with any number of rows; None for None."""
     if value is None:
         return None
     sizes = value.shape.as_list()

@@ -1,4 +1,4 @@
-"""The placed functions of one model: one per kind of step and signature, emitted when first asked for."""
+"""The placed functions of a model, one per kind of step and signature, emitted at their first use."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from partitioner.ir.step import CapturedStep, StepKind
 
 Specs = tuple[Any, Any, Any]
 Capture = Callable[[StepKind, Specs], CapturedStep]
-"""Traces one kind of step of the model for arguments of the given specs."""
+"""Traces a kind of step of the model for arguments of the given specs."""
 Arrange = Callable[[CapturedStep], Execution]
-"""Says how a step runs in this process: a device for every op, microbatches, schedule."""
+"""Gives the execution of a step in this process: a device for every op, microbatches, schedule."""
 
 
 class Program(Protocol):
-    """What a placed model runs."""
+    """The functions that a placed model runs."""
 
     @property
     def devices(self) -> Mapping[str, str]:
-        """The device that runs in place of each planned one, in stage order."""
+        """The device that runs in place of each planned device, in stage order."""
         ...
 
     @property
@@ -34,7 +34,7 @@ class Program(Protocol):
         ...
 
     def function(self, kind: StepKind, specs: Specs, *, results: Sequence[str] | None = None) -> Any:
-        """The ConcreteFunction for a kind of step on arguments of `specs`; returns what is asked of it, or needed."""
+        """The ConcreteFunction for a kind of step on arguments of `specs`; see `PlacedProgram.function`."""
         ...
 
     def standardize(self, kind: StepKind, arguments: Specs) -> Specs:
@@ -50,7 +50,7 @@ class Program(Protocol):
         ...
 
     def forget(self) -> None:
-        """Drop what depends on loss and optimizer, which are about to change."""
+        """Drop functions that depend on loss and optimizer, before these change."""
         ...
 
 
@@ -59,8 +59,8 @@ class PlacedProgram:
 
     Args:
         capture: Traces a step.
-        arrange: Says how it runs.
-        devices: The device that runs in place of each planned one, in stage order.
+        arrange: Gives the execution of a step.
+        devices: The device that runs in place of each planned device, in stage order.
         optimizer: Returns the optimizer in force, or None.
     """
 
@@ -74,7 +74,7 @@ class PlacedProgram:
         self._functions: dict[tuple[StepKind, str, tuple[str, ...]], Any] = {}
 
     def add(self, step: CapturedStep) -> None:
-        """Take over a step that is already captured, and move its variables to their devices now."""
+        """Add a captured step, and move its variables to their devices now."""
         self._steps[_key(step.kind, step.specs)] = step
         execution = self._arrange(step)
         self.is_staged = self.is_staged or execution.is_staged  # stays so when `forget` drops every step
@@ -96,9 +96,9 @@ class PlacedProgram:
         """The ConcreteFunction for a kind of step on arguments of `specs`.
 
         Args:
-            kind: What it computes.
-            specs: Of its arguments.
-            results: What it returns, in a dict; by default what loss and metrics need.
+            kind: The kind of step.
+            specs: Specs of its arguments.
+            results: Outputs to return, in a dict; by default those that loss and metrics need.
 
         Raises:
             ModelError: The step cannot be traced.
@@ -113,12 +113,12 @@ class PlacedProgram:
         return self._functions[key]
 
     def standardize(self, kind: StepKind, arguments: Specs) -> Specs:
-        """Arguments with the dtypes of a signature already known, where only the width of integers differs."""
-        known = [step.specs for (one, _), step in self._steps.items() if one is kind]
-        return cast_integers(arguments, known[0]) if known else arguments
+        """Arguments with the dtypes of an existing signature, where only the width of integers differs."""
+        signatures = [step.specs for (step_kind, _), step in self._steps.items() if step_kind is kind]
+        return cast_integers(arguments, signatures[0]) if signatures else arguments
 
     def signatures(self) -> list[tuple[StepKind, Specs]]:
-        """One signature per kind of step, the one seen first; what trains also evaluates and predicts."""
+        """The first signature of each kind of step; a training signature also serves evaluation and prediction."""
         first: dict[StepKind, Specs] = {}
         for (kind, _), step in self._steps.items():
             first.setdefault(kind, step.specs)
@@ -130,34 +130,34 @@ class PlacedProgram:
 
     def copies(self) -> dict[str, tuple[Any, ...]]:
         """The TensorFlow variable of each replica, for every variable that the functions use, by its path."""
-        found: dict[int, tuple[str, tuple[Any, ...]]] = {}
+        variables: dict[int, tuple[str, tuple[Any, ...]]] = {}
         for step in self._steps.values():
             for placeholder, variable in step.variables.items():
                 held = held_variable(variable)
-                found.setdefault(id(held), (step.variable_names[placeholder], each_copy(held)))
+                variables.setdefault(id(held), (step.variable_names[placeholder], each_copy(held)))
         names: dict[str, int] = {}
-        return {_numbered(name, names): copies for name, copies in found.values()}
+        return {_numbered(name, names): copies for name, copies in variables.values()}
 
     def captured_variables(self) -> list[Any]:
         """Every TensorFlow variable that the functions use, in every replica."""
         return [copy for copies in self.copies().values() for copy in copies]
 
     def forget(self) -> None:
-        """Drop what depends on loss and optimizer, which are about to change."""
+        """Drop functions that depend on loss and optimizer, before these change."""
         self._steps = {key: step for key, step in self._steps.items() if key[0] is StepKind.PREDICT}
         self._functions = {key: made for key, made in self._functions.items() if key[0] is StepKind.PREDICT}
 
 
 def cast_integers(arguments: Any, specs: Any) -> Any:
-    """Integer tensors of `arguments` with the width that `specs` has, when both have one structure."""
-    given, known = tf.nest.flatten(arguments), tf.nest.flatten(specs)
-    if len(given) != len(known):
+    """Cast integer tensors of `arguments` to the width in `specs`, when both have the same structure."""
+    given, flat_specs = tf.nest.flatten(arguments), tf.nest.flatten(specs)
+    if len(given) != len(flat_specs):
         return arguments
     cast = [
         tf.cast(value, spec.dtype)
         if value is not None and spec is not None and value.dtype.is_integer and spec.dtype.is_integer
         else value
-        for value, spec in zip(given, known, strict=True)
+        for value, spec in zip(given, flat_specs, strict=True)
     ]
     return tf.nest.pack_sequence_as(arguments, cast)
 

@@ -12,10 +12,10 @@ HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
 def cut_batch(arguments: Sequence[Any], count: int) -> tuple[list[list[Any]], list[Any], list[Any]]:
-    """Rows of each microbatch: as equal in number as can be, the first ones larger by one.
+    """Cut a batch into microbatches of nearly equal size; the first ones have a further row.
 
-    A microbatch without rows (a batch of fewer rows than microbatches) gets a row of another one with the weight 0: an
-    average over no rows is not a number.
+    A microbatch without rows (in a batch of fewer rows than microbatches) gets a row of another microbatch with weight
+    0: an average over no rows is not a number.
 
     Args:
         arguments: Tensors of the batch, rows first; scalars go to every microbatch.

@@ -1,4 +1,4 @@
-"""One replica of a step in stages: its functions, on its devices, for its variables; and one run of its schedule."""
+"""A replica of a step in stages: its functions, on its devices, for its variables; and a run of its schedule."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from partitioner.stages.coupling import random_states
 
 
 class Replica:
-    """The stage functions of one replica, and the variables they use.
+    """The stage functions of a replica, and the variables they use.
 
     Args:
         step: The captured step.
-        programs: How it is cut, for the first replica.
+        programs: Its stage programs, for the first replica.
         execution: Where all replicas run.
-        number: Which one this is.
+        number: Number of the replica.
         variables: The TensorFlow variables it uses in place of its copies of the step's, by name in the op graph.
     """
 
@@ -48,7 +48,9 @@ class Replica:
         self.update = [functions.build(program) for program in programs.update]
         if variables is None:
             held = {name: held_variable(variable) for name, variable in step.variables.items()}
-            used = {name: copy_on(one, execution.device(one.device, number)) for name, one in held.items()}
+            used = {
+                name: copy_on(variable, execution.device(variable.device, number)) for name, variable in held.items()
+            }
         else:
             used = {p: variables[name] for p, name in step.variable_names.items() if name in variables}
         outside = dict(step.captures) | {name: variable.handle for name, variable in used.items()}
@@ -57,7 +59,7 @@ class Replica:
         self._random = random_states(step.graph) if number else frozenset()
 
     def functions(self) -> list[StageFunction]:
-        """All of them, in an order in which one microbatch can run."""
+        """All functions, in an order in which a microbatch can run."""
         return [*self.once, *self.forward, *reversed(self.backward), *self.update]
 
     def of(self, action: Action) -> StageFunction:
@@ -78,7 +80,7 @@ class Replica:
         return next((program.device for program in made), HOST)
 
     def own_start(self, variable: str, value: Any) -> Any:
-        """What this replica starts from in place of the value of a variable: other random numbers than the others."""
+        """The replica's start value of a carried variable: each replica gets random numbers of its own."""
         if variable not in self._random:
             return value
         dtype = value.dtype.as_numpy_dtype
@@ -87,7 +89,7 @@ class Replica:
 
 
 class ReplicaRun:
-    """One replica's part of one step: values by tensor name, of all its microbatches and of each.
+    """A replica's part of a step: values by tensor name, of each of its microbatches and of all together.
 
     Args:
         replica: The replica.
@@ -102,7 +104,7 @@ class ReplicaRun:
         self.last: dict[str, Any] = {}
 
     def run(self, order: Iterable[Action]) -> None:
-        """Call what runs once, and then all forwards and backwards."""
+        """Call the programs that run once, and then all forwards and backwards."""
         for function in self.replica.once:
             self.values |= self._call(function, self.values)
         for state in self.programs.states:
@@ -117,7 +119,7 @@ class ReplicaRun:
             self._act(action, part)
 
     def gathered(self, name: str, how: Gather) -> Any:
-        """What its microbatches gave for a tensor, together."""
+        """A tensor gathered over its microbatches."""
         if name in self.values:
             return self.values[name]
         if how is Gather.SUM and name in self.totals:
@@ -130,9 +132,9 @@ class ReplicaRun:
     def update(
         self, gathered: Mapping[str, Any], lock: Any, done: dict[tuple[str, str], Mapping[str, Any]]
     ) -> list[Any]:
-        """Run the updates while `lock` is held; what has ended when all are written.
+        """Run the updates while `lock` is held; returns values that exist when all variables are written.
 
-        What replicas before did on devices that they share is `done`, by label and device; the rest is added to it.
+        `done` has the updates of earlier replicas on shared devices, by label and device; the others are added to it.
         """
         self.values |= gathered
         ended: list[Any] = []
@@ -159,7 +161,7 @@ class ReplicaRun:
         _run_independently(made[function.label])
         self.totals |= {name: made[name] for name in function.sums}
         part |= made
-        # Python drops a control edge to an op that already reads what its source makes, and with it the order of calls
+        # Python drops a control edge to an op that already reads its source, and with it the order of calls
         # once calls are all that is left: a no-op in between keeps it.
         with tf.device(device), tf.control_dependencies([made[function.label]]):
             self.last[device] = tf.no_op(name=f"{action}_done")
@@ -185,7 +187,7 @@ class ReplicaRun:
 
 
 def _run_independently(tensor: Any) -> None:
-    """Let the call that makes a tensor wait for its inputs and for what it was told to wait for, and for nothing else.
+    """Let the call that makes a tensor wait for its inputs and its control inputs only.
 
     TensorFlow would chain all calls with state (a random generator, a Python function) in the order they are made in,
     whichever stage they belong to, and no two devices would ever work at the same time.

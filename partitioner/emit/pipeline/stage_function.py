@@ -1,4 +1,4 @@
-"""Build a TensorFlow function of one stage program: its part of the traced graph, given tensors, giving tensors."""
+"""Build a TensorFlow function of a stage program: its part of the traced graph, from input to output tensors."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class StageFunction:
     """A stage program that TensorFlow can call.
 
     Attributes:
-        program: What it runs.
+        program: The program it runs.
         host: The CPU that runs what its device cannot.
-        sums: Gradients it adds to what it is given of them, in order; they follow the inputs.
-        captures: Names of the outside tensors (variables' handles, tables) it is given last.
+        sums: Gradients that it adds to running totals, in order; the totals are arguments after the inputs.
+        captures: Names of the outside tensors (variables' handles, tables), its last arguments.
         atomic: TensorFlow's function. Takes the values of `program.inputs`, `sums` and `captures`, and returns those of
-            `program.outputs`, and one value more that says that it has ended.
+            `program.outputs`, and a last value that says that it has ended.
         isolated: A function that only calls `atomic`. See `call`.
     """
 
@@ -49,17 +49,18 @@ class StageFunction:
     isolated: Any
 
     def call(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Call it eagerly, or add a call to the graph; `register` lets the graph know it once all calls are made.
+        """Call it eagerly, or add a call to the graph; call `register` after all calls are made.
 
-        (TensorFlow infers the shapes of a function it knows at every call, which for some hundred calls takes seconds.)
+        (TensorFlow infers the shapes of a registered function at every call, which takes seconds for some hundred
+        calls.)
         """
         if tf.executing_eagerly():
             return self._call_eagerly(values)
-        # An op that fails cancels the step before its error has left the function, and then the step tells only of
-        # cancelled transfers. A RemoteCall has a cancellation of its own within the step's, so the error comes out.
+        # An op that fails cancels the step before its error has left the function, and then the step reports only
+        # cancelled transfers. A RemoteCall has a cancellation of its own within the step's, so the error is reported.
         with tf.device(self.host):
             target = tf.constant(self.program.device, name="target")
-        arguments = values or [tf.constant(0)]  # it takes at least one
+        arguments = values or [tf.constant(0)]  # it takes at least one argument
         dtypes = [output.dtype for output in self.atomic.function_type.flat_outputs]
         results = tf.raw_ops.RemoteCall(target=target, args=arguments, Tout=dtypes, f=self.isolated.name)
         # Functions take and give int32 in the memory of the host; the call would hand over that of a GPU.
@@ -73,10 +74,10 @@ class StageFunction:
         graph._add_function_recursive(self.isolated)
 
     def _call_eagerly(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Call it from this process, wherever its ops are: TensorFlow tells only then where they ran.
+        """Call it from this process, wherever its ops are: only then TensorFlow records where they ran.
 
-        TensorFlow crashes at handles that come back from a worker (loops return those they read). A function that
-        returns some is called from here without them, to be seen, and then on the worker.
+        TensorFlow crashes at handles that a worker returns (loops return the handles they read). A function that
+        returns handles is called from here without them, for the record, and then on the worker.
         """
         handles = any(output.dtype == tf.resource for output in self.atomic.function_type.flat_outputs)
         if not handles or DeviceName.parse(self.program.device).is_local:
@@ -98,9 +99,9 @@ class StageFunctions:
 
     Args:
         step: The captured step.
-        programs: How it is cut.
-        execution: Device of every op; one that is placed where no stages are stays there.
-        replica: Whose functions to build: the same ones on its devices.
+        programs: Its stage programs.
+        execution: Device of every op; an op outside of the stages' devices stays there.
+        replica: The replica on whose devices the functions run.
     """
 
     def __init__(self, step: CapturedStep, programs: StagePrograms, execution: Execution, *, replica: int = 0) -> None:
@@ -109,7 +110,7 @@ class StageFunctions:
         self._outside = {*step.captures, *step.variables}
 
     def build(self, program: StageProgram, *, accumulate: bool = False) -> StageFunction:
-        """The function of a program; with `accumulate`, one that adds its gradients to those it is given."""
+        """The function of a program; with `accumulate`, it adds its gradients to running totals."""
         program = replace(program, device=self._execution.device(program.device, self._replica))
         prefix = replica_prefix(self._replica)
         gathered = self._programs.gathered
@@ -139,8 +140,8 @@ class StageFunctions:
             totals = [tf.compat.v1.placeholder(self._dtype(name), name="total") for name in sums]
             fetched = [arguments.values.get(name, name) for name in program.outputs]
             wanted = [*arguments.placeholders, *fetched]
-            found = tf.graph_util.import_graph_def(placed, return_elements=wanted, name=prefix.rstrip("/"))
-            inputs, outputs = found[: len(arguments.placeholders)], found[len(arguments.placeholders) :]
+            imported = tf.graph_util.import_graph_def(placed, return_elements=wanted, name=prefix.rstrip("/"))
+            inputs, outputs = imported[: len(arguments.placeholders)], imported[len(arguments.placeholders) :]
             values = dict(zip(program.outputs, outputs, strict=True))
             for name, total in zip(sums, totals, strict=True):
                 values[name] = tf.raw_ops.AddV2(x=total, y=values[name])
@@ -162,19 +163,19 @@ class StageFunctions:
         )
 
     def _body(self, program: StageProgram) -> Any:
-        """The program's nodes, reading aliases by their own names and waiting for nothing outside."""
+        """The program's nodes; they read aliases by their own names and wait for nothing outside."""
         whole = self._step.graph_def
         body = type(whole)()
         body.versions.CopyFrom(whole.versions)
         body.library.CopyFrom(whole.library)
-        known = set(program.ops)
+        names = set(program.ops)
         for name in program.ops:
             node = body.node.add()
             node.CopyFrom(self._nodes[name])
             inputs = [
                 reference(self._programs.aliases.get(tensor_name(r), tensor_name(r))) if not r.startswith("^") else r
                 for r in node.input
-                if not r.startswith("^") or producer(r) in known
+                if not r.startswith("^") or producer(r) in names
             ]
             del node.input[:]
             node.input.extend(inputs)
@@ -199,7 +200,7 @@ class StageFunctions:
 
 @dataclass(frozen=True, slots=True)
 class _Arguments:
-    """Names of a function's placeholders, in order, and of the tensor that stands for each one it is given."""
+    """Names of a function's placeholders, in order, and by input tensor, the tensor that stands for it."""
 
     placeholders: Sequence[str]
     values: Mapping[str, str]
@@ -208,7 +209,7 @@ class _Arguments:
 def _with_arguments(graph_def: Any, given: Mapping[str, Any], handles: Mapping[str, Any], *, device: str) -> _Arguments:
     """Let the nodes of `graph_def` read placeholders in place of these tensors (dtypes by name).
 
-    As nodes, because TensorFlow's Python takes much longer to make an op than to import one.
+    They are added as nodes, because TensorFlow's Python takes much longer to make an op than to import it.
     """
     nodes = list(graph_def.node)
     placeholders, values = [], dict[str, str]()
@@ -219,7 +220,7 @@ def _with_arguments(graph_def: Any, given: Mapping[str, Any], handles: Mapping[s
         placeholders.append(f"{argument.name}:0")
         values[name] = placeholders[-1]
         if name in given:
-            # A loop takes an argument in where the argument lies, maybe on another device: an identity brings it here.
+            # A loop would take an argument on the argument's device, maybe another device: an identity copies it here.
             here = graph_def.node.add(name=f"{_ARGUMENTS}/{index}_here", op="Identity", input=[argument.name])
             here.attr["T"].type = dtype.as_datatype_enum
             values[name] = f"{here.name}:0"
@@ -228,7 +229,7 @@ def _with_arguments(graph_def: Any, given: Mapping[str, Any], handles: Mapping[s
             if not read.startswith("^") and (value := values.get(tensor_name(read))) is not None:
                 node.input[index] = reference(value)
         if node.device == device:
-            node.device = ""  # the scope it is imported in gives it; entering one per node would take most of the time
+            node.device = ""  # the import scope sets it; a scope per node would take most of the time
     return _Arguments(placeholders, values)
 
 
@@ -266,7 +267,7 @@ def _keep_on_host(op: Any, attribute: str, dtypes: Sequence[Any]) -> None:
 
 
 def _without_handles(function: Any) -> Any:
-    """A function that runs what `function` runs, and does not return the handles among its results."""
+    """A function that calls `function` and returns its results without handles."""
     graph = function.graph
     outputs, effects = graph.outputs, graph.control_outputs
     graph.outputs = [output for output in outputs if output.dtype != tf.resource]

@@ -1,8 +1,8 @@
 """Build a step that runs in microbatches and replicas: calls of stage functions, in the order of a schedule.
 
-Forward and backward functions change nothing: what the forward pass writes (moving averages, random state) is carried
-from one microbatch to the next as a value. Only when every backward of every replica has ended do variables change, so
-a step that fails before leaves each as it was.
+Forward and backward functions change no variables: values that the forward pass writes (moving averages, random state)
+are carried from microbatch to microbatch. Variables change only after every backward of every replica has ended, so a
+step that fails before leaves them unchanged.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class StagedStep:
     """The stage functions of a step, and the step made of them.
 
     Args:
-        step: The captured step; its variables are where the execution has them.
-        execution: Where and in which order it runs.
-        results: Which of the step's outputs to return.
-        side_effects: Whether to run what the step changes.
+        step: The captured step; its variables are on the devices of the execution.
+        execution: Its devices, microbatches and schedule.
+        results: The step's outputs to return.
+        side_effects: Whether to run the writes of the step.
 
     Raises:
         UsageError: The step cannot run in that many microbatches.
@@ -57,29 +57,31 @@ class StagedStep:
         self.replicas = self._make_replicas()
 
     def __call__(self, *arguments: Any) -> dict[str, Any]:
-        """Run one step on (x, y, sample_weight), in a graph or eagerly; results keyed as asked for."""
-        # A scope of its own, lest an op of it has the name of one in the plan.
+        """Run a step on (x, y, sample_weight), in a graph or eagerly; returns its results by key."""
+        # A scope of its own, so that no op in it has the name of an op in the plan.
         with tf.name_scope("staged_step"):
-            found = self.results_of(StepRun(self, [value for value in tf.nest.flatten(arguments) if value is not None]))
+            results = self.results_of(
+                StepRun(self, [value for value in tf.nest.flatten(arguments) if value is not None])
+            )
         if not tf.executing_eagerly():
             for function in self.functions():
                 function.register()
-        return found
+        return results
 
     def results_of(self, run: StepRun) -> dict[str, Any]:
-        """Run all of it, and return what was asked for."""
+        """Run the whole step, and return the requested results."""
         return run.results()
 
     def _make_replicas(self) -> list[Replica]:
         return [Replica(self.step, self.programs, self.execution, n) for n in range(self.execution.num_replicas)]
 
     def functions(self) -> list[StageFunction]:
-        """All of them, replica by replica, in an order in which one microbatch can run."""
+        """All stage functions, replica by replica, in an order in which a microbatch can run."""
         return [function for replica in self.replicas for function in replica.functions()]
 
 
 class StepRun:
-    """One step: the runs of all replicas, and what becomes of their results."""
+    """A run of a step: the runs of all replicas, and their combined results."""
 
     def __init__(self, staged: StagedStep, arguments: Sequence[Any]) -> None:
         self.staged, self.programs = staged, staged.programs
@@ -91,7 +93,7 @@ class StepRun:
         ]
 
     def results(self) -> dict[str, Any]:
-        """Run forwards, backwards and what the step changes; the results asked for."""
+        """Run forwards, backwards and the writes of the step; returns the requested results."""
         gate = self.run_microbatches()
         gathered = self.gathered()
         if self.programs.update or self.staged.changed:
@@ -102,7 +104,7 @@ class StepRun:
         return self.wanted(gathered[0], gate)
 
     def run_microbatches(self) -> Any:
-        """Run all forwards and backwards; an op that ends when all of them have."""
+        """Run all forwards and backwards; returns an op that ends after all of them."""
         for run in self.runs:
             with _scope(run):
                 run.run(self.staged.order)
@@ -111,9 +113,9 @@ class StepRun:
             return tf.no_op(name="all_ended")
 
     def wanted(self, gathered: Mapping[str, Any], gate: Any) -> dict[str, Any]:
-        """The results asked for, there once the gate is open."""
-        found = self._found(gathered)
-        return tf.nest.map_structure(lambda name, value: self._result(name, value, gate), self.staged.wanted, found)
+        """The requested results, available after the gate."""
+        results = self._results(gathered)
+        return tf.nest.map_structure(lambda name, value: self._result(name, value, gate), self.staged.wanted, results)
 
     def _cut_batch(self, arguments: Sequence[Any]) -> None:
         step, count = self.staged.step, len(self.parts)
@@ -133,8 +135,8 @@ class StepRun:
                     part[step.seed] = tf.cast(weight, step.graph.tensor[step.seed].spec.dtype)
 
     def gathered(self) -> list[dict[str, Any]]:
-        """For each replica, what the microbatches of all replicas gave together."""
-        found: list[dict[str, Any]] = [{} for _ in self.runs]
+        """For each replica, the tensors gathered over the microbatches of all replicas."""
+        gathered: list[dict[str, Any]] = [{} for _ in self.runs]
         with tf.name_scope("all_reduce") if len(self.runs) > 1 else nullcontext():
             for turn, (name, how) in enumerate(self.programs.gathered.items()):
                 values = [run.gathered(name, how) for run in self.runs]
@@ -144,11 +146,11 @@ class StepRun:
                     values = all_reduce(values, devices, shape=shape, turn=turn)
                 elif how is Gather.CONCAT:
                     values = all_gather(values, devices)
-                for known, value in zip(found, values, strict=True):
-                    known[name] = value
-        return found
+                for values_of_replica, value in zip(gathered, values, strict=True):
+                    values_of_replica[name] = value
+        return gathered
 
-    def _found(self, gathered: Mapping[str, Any]) -> dict[str, Any]:
+    def _results(self, gathered: Mapping[str, Any]) -> dict[str, Any]:
         first = self.runs[0]
 
         def value(name: str | None) -> Any:
@@ -173,24 +175,24 @@ class StepRun:
         return [(self.runs[0].values, 1.0)]
 
     def _rows(self, name: str) -> Any:
-        """A result of the whole batch: the rows of every microbatch, without those that were given again."""
+        """A result of the whole batch: the rows of every microbatch, without repeated rows."""
         if not self.sizes:
             return self.parts[0][name]
         with tf.device(self.runs[0].replica.device_of(name)):
             return tf.concat([part[name][:size] for part, size in zip(self.parts, self.sizes, strict=True)], axis=0)
 
     def _result(self, name: str | None, value: Any, gate: Any) -> Any:
-        """A value for the caller, there once the gate is open: a step that fails must not be counted by metrics."""
+        """A value for the caller, available after the gate: metrics must not count a failed step."""
         if name is None:
             return None
         with tf.device(value.device), tf.control_dependencies([gate]):
             result = tf.identity(value)
         shape = self.staged.step.graph.tensor[name].spec.shape
-        result.set_shape([None, *shape[1:]] if shape else [])  # calls do not tell
+        result.set_shape([None, *shape[1:]] if shape else [])  # calls have no static shapes
         return result
 
     def _update(self, gathered: Sequence[Mapping[str, Any]], lock: Any) -> list[Any]:
-        """Write every variable of every replica while `lock` is held; what has ended when all are written."""
+        """Write every variable of every replica while `lock` is held; returns values that exist after all writes."""
         ended: list[Any] = []
         done: dict[tuple[str, str], Mapping[str, Any]] = {}
         for run, values in zip(self.runs, gathered, strict=True):
@@ -202,10 +204,10 @@ class StepRun:
             for handle in {id(handle): handle for handle in handles}.values():
                 with tf.device(handle.device), tf.control_dependencies([lock]):
                     ended.append(tf.raw_ops.AssignVariableOp(resource=handle, value=value))
-        return [one for one in ended if one is not None]
+        return [value for value in ended if value is not None]
 
     def _final(self, state: CarriedState) -> Any:
-        """What a carried variable becomes in all replicas: the mean of a statistic, else what the first one has."""
+        """The new value of a carried state in all replicas: the mean of a statistic, else the first replica's value."""
         values = [run.final(state.written) for run in self.runs]
         if len(values) == 1 or not values[0].dtype.is_floating:
             return values[0]
@@ -214,6 +216,6 @@ class StepRun:
 
 
 def _scope(run: ReplicaRun) -> Any:
-    """Names of the ops of replicas beyond the first tell which one they belong to."""
+    """A name scope for the ops of replicas beyond the first, with the replica's number."""
     prefix = replica_prefix(run.replica.number)
     return tf.name_scope(prefix.rstrip("/")) if prefix else nullcontext()

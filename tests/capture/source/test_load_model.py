@@ -352,17 +352,17 @@ def test_several_models_are_listed(write: Write):
     error = refused(write("encoder = net()\ndecoder = net()\n"))
     assert str(error) == dedent(
         """\
-        user_net.py holds 2 models, expected one or a name
+        user_net.py holds 2 models, expected a single model or a name
           --> user_net.py
            |  user_net.py:6 (encoder): a value of type keras.src.models.sequential.Sequential
            |  user_net.py:7 (decoder): a value of type keras.src.models.sequential.Sequential
-           help: name the one you mean: partition user_net.py:encoder"""
+           help: name the model: partition user_net.py:encoder"""
     )
 
 
 def test_several_factories_are_listed(write: Write):
     error = refused(write("def build_model():\n    return net()\n\ndef get_model():\n    return net()\n"))
-    assert error.message == "user_net.py holds 2 model factories, expected one or a name"
+    assert error.message == "user_net.py holds 2 model factories, expected a single model or a name"
     assert error.notes == ("user_net.py:6 (build_model): a function", "user_net.py:9 (get_model): a function")
 
 
@@ -394,7 +394,7 @@ def test_a_missing_name_suggests_the_close_one(write: Write):
 def test_a_named_thing_that_is_no_model(write: Write):
     file = write("RATE = 0.1\nlayer = keras.layers.Dense(2)\nmodel = net()\n")
     error = refused(f"{file}:RATE")
-    assert error.message == "'RATE' is a value of type float, expected a keras.Model or a function that returns one"
+    assert error.message == "'RATE' is a value of type float, expected a keras.Model or a function that returns a model"
     assert error.where == f"user_net.py:{AFTER_HEAD} (RATE)"
     assert refused(f"{file}:layer").help == "make a model of it: model = keras.Sequential([layer])"
     assert refused(f"{file}:model()").help == "leave out the parentheses: partition user_net.py:model"

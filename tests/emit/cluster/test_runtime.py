@@ -36,7 +36,7 @@ WORKER = "/job:worker/replica:0/task:1/device:GPU:0"
 
 def test_a_device_of_an_unknown_worker_is_refused_with_ways_to_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    with pytest.raises(UsageError, match=r"cannot run on /job:worker/task:1: the address is not known") as raised:
+    with pytest.raises(UsageError, match=r"cannot run on /job:worker/task:1: the address is unknown") as raised:
         set_up_devices([WORKER])
     assert raised.value.notes == ("no cluster is given",)
     assert "cluster=" in str(raised.value.help)
@@ -45,7 +45,7 @@ def test_a_device_of_an_unknown_worker_is_refused_with_ways_to_name_it(monkeypat
         set_up_devices([WORKER], {"worker": ["localhost:1"]})
     assert raised.value.notes == ("the cluster has /job:worker/task:0",)
     many = [f"/job:worker/replica:0/task:{task}/device:GPU:0" for task in range(64)]
-    with pytest.raises(UsageError, match=r"cannot run on /job:worker/task:0-63: the address is not known") as raised:
+    with pytest.raises(UsageError, match=r"cannot run on /job:worker/task:0-63: the address is unknown") as raised:
         set_up_devices(many)
     assert """{"cluster": {"worker": ["HOST:PORT", "... 64 in all"]}}""" in str(raised.value.help)
 

@@ -1,1 +1,1 @@
-"""Each device gets one piece of a chain: dynamic programs and a CP-SAT model that prove the best."""
+"""Contiguous placements: each device gets a piece of a chain; dynamic programs and a CP-SAT model prove the optimum."""

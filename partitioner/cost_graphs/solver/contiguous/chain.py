@@ -1,4 +1,4 @@
-"""Warm starts: put the items in an order and cut it into one interval per device, at best (a DP over intervals)."""
+"""Warm starts: put the items in an order and cut it optimally into an interval per device (a DP over intervals)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _NEVER = np.int64(2**61)
 _MOST_WORK = 10**9
 
 _Rule = Callable[[MaxLoadProblem, list[int], list[list[int]], list[int]], int]
-"""Which of the ready items comes next, given the values that touch each item and how many items each has left."""
+"""Chooses the next of the ready items, given the values that touch each item and the items each value has left."""
 
 
 def best_chain(problem: MaxLoadProblem) -> tuple[int, ...] | None:
-    """The best assignment that cuts one of a few orders into intervals; None if none is feasible.
+    """The best assignment that cuts any of a few orders into intervals; None if none is feasible.
 
     `precedes` of the problem must have no cycle.
     """
@@ -35,7 +35,7 @@ def cut_order(problem: MaxLoadProblem, order: Sequence[int]) -> tuple[int, tuple
     start = (0,) * len(groups)
     all_counts = np.ndindex(*(len(group) + 1 for group in groups))
     if math.prod(len(group) + 1 for group in groups) * len(order) ** 2 > _MOST_WORK:
-        all_counts = _one_by_one(problem, order, groups)
+        all_counts = _counts_in_sequence(problem, order, groups)
     table: dict[tuple[int, ...], NDArray[np.int64]] = {start: np.full(len(order) + 1, _NEVER)}
     table[start][0] = 0
     choice: dict[tuple[int, ...], list[tuple[int, NDArray[np.int64]]]] = {}
@@ -60,18 +60,18 @@ def cut_order(problem: MaxLoadProblem, order: Sequence[int]) -> tuple[int, tuple
     value = int(table[counts][end])
     pieces: list[tuple[int, Sequence[int]]] = []
     while counts != start:
-        # The last choice that improved is the best one.
-        group, begins = next(one for one in reversed(choice[counts]) if one[1][end] >= 0)
+        # The last choice that improved is the best choice.
+        group, begins = next(entry for entry in reversed(choice[counts]) if entry[1][end] >= 0)
         begin = int(begins[end])
         pieces.append((group, order[begin:end]))
         counts, end = (*counts[:group], counts[group] - 1, *counts[group + 1 :]), begin
     return value, assign_pieces(problem, pieces[::-1])
 
 
-def _one_by_one(
+def _counts_in_sequence(
     problem: MaxLoadProblem, order: Sequence[int], groups: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, ...]]:
-    """How many devices of each group are in use if they come in one order: as their own items do, then the others."""
+    """Counts of used devices per group, if devices come in a fixed sequence: by their pinned items, then the others."""
     places: dict[int, list[int]] = {index: [] for index in range(len(groups))}
     for place, number in enumerate(order):
         if barred := problem.items[number].barred:
@@ -89,7 +89,7 @@ def _one_by_one(
 
 
 def interval_costs(problem: MaxLoadProblem, order: Sequence[int], device: int) -> NDArray[np.int64]:
-    """`costs[i, j]` is the load of a device that has the items i to j - 1 of the order; what is not allowed is dear."""
+    """`costs[i, j]`: load of a device with the items i to j - 1 of the order; very large where it is not allowed."""
     size = len(order)
     place, items = problem.devices[device], [problem.items[index] for index in order]
     begin, end = np.arange(size + 1)[:, None], np.arange(size + 1)[None, :]
@@ -109,11 +109,11 @@ def interval_costs(problem: MaxLoadProblem, order: Sequence[int], device: int) -
 
 
 def _interval_transfers(problem: MaxLoadProblem, order: Sequence[int]) -> NDArray[np.int64]:
-    """`transfers[i, j]`: the values that have items inside and outside of the interval; all minus none minus whole."""
+    """`transfers[i, j]`: cost of the values with items inside and outside of the interval i to j - 1."""
     size = len(order)
     position = {item: index for index, item in enumerate(order)}
-    # A value is missed by intervals that fit between two of its items, and whole in those around all of them: each a
-    # rectangle of (i, j), added at its corners and summed up at the end.
+    # All values, minus those with no item in the interval (it lies between two of their items), minus those with all
+    # items in it. Both are rectangles of (i, j), added at their corners and summed up at the end.
     corners = np.zeros((size + 2, size + 2), dtype=np.int64)
 
     def add(first: int, last: int, low: int, high: int, cost: int) -> None:
@@ -132,7 +132,7 @@ def _interval_transfers(problem: MaxLoadProblem, order: Sequence[int]) -> NDArra
 
 
 def _orders(problem: MaxLoadProblem) -> Iterator[tuple[int, ...]]:
-    """Orders in which no item comes before one that precedes it, made from either end by three rules."""
+    """Topological orders of the items, made from either end by three rules."""
     reverse = [(b, a) for a, b in problem.precedes]
     for pairs, step in ((problem.precedes, 1), (reverse, -1)):
         for rule in _RULES:
@@ -174,7 +174,7 @@ def _last_ready(_problem: MaxLoadProblem, ready: list[int], _touching: list[list
 def _cheapest_to_cut_after(
     problem: MaxLoadProblem, ready: list[int], touching: list[list[int]], left: list[int]
 ) -> int:
-    """The item after which least is open: values that it ends, less those that it begins."""
+    """The item after which the open values cost least: values that it begins, less those that it ends."""
 
     def opened(item: int) -> int:
         begun = sum(problem.values[v].cost for v in touching[item] if left[v] == len(problem.values[v].items))

@@ -1,4 +1,4 @@
-"""Downsets: sets of items that nothing outside of them precedes: what the first devices of a chain may have."""
+"""Downsets: sets of items with all their predecessors, which are the possible contents of a chain's first devices."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Downsets:
         self._after = work_before(problem, [(b, a) for a, b in problem.precedes])
 
     def between(self, least: int, most: int, at_most: int) -> Bits | None:
-        """The downsets whose items take between so much work on accelerators; a row of bits, one per item, for each.
+        """The downsets with a work on accelerators between `least` and `most`, each a row of bits, one per item.
 
-        None if there are more than `at_most` at some point of the search for them.
+        None if there are more than `at_most` at some point of the enumeration.
         """
         whole = sum(self._work)
         open_items = [item for item in self._row if whole - self._after[item] >= least and self._before[item] <= most]
@@ -40,7 +40,7 @@ class Downsets:
         chosen = np.zeros((1, 0), dtype=np.bool_)
         for item in open_items:
             left -= self._work[item]
-            needed = [column[one] for one in self._predecessors[item] if one in column]
+            needed = [column[predecessor] for predecessor in self._predecessors[item] if predecessor in column]
             without = np.flatnonzero(work + left >= least)
             with_it = np.flatnonzero(chosen[:, needed].all(axis=1) & (work + self._work[item] <= most))
             if len(without) + len(with_it) > at_most:
@@ -56,7 +56,7 @@ class Downsets:
 
 
 def work_before(problem: MaxLoadProblem, precedes: Sequence[tuple[int, int]]) -> list[int]:
-    """Of each item, what it and all before it take on accelerators."""
+    """Work on accelerators of each item with all its predecessors."""
     costs = np.array([item.accelerator_cost for item in problem.items], dtype=np.int64)
     predecessors: dict[int, list[int]] = {item: [] for item in range(len(costs))}
     for a, b in precedes:

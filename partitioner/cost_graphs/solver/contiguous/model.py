@@ -13,11 +13,11 @@ from partitioner.cost_graphs.solver.problem import MaxLoadProblem
 
 
 class StageModel:
-    """Stages in a chain, each on a device of some group; every item in one stage, none before what precedes it.
+    """Stages in a chain, each on a device of some group; each item is in a stage, not before its predecessors.
 
     Attributes:
         cp: The model, which minimises the largest load.
-        max_load: That load.
+        max_load: The largest load.
     """
 
     def __init__(self, problem: MaxLoadProblem, lower_bound: int, upper_bound: int) -> None:
@@ -64,7 +64,7 @@ class StageModel:
                 self.cp.add_implication(self._from[a][stage], self._from[b][stage])
 
     def _work_takes_stages(self, upper_bound: int) -> None:
-        """Redundant: what precedes an item, with it, takes some stages even if nothing had to be moved."""
+        """Redundant: an item and its predecessors need a number of stages even if moving values is free."""
         relief = CpuRelief(self._problem, [item.accelerator_cost for item in self._problem.items])
         most = max(upper_bound, relief.within(upper_bound))
         if not most:
@@ -81,7 +81,7 @@ class StageModel:
         moved = []
         for value in problem.values:
             pays = self.cp.new_bool_var("")
-            # Some items inside and some not: somewhere around the circle of its items, inside is followed by outside.
+            # If some of its items are inside and some not, then in a circle of them, inside is followed by outside.
             for a, b in zip(value.items, (*value.items[1:], value.items[0]), strict=True):
                 self.cp.add_bool_or(~inside[a], inside[b], pays)
             moved.append((value.cost, pays))

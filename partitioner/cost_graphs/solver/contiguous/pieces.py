@@ -1,7 +1,7 @@
 """Contiguous pieces by an exact DP: a piece is the difference of two downsets (J. Tarnawski et al., NeurIPS 2020).
 
-Where every load must stay within a limit, few downsets come into question after each device: what they have must not be
-too much for the devices so far, nor what they leave for those to come. Limits near the bound are refuted soon.
+Where every load must stay within a limit, few downsets are possible after each device: their work must not be too much
+for the devices so far, nor the rest too much for the later devices. Limits near the bound are soon refuted.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from partitioner.cost_graphs.solver.loads import assign_pieces, device_groups
 from partitioner.cost_graphs.solver.problem import MaxLoadProblem
 
 _MOST_DOWNSETS, _MOST_PAIRS = 20_000, 3 * 10**7
-"""Downsets at a place in the chain, and pairs of them around one device, beyond which a graph is too wide for this."""
+"""A graph with more downsets at a place in the chain, or more pairs of them around a device, is too wide."""
 
 _MOST_COUNTS = 512
-"""Ways to have some devices of each group."""
+"""The most combinations of device counts per group."""
 
 _PAIRS_AT_ONCE = 10**6
 _PAIRS_PER_WORK = 4e7
-"""Pairs that take as long as one of CP-SAT's deterministic units."""
+"""Pairs that take as long as a deterministic unit of CP-SAT."""
 
 _FIRST_STEP, _LONGER = 0.004, 2.5
-"""How far above the bound the first limit lies, and how many times as far each next one."""
+"""Distance of the first limit above the bound, and the factor by which each next distance grows."""
 
 _NEVER = np.int64(2**61)
 
 Numbers = NDArray[np.int64]
 Counts = tuple[int, ...]
-"""How many devices of each group."""
+"""Number of devices of each group."""
 
 
 class _TooWideError(Exception):
@@ -44,24 +44,24 @@ class _TooWideError(Exception):
 
 
 def settle_by_pieces(problem: MaxLoadProblem, incumbent: Incumbent, upper_bound: int, budget: Budget) -> None:
-    """Look for the best assignment within one limit after the other, until one is found or there are too many downsets.
+    """Find the best assignment within rising limits, until there is an assignment or there are too many downsets.
 
     Args:
         problem: The problem; `precedes` has no cycle.
-        incumbent: Is offered the optimum, and every bound on the way to it.
-        upper_bound: What no load can exceed, or that of the best known.
-        budget: Is charged.
+        incumbent: Gets the optimum, and every bound before it.
+        upper_bound: A limit of all loads, or the load of the incumbent.
+        budget: The budget to charge.
     """
     pieces, bound, step = _Pieces(problem, budget), incumbent.lower_bound, _FIRST_STEP
     while not incumbent.is_settled:
         limit = min(bound + math.ceil(step * max(bound, 1)), upper_bound)
         step *= _LONGER
         try:
-            found = pieces.best_within(limit)
+            result = pieces.best_within(limit)
         except _TooWideError:
             return
-        if found is not None:
-            load, assignment = found
+        if result is not None:
+            load, assignment = result
             incumbent.offer(assignment, "DP over downsets")
             incumbent.raise_bound(load)
         elif limit == upper_bound:
@@ -71,13 +71,13 @@ def settle_by_pieces(problem: MaxLoadProblem, incumbent: Incumbent, upper_bound:
 
 
 @dataclass(frozen=True, slots=True)
-class _Beginnings:
-    """Downsets that the first devices may have.
+class _Prefixes:
+    """Possible contents (downsets) of the first devices.
 
     Attributes:
         inside: A row of bits, one per item, for each.
-        counts: How many items of each value are inside.
-        largest: The least largest load of these devices.
+        counts: Number of items inside of each value.
+        largest: The smallest possible largest load of these devices.
         last: The last device's group, and the downset before it.
     """
 
@@ -86,13 +86,13 @@ class _Beginnings:
     largest: Numbers
     last: Numbers
 
-    def some(self, which: slice | Bits) -> _Beginnings:
+    def some(self, which: slice | Bits) -> _Prefixes:
         """Some of them."""
-        return _Beginnings(self.inside[which], self.counts[which], self.largest[which], self.last[which])
+        return _Prefixes(self.inside[which], self.counts[which], self.largest[which], self.last[which])
 
 
 class _Pieces:
-    """The DP of one problem."""
+    """The DP of a problem."""
 
     def __init__(self, problem: MaxLoadProblem, budget: Budget) -> None:
         self._problem, self._budget = problem, budget
@@ -113,69 +113,67 @@ class _Pieces:
         if math.prod(len(group) + 1 for group in self._groups) > _MOST_COUNTS:
             raise _TooWideError
         end = tuple(len(group) for group in self._groups)
-        table: dict[Counts, _Beginnings] = {}
+        table: dict[Counts, _Prefixes] = {}
         # Devices in use only grow, so counts in lexicographic order see their predecessors first.
         for counts in np.ndindex(*(count + 1 for count in end)):
-            beginnings = self._beginnings(counts, end, limit)
-            table[counts] = self._reached(beginnings, counts, table, limit) if any(counts) else beginnings
+            prefixes = self._prefixes(counts, end, limit)
+            table[counts] = self._reached(prefixes, counts, table, limit) if any(counts) else prefixes
         if not len(table[end].largest):
             return None
         return int(table[end].largest[0]), assign_pieces(self._problem, list(self._walk(table, end))[::-1])
 
-    def _beginnings(self, counts: Counts, end: Counts, limit: int) -> _Beginnings:
-        """What devices may have, each with a largest load that is still to be found."""
+    def _prefixes(self, counts: Counts, end: Counts, limit: int) -> _Prefixes:
+        """Possible contents of these devices; the largest loads are still to be computed."""
         left = tuple(whole - count for whole, count in zip(end, counts, strict=True))
         least, most = sum(self._work) - self._room(left, limit), self._room(counts, limit)
         if counts == end or not any(counts):
             inside = np.full((int(least <= most), len(self._work)), counts == end)
-        elif (found := self._downsets.between(least, most, _MOST_DOWNSETS)) is not None:
-            inside = found
+        elif (downsets := self._downsets.between(least, most, _MOST_DOWNSETS)) is not None:
+            inside = downsets
         else:
             raise _TooWideError
         largest = np.full(len(inside), _NEVER if any(counts) else 0, dtype=np.int64)
         counts_of_values = np.add.reduceat(
             inside[:, self._touched], np.cumsum(self._sizes) - self._sizes, axis=1, dtype=np.int64
         )
-        return _Beginnings(inside, counts_of_values, largest, np.zeros((len(inside), 2), dtype=np.int64))
+        return _Prefixes(inside, counts_of_values, largest, np.zeros((len(inside), 2), dtype=np.int64))
 
     def _room(self, counts: Counts, limit: int) -> int:
-        """How much of the accelerators' work so many devices can take."""
+        """Bound on the accelerators' work that these devices can take within a limit."""
         devices = [self._problem.devices[group[0]] for group in self._groups]
         num_cpus = sum(count for count, device in zip(counts, devices, strict=True) if device.is_cpu)
         return (sum(counts) - num_cpus) * limit + self._relief.within(limit, num_cpus)
 
-    def _reached(
-        self, beginnings: _Beginnings, counts: Counts, table: dict[Counts, _Beginnings], limit: int
-    ) -> _Beginnings:
-        """Those that some device completes, with the best way to."""
+    def _reached(self, prefixes: _Prefixes, counts: Counts, table: dict[Counts, _Prefixes], limit: int) -> _Prefixes:
+        """The reachable prefixes, each with its best last device."""
         for index, count in enumerate(counts):
             if count:
                 before = table[*counts[:index], count - 1, *counts[index + 1 :]]
-                self._complete(beginnings, before, index, limit)
-        return beginnings.some(beginnings.largest <= limit)
+                self._complete(prefixes, before, index, limit)
+        return prefixes.some(prefixes.largest <= limit)
 
-    def _complete(self, beginnings: _Beginnings, before: _Beginnings, group: int, limit: int) -> None:
-        """Let one more device, of a group, take what beginnings have beyond those before."""
-        num_pairs = len(before.inside) * len(beginnings.inside)
+    def _complete(self, prefixes: _Prefixes, before: _Prefixes, group: int, limit: int) -> None:
+        """Add a device of a group that takes the items of each prefix beyond a smaller prefix."""
+        num_pairs = len(before.inside) * len(prefixes.inside)
         self._budget.work -= num_pairs / _PAIRS_PER_WORK
         if num_pairs > _MOST_PAIRS or self._budget.is_spent:
             raise _TooWideError
         if not num_pairs:
             return
-        rows = max(1, _PAIRS_AT_ONCE // len(beginnings.inside))
+        rows = max(1, _PAIRS_AT_ONCE // len(prefixes.inside))
         for first in range(0, len(before.inside), rows):
             block = before.some(slice(first, first + rows))
-            loads = self._loads(block, beginnings, self._groups[group][0])
+            loads = self._loads(block, prefixes, self._groups[group][0])
             ends = np.maximum(loads, block.largest[:, None])
             best = ends.argmin(axis=0)
             value = ends[best, np.arange(len(best))]
-            is_better = value < beginnings.largest
-            beginnings.largest[is_better] = value[is_better]
-            beginnings.last[is_better, 0] = group
-            beginnings.last[is_better, 1] = first + best[is_better]
+            is_better = value < prefixes.largest
+            prefixes.largest[is_better] = value[is_better]
+            prefixes.last[is_better, 0] = group
+            prefixes.last[is_better, 1] = first + best[is_better]
 
-    def _loads(self, before: _Beginnings, after: _Beginnings, device: int) -> Numbers:
-        """`loads[i, j]`: what a device pays for what `after` has in j and `before` has not in i; or `_NEVER`."""
+    def _loads(self, before: _Prefixes, after: _Prefixes, device: int) -> Numbers:
+        """`loads[i, j]`: load of a device with the items of `after[j]` that are not in `before[i]`; or `_NEVER`."""
         place, items = self._problem.devices[device], self._problem.items
 
         def beyond(figures: list[int]) -> Numbers:
@@ -194,7 +192,7 @@ class _Pieces:
         return np.where(never, _NEVER, loads)
 
     def _moved(self, before: Numbers, after: Numbers) -> Numbers:
-        """What values cost of which a piece has some items but not all.
+        """Cost of the values of which a piece has some items but not all.
 
         A piece has none of a value's items where their number did not change, and all where it rose from 0 to all.
         """
@@ -203,14 +201,14 @@ class _Pieces:
         left = before[:, values] == had
         same = (after[:, values] == had) | ((had == 0) & (after[:, values] == self._sizes[values]))
         saved = same * self._costs[values]
-        # Few values are cut both before and after: for all others a sum will do.
+        # Few values are cut both before and after the piece; for the others a sum is enough.
         always, alike = left.all(axis=0), (same == same[0]).all(axis=0) & ~left.all(axis=0)
         both = ~(always | alike)
         total = saved[:, always].sum(axis=1)[None, :] + (left[:, alike] @ saved[0, alike])[:, None]
         total = total + left[:, both].astype(np.float64) @ saved[:, both].T
         return (self._costs.sum() - total).astype(np.int64)
 
-    def _walk(self, table: dict[Counts, _Beginnings], counts: Counts) -> Iterator[tuple[int, list[int]]]:
+    def _walk(self, table: dict[Counts, _Prefixes], counts: Counts) -> Iterator[tuple[int, list[int]]]:
         """The pieces from the last to the first."""
         index = 0
         while any(counts):

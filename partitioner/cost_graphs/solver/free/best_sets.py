@@ -1,4 +1,4 @@
-"""The sets of items that are worth most to an accelerator that may carry so much: exact, state by state."""
+"""The most profitable sets of items for an accelerator within a load: an exact DP over the states of a frontier."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from numpy.typing import NDArray
 from partitioner.cost_graphs.solver.free.frontier import Numbers, Step
 
 _POINTS_PER_WORK = 1e7
-"""Pairs of load and profit that take as long as one of CP-SAT's deterministic units."""
+"""Pairs of load and profit that take as long as a deterministic unit of CP-SAT."""
 
 _TRADES = 20
-"""Trades of load against profit that bound what the rest of the items can add."""
+"""Lagrange multipliers (profit per load) that bound what the remaining items can add."""
 
 _Trail = list[tuple[Numbers, NDArray[np.bool_]]]
 
 
 @dataclass(frozen=True, slots=True)
 class BestSets:
-    """Sets, none of them lighter and worth as much as another, with rising loads and profits.
+    """Sets that do not dominate each other, with rising loads and profits.
 
     Attributes:
-        loads: What they load an accelerator with.
-        profits: What their items are worth together.
-        is_complete: Whether no better set was passed over.
-        work: What finding them took, in CP-SAT's deterministic units.
+        loads: Load of an accelerator with each set.
+        profits: Sum of the prices in each set.
+        is_complete: Whether no better set was left out.
+        work: Work to find them, in CP-SAT's deterministic units.
     """
 
     loads: Numbers
@@ -59,11 +59,11 @@ def best_sets(
 
     Args:
         frontier: The items, in an order with few states.
-        prices: What each item is worth; the fewer different sums there are, the faster.
+        prices: Price of each item; the fewer different sums there are, the faster.
         limit: The largest load.
         least: The least profit.
-        most_points: Where more sets have to be told apart, only the most promising are followed.
-        without: Items that stay outside.
+        most_points: If there are more different sets, only the most promising are followed.
+        without: Items that no set may have.
     """
     trades = _trades(frontier, prices, limit, without)
     rests = list(_rests(frontier, prices, trades, without))[::-1]
@@ -91,7 +91,7 @@ def best_sets(
 
 
 def _trades(frontier: Sequence[Step], prices: Numbers, limit: int, without: Collection[int]) -> NDArray[np.float64]:
-    """Profit per load: what a full device gets for its room at best, and rates around that."""
+    """Multipliers (profit per load): the best rate of a full device, and rates around it."""
     rates = np.concatenate([[0.0], np.geomspace(3e-3, 10, 24)]) * (np.abs(prices).sum() or 1) / max(limit, 1)
     *_, whole = _rests(frontier, prices, rates, without)
     best = rates[(whole[0] + rates * limit).argmin()]
@@ -101,7 +101,7 @@ def _trades(frontier: Sequence[Step], prices: Numbers, limit: int, without: Coll
 def _rests(
     frontier: Sequence[Step], prices: Numbers, trades: NDArray[np.float64], without: Collection[int]
 ) -> Iterator[NDArray[np.float64]]:
-    """From the end of the order on: the most that the items from here on add, less what each trade takes for load."""
+    """By position and multiplier: the most profit of the items from there on, less the multiplier times their load."""
     rest = np.zeros((1, len(trades)))
     yield rest
     for step in reversed(frontier):
@@ -114,7 +114,7 @@ def _rests(
 
 
 def _undominated(state: Numbers, load: Numbers, profit: Numbers, limit: int) -> Numbers:
-    """Of equal states, those that are worth more than all that are as light."""
+    """Among equal states, the sets with more profit than all sets of no larger load."""
     if not len(state):
         return np.arange(0)
     place = state * (limit + 1) + load
@@ -123,5 +123,5 @@ def _undominated(state: Numbers, load: Numbers, profit: Numbers, limit: int) -> 
     place, ranked = place[order], (state * (base.max() + 1) + base)[order]
     best = np.maximum.accumulate(ranked)
     is_best = np.concatenate([[True], ranked[1:] > best[:-1]])
-    is_best[:-1] &= (place[:-1] < place[1:]) | (ranked[:-1] >= ranked[1:])  # of one load, the first may be worth less
+    is_best[:-1] &= (place[:-1] < place[1:]) | (ranked[:-1] >= ranked[1:])
     return order[is_best]

@@ -1,4 +1,4 @@
-"""Bounds for one accelerator: what must hold an item, and what must hold its share of all there is."""
+"""Bounds from a single accelerator: the least load with an item, and the least load with its share of all work."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _BISECTIONS = 7
 
 
 def raise_by_items(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
-    """Whoever has an item has at least that item's cheapest surroundings: a minimum cut, for the dearest items.
+    """Raise the bound by the cheapest surroundings of the most expensive items, each a minimum cut.
 
-    Below that load the item is on a CPU, as are all items with dearer surroundings; CPUs may not have room for them.
+    An accelerator with an item has at least the load of its cheapest surroundings. Below that load, this item and all
+    items with more expensive surroundings are on CPUs; CPUs may not have room for them.
     """
     accelerators = problem.accelerators
     cpus = frozenset(range(len(problem.devices))) - accelerators
@@ -49,7 +50,7 @@ def raise_by_items(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
 
 
 def _cut_arcs(problem: MaxLoadProblem) -> tuple[list[int], list[int], list[int]]:
-    """Tails, heads and capacities: a value has a door in and a door out, and what passes between them costs."""
+    """Tails, heads and capacities: a value is a pair of nodes, and the arc between them has its cost."""
     size, endless = len(problem.items), sum(value.cost for value in problem.values) * 4 + 1
     tails, heads, costs = [], [], []
 
@@ -78,14 +79,17 @@ def _cheapest_surroundings(problem: MaxLoadProblem, arcs: tuple[list[int], list[
 
 
 def raise_by_counts(problem: MaxLoadProblem, incumbent: Incumbent, upper_bound: int, budget: Budget) -> None:
-    """Pigeonhole: of so many heavy items, some accelerator has two, three, four; what is the least that can cost it?"""
+    """Raise the bound by the pigeonhole principle: of many heavy items, some accelerator has 2, 3 or 4."""
     num_accelerators = sum(not device.is_cpu for device in problem.devices)
     heavy = sorted(range(len(problem.items)), key=lambda item: -problem.items[item].accelerator_cost)
     for together in range(2, _MAX_TOGETHER + 1):
         if incumbent.is_settled or not num_accelerators or budget.is_spent:
             return
         count = num_accelerators * (together - 1) + 1
-        while count <= len(heavy) and _least_on_one(problem, _ones(problem, heavy[:count]), upper_bound) < together:
+        while (
+            count <= len(heavy)
+            and _least_per_accelerator(problem, _ones(problem, heavy[:count]), upper_bound) < together
+        ):
             count += 1
         if count > len(heavy):
             return
@@ -98,10 +102,10 @@ def raise_by_counts(problem: MaxLoadProblem, incumbent: Incumbent, upper_bound: 
 
 
 class DeviceBound:
-    """Bisects for the least load at which accelerators can hold all the work, if each holds the most that any can."""
+    """Bisects for the least load at which accelerators can do all the work, if each does the most that any can."""
 
     def __init__(self, problem: MaxLoadProblem) -> None:
-        """Nothing is done yet."""
+        """Start without work."""
         self._problem = problem
         self._work = [item.accelerator_cost for item in problem.items]
         self._possible: int | None = None
@@ -109,7 +113,7 @@ class DeviceBound:
         self._left = _BISECTIONS if can_tell else 0
 
     def run(self, incumbent: Incumbent, upper_bound: int, budget: Budget, work: float) -> None:
-        """Raise the bound in steps that need no more than so much work; none may be left."""
+        """Raise the bound in steps of limited work, while steps are left."""
         end = budget.work - work
         while self._left and budget.work - end >= _SHARE_WORK and not (incumbent.is_settled or budget.is_spent):
             self._left -= 1
@@ -121,8 +125,8 @@ class DeviceBound:
             model.cp.add(model.load <= middle)
             model.cp.maximize(model.profit(self._work))
             status, most = model.solve(_SHARE_WORK, budget)
-            is_known = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-            if is_known and most < _least_on_one(self._problem, self._work, middle):
+            has_bound = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+            if has_bound and most < _least_per_accelerator(self._problem, self._work, middle):
                 incumbent.raise_bound(middle + 1)
             else:
                 self._possible = middle
@@ -133,15 +137,15 @@ def _ones(problem: MaxLoadProblem, items: Sequence[int]) -> list[int]:
     return [int(item in chosen) for item in range(len(problem.items))]
 
 
-def _least_on_one(problem: MaxLoadProblem, prices: Sequence[int], load: int) -> int:
-    """What some accelerator has of the items' prices if CPUs take the most they can within a load."""
+def _least_per_accelerator(problem: MaxLoadProblem, prices: Sequence[int], load: int) -> int:
+    """The least price of the items on some accelerator, if CPUs take the most they can within a load."""
     num_accelerators = sum(not device.is_cpu for device in problem.devices)
     left = sum(prices) - CpuRelief(problem, prices).within(load)
     return -(-left // num_accelerators)
 
 
 class _OneAccelerator:
-    """A single accelerator in CP-SAT: which items it has, and what load that is."""
+    """A single accelerator in CP-SAT: its items, and their load."""
 
     def __init__(self, problem: MaxLoadProblem) -> None:
         self.cp = cp_model.CpModel()
@@ -159,11 +163,11 @@ class _OneAccelerator:
                 self.cp.add_bool_or(~here)
 
     def profit(self, prices: Sequence[int]) -> cp_model.LinearExprT:
-        """The prices of what it has."""
+        """The sum of the prices of its items."""
         return sum(price * here for price, here in zip(prices, self.inside, strict=True) if price)
 
     def solve(self, work: float, budget: Budget) -> tuple[cp_model.CpSolverStatus, int]:
-        """How the search ended, and the bound of the objective."""
+        """Status of the search, and bound of the objective."""
         solver = make_solver(work=min(work, budget.work), seconds=budget.seconds)
         solver.parameters.linearization_level = 2
         status = solver.solve(self.cp)

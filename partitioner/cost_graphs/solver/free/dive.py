@@ -1,4 +1,4 @@
-"""Placements device by device: each accelerator takes the set that is worth most of all that is left."""
+"""Placements device by device: each accelerator takes the most profitable set of the remaining items."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from partitioner.cost_graphs.solver.reduce.coarsen import coarsen
 from partitioner.cost_graphs.solver.reduce.contract import Contracted
 
 _SIZES = (70, 110, 200, 400)
-"""Items of the coarser graphs; few items are placed soon, many may be placed better."""
+"""Items of the coarser graphs; few items are fast to place, many allow better placements."""
 
 _MOST_STATES = 60_000
 _MOST_POINTS = 12_000
 _FRONTIER_WORK = 1e-3
-"""What looking for an order with few states counts per item, in CP-SAT's deterministic units."""
+"""Work per item of the search for an order with few states, in CP-SAT's deterministic units."""
 
 _LEAST_WORK = 0.005
-"""What a dive counts at least: one that is given up at once takes time too."""
+"""The least work of a dive: a dive that ends at once takes time too."""
 
 _GRAIN = 10_000
-"""Profits are kept apart to this part of an accelerator's share: coarse enough for few sums, fine enough to fill up."""
+"""Grain of prices, as a part of an accelerator's share: coarse enough for few sums, fine enough to fill devices."""
 
 _CLOSE = 1e-3
-"""How near to the best load known an aim is worth a dive."""
+"""The least distance of a useful aim from the load of the incumbent."""
 
 _NOISE = 0.03
 _LEAST_SHARES = (0.985, 0.95, 0.8, 0.0)
@@ -41,9 +41,9 @@ _MEMORY_TRIES = 100
 
 @dataclass(slots=True)
 class _Level:
-    """A coarser graph, and the work that dives on it have done.
+    """A coarser graph, and the work of the dives on it.
 
-    `missed` is the largest load that was aimed at in vain, `noise` what disturbs its prices.
+    `missed` is the largest load that was aimed at in vain, `noise` the random change of its prices.
     """
 
     graph: Contracted
@@ -54,7 +54,7 @@ class _Level:
 
 
 class Diver:
-    """One dive after the other: on each coarser graph, aiming at each load; later ones with prices disturbed."""
+    """Runs dives in sequence, on all coarser graphs and for many aims; later dives change the prices at random."""
 
     def __init__(self, problem: MaxLoadProblem, heaviest: int, seed: int, budget: Budget) -> None:
         """Look for orders with few states. No merged item weighs more than `heaviest`."""
@@ -69,28 +69,28 @@ class Diver:
                 self._levels.append(_Level(graph, frontier))
 
     def run(
-        self, incumbent: Incumbent, bound: int, known: int, budget: Budget, work: float
+        self, incumbent: Incumbent, bound: int, upper_bound: int, budget: Budget, work: float
     ) -> dict[tuple[int, ...], str]:
-        """Dive for so much work, aiming between a bound and the best load known; what was found, and how."""
+        """Dive for an amount of work, with aims between the bounds; returns placements, and the method of each."""
         end = budget.work - work
-        found: dict[tuple[int, ...], str] = {}
+        placements: dict[tuple[int, ...], str] = {}
         while self._levels and budget.work > end and not (budget.is_spent or incumbent.is_settled):
-            level = min(self._levels, key=lambda one: one.work)
+            level = min(self._levels, key=lambda level: level.work)
             before = budget.work
             budget.work -= _LEAST_WORK
-            aim = bound if level.missed < bound else (level.missed + known) // 2
+            aim = bound if level.missed < bound else (level.missed + upper_bound) // 2
             placed = self._dive(level, aim, budget)
             level.work += before - budget.work
             load = None
             if placed is not None:
                 load = max(loads(level.graph.problem, placed))
-                found[level.graph.lift(placed)] = f"best sets of {len(level.graph.problem.items)} items"
-                known = min(known, load)
+                placements[level.graph.lift(placed)] = f"best sets of {len(level.graph.problem.items)} items"
+                upper_bound = min(upper_bound, load)
             if load is None or load > aim:
                 level.missed = aim
-            if known - level.missed <= _CLOSE * known:
+            if upper_bound - level.missed <= _CLOSE * upper_bound:
                 level.missed, level.noise = -1, _NOISE
-        return found
+        return placements
 
     def _dive(self, level: _Level, limit: int, budget: Budget) -> tuple[int, ...] | None:
         problem = level.graph.problem
@@ -101,7 +101,7 @@ class Diver:
         for rank, device in enumerate(accelerators):
             if not _may_fit(problem, taken, limit, len(accelerators) - rank):
                 return None
-            barred = {item for item, one in enumerate(problem.items) if device in one.barred}
+            barred = {item for item, entry in enumerate(problem.items) if device in entry.barred}
             left = sum(int(price) for item, price in enumerate(prices) if item not in taken)
             for least in (int(share * left / (len(accelerators) - rank)) for share in _LEAST_SHARES):
                 sets = best_sets(level.frontier, prices, limit, least, _MOST_POINTS, barred | taken.keys())
@@ -115,7 +115,7 @@ class Diver:
         return _with_the_rest(problem, taken, load)
 
     def _prices(self, problem: MaxLoadProblem, noise: float) -> Numbers:
-        """Work; what takes none is worth a little, so that nothing is left without need."""
+        """Prices by work; items without work have a small price, so that no item is left out without need."""
         work = np.array([item.accelerator_cost for item in problem.items], dtype=float)
         num_accelerators = sum(not device.is_cpu for device in problem.devices)
         work *= [max(0.0, 1 + noise * self._random.gauss(0, 1)) for _ in problem.items]
@@ -123,13 +123,13 @@ class Diver:
 
 
 def _may_fit(problem: MaxLoadProblem, taken: Collection[int], limit: int, num_accelerators: int) -> bool:
-    """Whether the work that is left can be done within a load, even if moving values were free."""
+    """Whether the remaining work can be done within a load if moving values is free."""
     left = [0 if index in taken else item.accelerator_cost for index, item in enumerate(problem.items)]
     return sum(left) - CpuRelief(problem, left).within(limit) <= num_accelerators * limit
 
 
 def _that_fits(problem: MaxLoadProblem, sets: BestSets, capacity_bytes: int | None) -> int | None:
-    """The set worth most that a device has room for, if that is found soon."""
+    """The most profitable set for which a device has memory, if it is among the first."""
     for index in range(len(sets.loads))[: -1 - _MEMORY_TRIES : -1]:
         held = sum(problem.items[item].memory_bytes for item in sets.items(index)) if capacity_bytes is not None else 0
         if capacity_bytes is None or held <= capacity_bytes:
@@ -138,8 +138,10 @@ def _that_fits(problem: MaxLoadProblem, sets: BestSets, capacity_bytes: int | No
 
 
 def _with_the_rest(problem: MaxLoadProblem, taken: dict[int, int], load: list[int]) -> tuple[int, ...] | None:
-    """What no accelerator took goes, the dearest first, to whoever has the smallest load with it."""
-    for index in sorted(set(range(len(problem.items))) - taken.keys(), key=lambda one: -problem.items[one].cpu_cost):
+    """Place the remaining items, the most expensive first, each on the device with the smallest resulting load."""
+    for index in sorted(
+        set(range(len(problem.items))) - taken.keys(), key=lambda index: -problem.items[index].cpu_cost
+    ):
         item = problem.items[index]
         costs = {
             device: load[device] + item.cost_on(place)
@@ -148,6 +150,6 @@ def _with_the_rest(problem: MaxLoadProblem, taken: dict[int, int], load: list[in
         }
         if not costs:
             return None
-        device = min(costs, key=lambda one: costs[one])
+        device = min(costs, key=lambda device: costs[device])
         taken[index], load[device] = device, costs[device]
     return tuple(taken[item] for item in range(len(problem.items)))

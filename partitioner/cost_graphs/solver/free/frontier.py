@@ -1,7 +1,7 @@
-"""Sets of items, decided one item after the other in an order: what is left to remember on the way.
+"""Sets of items as decisions along an order of the items, and the states between the decisions.
 
-Of the items decided so far only those matter that share a value with later ones. Neural networks are long and narrow:
-in a good order few values are open at a time, so all sets together pass through few states.
+Of the decided items only those matter that share a value with later items. Neural networks are long and narrow: in a
+good order few values are open at a time, so all sets together have few states.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from partitioner.cost_graphs.solver.problem import MaxLoadProblem
 
 _STARTS, _WIDTH, _NEAREST = 4, 10, 12
-"""Orders that are tried, beginnings of each that go on together, and items with which each of them may."""
+"""Number of orders to try, width of the beam of prefixes, and number of items that may extend a prefix."""
 
 _ALL_STARTS, _FULL_WIDTH, _LEAST_WIDTH = 2_000, 40_000, 4
-"""Of many items fewer orders and narrower beams are tried: so many orders or beginnings in all."""
+"""With many items, fewer orders and narrower beams are tried: the total of orders or of prefixes."""
 
 _GUESSED_ABOVE = 4.0
-"""Up to so many times the states that an order really has are guessed of it (public workloads: 1.0 to 1.6 times)."""
+"""The estimate of an order's states may be so many times too large (public workloads: 1.0 to 1.6 times)."""
 
 _SLOTS = 31
-"""Open values that a state of 64 bits has room for, two bits each."""
+"""The most open values in a state of 64 bits, with two bits each."""
 
 _NEVER = np.int64(2**60)
 
@@ -34,10 +34,10 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One item's turn: out of the set (0) or in it (1).
+    """The decision on an item: out of the set (0) or in it (1).
 
-    `after[choice][state]` is the state that follows, `load[choice][state]` what an accelerator with this set pays for
-    the choice; `num_after` counts the states that follow.
+    `after[choice][state]` is the next state, `load[choice][state]` the load that the choice adds to an accelerator with
+    this set; `num_after` is the number of next states.
     """
 
     item: int
@@ -49,7 +49,7 @@ class Step:
 def narrow_frontier(problem: MaxLoadProblem, most_states: int) -> tuple[Step, ...] | None:
     """The items in an order with few states, at most `most_states` in all; None if the search finds no such order.
 
-    The first step is left by one state, as is the last.
+    There is a single state before the first step and after the last.
     """
     touching: list[list[int]] = [[] for _ in problem.items]
     for index, value in enumerate(problem.values):
@@ -66,26 +66,26 @@ def narrow_frontier(problem: MaxLoadProblem, most_states: int) -> tuple[Step, ..
 
 
 @dataclass(frozen=True, slots=True)
-class _Beginning:
+class _Prefix:
     """The first items of an order.
 
     Attributes:
         decided: These items, as bits.
         last: The last of them; -1 for none.
-        before: The beginning without it.
-        open: For each value with items on both sides: how many are still to come, and which was first if it is the only
-            one so far (-1 otherwise).
-        states: A guess at how many states it passes through.
+        before: The prefix without it.
+        open: For each value with items on both sides: the number of its items to come, and its only item so far (-1 if
+            there are several).
+        states: An estimate of the number of states along it.
     """
 
     decided: int = 0
     last: int = -1
-    before: _Beginning | None = None
+    before: _Prefix | None = None
     open: dict[int, tuple[int, int]] = field(default_factory=dict)
     states: float = 0.0
 
-    def then(self, item: int, problem: MaxLoadProblem, touching: Sequence[Sequence[int]]) -> _Beginning:
-        """With one more item. A lone item of a value may be in or out; of several also some of them."""
+    def then(self, item: int, problem: MaxLoadProblem, touching: Sequence[Sequence[int]]) -> _Prefix:
+        """The prefix extended by an item. A value's only item so far is in or out; of several, also some may be in."""
         opened = self.open.copy()
         for value in touching[item]:
             left, first = opened.get(value, (len(problem.values[value].items), item))
@@ -96,10 +96,10 @@ class _Beginning:
         lone = {first for _, first in opened.values()} - {-1}
         mixed = sum(first == -1 for _, first in opened.values())
         states = self.states + 2.0 ** len(lone) * 3.0**mixed
-        return _Beginning(self.decided | 1 << item, item, self, opened, states)
+        return _Prefix(self.decided | 1 << item, item, self, opened, states)
 
     def nearest(self, problem: MaxLoadProblem) -> Iterator[int]:
-        """Some that share a value with these, first of values that lack few; where none is open, the next of all."""
+        """Some items that share open values with these, first of values with few items to come; else the next item."""
         seen = set[int]()
         if not self.open:
             yield (~self.decided & self.decided + 1).bit_length() - 1
@@ -114,21 +114,21 @@ class _Beginning:
 def _order(
     problem: MaxLoadProblem, touching: Sequence[Sequence[int]], start: int, most_states: float
 ) -> list[int] | None:
-    """From an item on, by beam search: of beginnings of one length, those with the fewest states go on.
+    """An order that starts at an item, by beam search: of prefixes of a length, those with the fewest states go on.
 
-    None if all are guessed to pass through more than `most_states`.
+    None if all estimates exceed `most_states`.
     """
     width = max(_LEAST_WIDTH, min(_WIDTH, _FULL_WIDTH // len(problem.items)))
-    beam = [_Beginning().then(start, problem, touching)]
+    beam = [_Prefix().then(start, problem, touching)]
     for _ in range(len(problem.items) - 1):
-        longer: dict[int, _Beginning] = {}
-        for one in beam:
-            for item in one.nearest(problem):
-                known = longer.get(one.decided | 1 << item)
-                most = known.states if known else most_states + 1
-                if one.states < most and (longer_one := one.then(item, problem, touching)).states < most:
-                    longer[longer_one.decided] = longer_one
-        beam = heapq.nsmallest(width, longer.values(), key=lambda one: one.states)
+        extended: dict[int, _Prefix] = {}
+        for prefix in beam:
+            for item in prefix.nearest(problem):
+                rival = extended.get(prefix.decided | 1 << item)
+                most = rival.states if rival else most_states + 1
+                if prefix.states < most and (longer := prefix.then(item, problem, touching)).states < most:
+                    extended[longer.decided] = longer
+        beam = heapq.nsmallest(width, extended.values(), key=lambda prefix: prefix.states)
     if not beam:
         return None
     order, at = [], beam[0]
@@ -141,7 +141,7 @@ def _order(
 def _steps(
     problem: MaxLoadProblem, order: Sequence[int], touching: Sequence[Sequence[int]], most_states: int
 ) -> tuple[Step, ...] | None:
-    """A state holds two bits for each open value: has it items outside, has it items inside; it is paid with both."""
+    """The steps of an order. A state has two bits per open value: items outside, items inside; both mean a cost."""
     left = [len(value.items) for value in problem.values]
     free, slot = list(range(0, 2 * _SLOTS, 2)), dict[int, int]()
     states = np.zeros(1, dtype=np.int64)

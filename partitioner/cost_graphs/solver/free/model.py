@@ -1,4 +1,4 @@
-"""Free placements in CP-SAT: items on devices, each value paid on every device it comes in or out of."""
+"""Free placements in CP-SAT: items on devices; each device pays for every value that it moves in or out."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from partitioner.cost_graphs.solver.loads import device_groups
 from partitioner.cost_graphs.solver.problem import MaxLoadProblem, SharedValue
 
 ELSEWHERE = -1
-"""The device of fixed items that are on none of the devices that the model looks at."""
+"""The device of fixed items that are on none of the model's devices."""
 
 _SECOND_GOAL = 64
-"""How much the largest load weighs against the mean of the others in `minimise_all`."""
+"""Weight of the largest load against the mean of the others in `minimise_all`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +28,10 @@ class _Payment:
 
 
 class FreeModel:
-    """Assign the items that are not fixed to some of the devices so that the largest of their loads is least.
+    """Assign the free items to some of the devices so that the largest of their loads is minimal.
 
     Attributes:
-        cp: The model; without an objective until one is asked for.
+        cp: The model; without an objective at first.
         max_load: The largest load.
     """
 
@@ -94,7 +94,7 @@ class FreeModel:
             for literal in free:
                 self.cp.add_implication(literal, pays)
         else:
-            # Some inside and some not: somewhere around the circle, inside is followed by outside.
+            # If some of its items are inside and some not, then in a circle of them, inside is followed by outside.
             for a, b in zip(free, (*free[1:], free[0]), strict=True):
                 self.cp.add_bool_or(~a, b, pays)
         return pays
@@ -110,7 +110,7 @@ class FreeModel:
                 self.cp.add(sum(used) + fixed <= capacity)
 
     def open_devices_in_order(self) -> None:
-        """Of assignments that are equal but for names of devices keep some: heavy items come on early devices."""
+        """Break the symmetry of alike devices: heavy items are on early devices."""
         heavy = _heavy_first(self._problem)
         for group in device_groups(self._problem):
             for rank, item in enumerate(heavy[: len(group)]):
@@ -123,7 +123,7 @@ class FreeModel:
         self.cp.minimize(self.max_load)
 
     def minimise_all(self) -> None:
-        """Minimise the largest load, and a little the sum of all, so that there is room for the next step."""
+        """Minimise the largest load, and with a small weight the sum of all, to leave room for the next step."""
         self.cp.minimize(_SECOND_GOAL * len(self._devices) * self.max_load + sum(self._loads))
 
     def hint(self, assignment: Sequence[int]) -> None:
@@ -136,7 +136,7 @@ class FreeModel:
             self.cp.add_hint(payment.pays, len(inside) == 2)
 
     def assignment(self, solver: cp_model.CpSolver | cp_model.CpSolverSolutionCallback) -> tuple[int, ...]:
-        """The assignment of a solution; fixed items are where they were."""
+        """The assignment of a solution; fixed items stay on their devices."""
         chosen = {item: next(d for d, on in devices.items() if solver.value(on)) for item, devices in self.on.items()}
         return tuple(chosen.get(item, self._fixed.get(item, ELSEWHERE)) for item in range(len(self._problem.items)))
 

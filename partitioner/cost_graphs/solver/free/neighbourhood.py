@@ -1,4 +1,4 @@
-"""Large-neighbourhood search: take the busiest device and a few others, and place what they have anew with CP-SAT."""
+"""Large-neighbourhood search: take the busiest device and a few others, and place their items anew with CP-SAT."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from partitioner.cost_graphs.solver.problem import MaxLoadProblem
 from partitioner.cost_graphs.solver.reduce.contract import merge
 
 _LEAST_WORK = 0.005
-"""What a step counts at least, in CP-SAT's deterministic units: building its model takes time too."""
+"""The least work of a step, in CP-SAT's deterministic units: building its model takes time too."""
 
 _FREE, _LEAST_FREE, _MOST_FREE = 120, 40, 600
 _MORE, _LESS = 1.25, 0.8
-"""How many items are placed anew: more after a step that was soon done in vain, fewer after one that was cut off."""
+"""Number of items placed anew: more after a step that soon proved its optimum, fewer after a step that was cut off."""
 
 _SOON = 0.2
 
 
 class Neighbourhood:
-    """One trajectory of improvements from a start. Its steps depend on the seed and on nothing else.
+    """A trajectory of improvements from a start. Its steps depend only on the seed.
 
     Attributes:
-        assignment: The best so far.
+        assignment: The best assignment so far.
         load: Its largest load.
         work: Deterministic work done, in CP-SAT's units.
     """
@@ -51,7 +51,7 @@ class Neighbourhood:
         self.load = max(self._loads)
 
     def step(self, work: float, seconds: float) -> bool:
-        """Place some items anew within so much work and time; whether the largest load became smaller."""
+        """Place some items anew within limits of work and time; returns whether the largest load became smaller."""
         devices = self._some_devices()
         free = self._some_items(devices)
         moved = self._placed_anew(devices, free, work, seconds)
@@ -67,7 +67,7 @@ class Neighbourhood:
         return is_better
 
     def _some_devices(self) -> list[int]:
-        """The busiest device and one to three more, the less busy the likelier; more after many failures."""
+        """The busiest device and one to three others, preferably with small loads; more after many failures."""
         busiest = self._loads.index(self.load)
         others = [device for device in range(len(self._loads)) if device != busiest]
         count = 1 if self._failures < 4 else 2 if self._failures < 12 else self._random.choice((2, 3))
@@ -82,7 +82,7 @@ class Neighbourhood:
         return chosen
 
     def _some_items(self, devices: Sequence[int]) -> list[int]:
-        """What these devices have; if it is too much, what is near the border between them."""
+        """The items of these devices; if there are too many, those near the border between them."""
         there = [item for item, device in enumerate(self.assignment) if device in devices]
         if len(there) <= self._max_free:
             return there
@@ -91,7 +91,7 @@ class Neighbourhood:
         self._random.shuffle(border)
         queue = border[: max(1, len(border) // self._random.choice((1, 3)))][: self._max_free]
         free = dict.fromkeys(queue)
-        for item in queue:  # grows while we walk it
+        for item in queue:  # grows during the loop
             for index in self._touching[item]:
                 for other in self._problem.values[index].items:
                     if other in inside and other not in free and len(free) < self._max_free:
@@ -107,7 +107,7 @@ class Neighbourhood:
     def _placed_anew(
         self, devices: Sequence[int], free: Sequence[int], work: float, seconds: float
     ) -> tuple[int, ...] | None:
-        # What stays is one item per device, and one for all devices that are not looked at.
+        # Fixed items are merged: into an item per chosen device, and an item for all other devices.
         size, chosen = len(self._problem.items), set(free)
         stays = {device: size + device for device in range(len(self._loads))}
         elsewhere = size + len(self._loads)

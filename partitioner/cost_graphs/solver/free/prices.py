@@ -1,8 +1,8 @@
-"""A bound from prices: items may be priced so that no accelerator can take its share of all they are worth.
+"""A bound from prices: at some prices of items, no accelerator can take its share of the total price.
 
 This is the linear relaxation over all sets that an accelerator may have within a load (P. C. Gilmore and R. E. Gomory,
-"A linear programming approach to the cutting-stock problem", Operations Research 9, 1961), seen from its dual: prices
-come from a linear program over the sets known so far, and the set worth most at these prices is the next one known.
+"A linear programming approach to the cutting-stock problem", Operations Research 9, 1961), in its dual form: prices
+come from a linear program over the sets so far, and the most profitable set at these prices is added.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from partitioner.cost_graphs.solver.problem import MaxLoadProblem
 
 _MOST_STATES = 60_000
 _FEWEST_POINTS, _MOST_POINTS, _MORE = 8_000, 64_000, 1.2
-"""How many sets are kept apart, and by how much more whenever these were not all."""
+"""Number of different sets to follow, and the factor by which it grows whenever these were not all."""
 
 _FRONTIER_WORK = 1e-3
 _PROGRAM_WORK = 5e-8
-"""What solving the linear program counts per item and set, in CP-SAT's deterministic units."""
+"""Work of solving the linear program per item and set, in CP-SAT's deterministic units."""
 
 _GRAIN, _FINEST_GRAIN, _FINER = 1_200, 9_600, 2
-"""A set worth 1 is worth this many integers: the fewer, the fewer sums have to be kept apart. They become so many times
-finer whenever what is lost in rounding hides sets that prices would still tell of."""
+"""The integer price of a set with price 1: the smaller, the fewer different sums there are. It grows by this factor
+whenever rounding hides profitable sets."""
 
 _SETS_AT_ONCE = 24
 _LEAST_TRUST, _MOST_TRUST = 0.6, 0.99
-"""How near to the best prices known the next ones stay: where the way to those of the linear program would pass what is
-to be shown if it rose evenly, within these bounds. Half as near, and not at all, if that tells nothing new."""
+"""Weight of the best prices so far against the prices of the linear program in the next prices, within these limits: it
+follows from how far both are from the value to show. Half of it, then 0, if that gives no new sets."""
 
 _CLOSE = 1e-4
 _PARTS, _NEAR, _PARTS_NEAR = 3, 5e-3, 4
-"""The load to refute next lies one such part of what is open above the bound: what is refuted soon tells most. Where
-little is open, it lies a part below the least that may be possible, to end it."""
+"""The next load to refute is the bound plus this part of the gap: loads that are refuted soon raise the bound most.
+Where the gap is small, it is this part below the least possible load, to close the gap."""
 
 _STALE = 2
-"""Where a better assignment is found meanwhile, a load higher than such a part of what is open is left for another."""
+"""A load above this part of the gap is replaced by another load, if the incumbent has improved meanwhile."""
 
 
 class PriceBound:
-    """Bisects for the least load at which no prices refute that the accelerators hold everything.
+    """Bisects for the least load at which no prices refute that the accelerators can hold all items.
 
     Attributes:
         has_frontier: Whether the items have an order with few states; without, prices prove nothing.
-        is_done: Whether prices can do no more.
+        is_done: Whether prices cannot raise the bound further.
     """
 
     def __init__(self, problem: MaxLoadProblem, budget: Budget) -> None:
@@ -73,7 +73,7 @@ class PriceBound:
         self.is_done = not self.has_frontier
 
     def run(self, incumbent: Incumbent, upper_bound: int, budget: Budget, work: float) -> None:
-        """Raise the bound for so much work; a load of `upper_bound` is known to be possible."""
+        """Raise the bound within an amount of work; a load of `upper_bound` is possible."""
         end = budget.work - work
         self._possible = min(self._possible or upper_bound, upper_bound)
         while budget.work > end and not (self.is_done or budget.is_spent or incumbent.is_settled):
@@ -87,7 +87,7 @@ class PriceBound:
                 self._begin(aim, incumbent, budget)
 
     def _aim(self, low: int) -> int:
-        """The load to refute next, where all below `low` are refuted."""
+        """The next load to refute, where all below `low` are refuted."""
         assert self._possible is not None
         left = self._possible - low
         if left <= _CLOSE * low:
@@ -95,27 +95,27 @@ class PriceBound:
         return self._possible - -(-left // _PARTS_NEAR) if left <= _NEAR * low else low + left // _PARTS
 
     def _begin(self, limit: int, incumbent: Incumbent, budget: Budget) -> None:
-        """Aim at refuting another load, first with prices by work: the best known for another load may be worse."""
+        """Start to refute another load, first with prices by work: the best prices of another load may be worse."""
         assert self._frontier is not None
         self._program = _Program(self._problem, limit)
         self._program.add(_longest_intervals(self._problem, [step.item for step in self._frontier], limit))
         self._program.add(items for items, load in self._sets.items() if load <= limit)
-        self._best_rate, known = 0.0, self._best_prices
+        self._best_rate, best_prices = 0.0, self._best_prices
         self._ask(self._first_prices, self._program, incumbent, budget)
-        if known is not self._first_prices and incumbent.lower_bound <= limit:
-            self._ask(known, self._program, incumbent, budget)
+        if best_prices is not self._first_prices and incumbent.lower_bound <= limit:
+            self._ask(best_prices, self._program, incumbent, budget)
 
     def _improve(self, program: _Program, incumbent: Incumbent, budget: Budget) -> None:
-        """Prices for the sets known, and the sets that are worth most at prices between these and the best known."""
+        """Compute prices for the sets so far, and add the most profitable sets at prices between these and the best."""
         budget.work -= program.work
         value, prices = program.solve() or (0.0, self._best_prices)
         if value > self._num_accelerators + 1e-7:
-            way = (self._num_accelerators - self._best_rate) / max(value - self._best_rate, 1e-7)
-            trust = min(max(1 - way, _LEAST_TRUST), _MOST_TRUST)
+            reach = (self._num_accelerators - self._best_rate) / max(value - self._best_rate, 1e-7)
+            trust = min(max(1 - reach, _LEAST_TRUST), _MOST_TRUST)
             for part in (trust, trust / 2, 0.0):
-                found = self._ask(part * self._best_prices + (1 - part) * prices, program, incumbent, budget)
+                sets = self._ask(part * self._best_prices + (1 - part) * prices, program, incumbent, budget)
                 is_refuted = incumbent.lower_bound > program.limit
-                if is_refuted or budget.is_spent or any(prices[list(items)].sum() > 1 + 1e-6 for items in found):
+                if is_refuted or budget.is_spent or any(prices[list(items)].sum() > 1 + 1e-6 for items in sets):
                     return
             if self._grain < _FINEST_GRAIN:
                 self._grain *= _FINER
@@ -125,7 +125,7 @@ class PriceBound:
     def _ask(
         self, prices: NDArray[np.float64], program: _Program, incumbent: Incumbent, budget: Budget
     ) -> list[tuple[int, ...]]:
-        """The sets worth most, made known to the program; they raise the bound if all were seen."""
+        """Add the most profitable sets to the program, and return them; they raise the bound if none was left out."""
         assert self._frontier is not None
         whole = self._in_integers(prices)
         relief = CpuRelief(self._problem, [max(0, int(price)) for price in whole])
@@ -140,14 +140,14 @@ class PriceBound:
             most = max(int(sets.profits.max(initial=0)), least, 1)
             if needed > self._best_rate * most:
                 self._best_rate, self._best_prices = needed / most, whole / most
-        found = self._some_of(sets)
-        program.add(found)
-        return found
+        chosen_sets = self._some_of(sets)
+        program.add(chosen_sets)
+        return chosen_sets
 
     def _in_integers(self, prices: NDArray[np.float64]) -> Numbers:
-        """Rounded such that neighbours in the order keep what they are worth together.
+        """Prices rounded so that sums over neighbours in the order stay right.
 
-        Sets are few pieces of the order; each item rounded by itself, 80 items are wrong by 2 or 3.
+        Sets are few pieces of the order. With each item rounded by itself, 80 items would be wrong by 2 or 3.
         """
         assert self._frontier is not None
         order = [step.item for step in self._frontier]
@@ -156,7 +156,7 @@ class PriceBound:
         return whole
 
     def _refuted(self, prices: Numbers, relief: CpuRelief, sets: BestSets, limit: int) -> int:
-        """The largest load at which all that CPUs leave is worth more than the best sets; -1 if there is none."""
+        """The largest load at which the prices left by CPUs exceed those of the best sets; -1 if there is none."""
         low, high = -1, limit
         while low < high:
             middle = (low + high + 1) // 2
@@ -169,24 +169,24 @@ class PriceBound:
         return low
 
     def _some_of(self, sets: BestSets) -> list[tuple[int, ...]]:
-        """The set worth most, and some lighter ones."""
+        """The most profitable set, and some lighter sets."""
         chosen = np.unique(np.linspace(0, len(sets.loads) - 1, _SETS_AT_ONCE).astype(int)) if len(sets.loads) else []
-        found = {tuple(sorted(sets.items(index))): int(sets.loads[index]) for index in chosen}
-        self._sets.update(found)
-        return list(found)
+        loads = {tuple(sorted(sets.items(index))): int(sets.loads[index]) for index in chosen}
+        self._sets.update(loads)
+        return list(loads)
 
 
 class _Program:
-    """Prices at which no known set is worth more than 1, and all items are worth most beyond what CPUs can take."""
+    """The linear program: no set has a price above 1; maximises the price of all items beyond what CPUs can take."""
 
     def __init__(self, problem: MaxLoadProblem, limit: int) -> None:
         self.limit = limit
         self._solver: Any = pywraplp.Solver.CreateSolver("GLOP")  # it has no types
-        # Sets made known leave the last basis dual feasible; presolve starts anew, and gives up now and then.
+        # New sets leave the last basis dual feasible; presolve would start anew, and sometimes gives up.
         self._parameters: Any = pywraplp.MPSolverParameters()
         self._parameters.SetIntegerParam(self._parameters.LP_ALGORITHM, self._parameters.DUAL)
         self._parameters.SetIntegerParam(self._parameters.PRESOLVE, self._parameters.PRESOLVE_OFF)
-        self._known: set[tuple[int, ...]] = set()
+        self._sets: set[tuple[int, ...]] = set()
         self._size = len(problem.items)
         endless = self._solver.infinity()
         self._prices = [self._solver.NumVar(-1, 1, "") for _ in problem.items]
@@ -207,22 +207,22 @@ class _Program:
 
     @property
     def work(self) -> float:
-        """What solving it counts."""
-        return _PROGRAM_WORK * self._size * (1 + len(self._known))
+        """Work of solving it."""
+        return _PROGRAM_WORK * self._size * (1 + len(self._sets))
 
     def add(self, sets: Iterable[tuple[int, ...]]) -> None:
-        """Make sets known."""
+        """Add sets as constraints."""
         for items in dict.fromkeys(sets):
-            if items not in self._known:
-                self._known.add(items)
+            if items not in self._sets:
+                self._sets.add(items)
                 constraint = self._solver.Constraint(-self._solver.infinity(), 1)
                 for item in items:
                     constraint.SetCoefficient(self._prices[item], 1)
 
     def solve(self) -> tuple[float, NDArray[np.float64]] | None:
-        """How many accelerators the known sets need at least, split as one likes; and the prices that tell.
+        """The least number of accelerators by the sets so far (fractional), and the prices that prove it.
 
-        None where GLOP gives up, as it does where many items are alike: prices near the optimum are then all it has.
+        None where GLOP gives up, as it does where many items are alike: it then has only prices near the optimum.
         """
         if self._solver.Solve(self._parameters) != pywraplp.Solver.OPTIMAL:
             return None
@@ -230,7 +230,7 @@ class _Program:
 
 
 def _longest_intervals(problem: MaxLoadProblem, order: list[int], limit: int) -> Iterator[tuple[int, ...]]:
-    """From each item of an order on, the items that an accelerator can carry."""
+    """For each item of an order, the longest interval from it on within a load."""
     accelerator = next(index for index, device in enumerate(problem.devices) if not device.is_cpu)
     costs = interval_costs(problem, order, accelerator)
     for begin in range(len(order)):

@@ -1,4 +1,4 @@
-"""Bounds of free placements: heavy items together, prices or device bounds, CP-SAT on all items, in turns."""
+"""Bounds of free placements: by heavy items, by prices or device bounds, and by CP-SAT on all items, in turns."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from partitioner.cost_graphs.solver.incumbent import Budget, Incumbent
 from partitioner.cost_graphs.solver.problem import MaxLoadAnswer, MaxLoadProblem
 
 _PRICES, _MOST_PRICES = 0.6, 0.9
-"""The part of the work that goes into prices, or device bounds where there are none, as long as these may prove more.
+"""The part of the work for prices, or for device bounds where there are none, and its maximum.
 
-It becomes more, up to this, after each round in which CP-SAT did not raise the bound.
+It grows after each round in which CP-SAT did not raise the bound.
 """
 
 
 class FreeProof:
-    """Works in rounds that differ by nothing but what is known when they begin.
+    """Works in rounds; each depends only on the answer at its start.
 
     Attributes:
-        budget: What is left of it.
+        budget: The remaining budget.
     """
 
     def __init__(self, problem: MaxLoadProblem, budget: Budget) -> None:
-        """Nothing is done yet."""
+        """Start without work."""
         self._problem = problem
         self._prices: PriceBound | None = None
         self._device_bound = DeviceBound(problem)
@@ -32,8 +32,8 @@ class FreeProof:
         self._counted_below = 0
         self.budget = budget
 
-    def run(self, incumbent: Incumbent, known: MaxLoadAnswer, upper_bound: int, work: float) -> None:
-        """Raise the bound for so much work; CP-SAT may also find something better."""
+    def run(self, incumbent: Incumbent, answer: MaxLoadAnswer, upper_bound: int, work: float) -> None:
+        """Raise the bound within an amount of work; CP-SAT may also find a better assignment."""
         end = self.budget.work - work
         if upper_bound != self._counted_below:
             raise_by_counts(self._problem, incumbent, upper_bound, self.budget)
@@ -46,11 +46,11 @@ class FreeProof:
             self._device_bound.run(incumbent, upper_bound, self.budget, self._part * work)
         if incumbent.is_settled:
             return
-        model = FreeModel(self._problem, known.lower_bound, upper_bound)
+        model = FreeModel(self._problem, answer.lower_bound, upper_bound)
         model.open_devices_in_order()
         model.minimise_largest()
-        if known.assignment is not None:
-            model.hint(in_order(self._problem, known.assignment))
+        if answer.assignment is not None:
+            model.hint(in_order(self._problem, answer.assignment))
         left = max(self.budget.work - end, (1 - self._part) * work)
         before = incumbent.lower_bound
         run_model(model, incumbent, self.budget, work=left, seed=self._problem.seed, method="CP-SAT on all items")

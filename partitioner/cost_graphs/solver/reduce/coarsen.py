@@ -1,4 +1,4 @@
-"""Coarser problems: items that pay much for being apart, and are light, are merged until few are left."""
+"""Coarser problems: light items that are expensive to separate are merged until few are left."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from partitioner.cost_graphs.solver.reduce.contract import Contracted, merge
 
 
 def coarsen(problem: MaxLoadProblem, num_items: int, heaviest: int) -> Contracted:
-    """Merge down to `num_items` where that is possible without an item above `heaviest` on an accelerator."""
+    """Merge down to `num_items`, if possible without an item above the cost `heaviest` on an accelerator."""
     coarse = Contracted(problem=problem, label=tuple(range(len(problem.items))))
     while len(coarse.problem.items) > num_items:
         pairs = _best_pairs(coarse.problem, len(coarse.problem.items) - num_items, heaviest)
@@ -19,7 +19,7 @@ def coarsen(problem: MaxLoadProblem, num_items: int, heaviest: int) -> Contracte
 
 
 def _best_pairs(problem: MaxLoadProblem, most: int, heaviest: int) -> dict[int, int]:
-    """Disjoint pairs (second -> first), the best sixth of all: by cost of being apart over how heavy they are."""
+    """Disjoint pairs (second -> first), the best sixth of all, by the cost of separating them over their own cost."""
     apart: dict[tuple[int, int], float] = {}
     for value in problem.values:
         share = value.cost / (len(value.items) - 1)

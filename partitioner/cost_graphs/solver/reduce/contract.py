@@ -1,4 +1,4 @@
-"""Smaller problems with the same or a stricter meaning, and the way back to the items they were made from."""
+"""Smaller problems with merged items, and the map between their assignments and the original ones."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from partitioner.cost_graphs.solver.problem import LoadItem, MaxLoadProblem, Sha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contracted:
-    """A problem in which items were merged: `label[item]` is the merged item of an item of the problem before."""
+    """A problem with merged items: `label[item]` is the merged item of an original item."""
 
     problem: MaxLoadProblem
     label: tuple[int, ...]
 
     def lift(self, assignment: Sequence[int]) -> tuple[int, ...]:
-        """The assignment of the items before."""
+        """The assignment of the original items."""
         return tuple(assignment[label] for label in self.label)
 
     def lower(self, assignment: Sequence[int]) -> tuple[int, ...] | None:
-        """The assignment of the merged items; None if it separates some that were merged."""
+        """The assignment of the merged items; None if the assignment separates merged items."""
         lowered = dict(zip(self.label, assignment, strict=True))
         if any(lowered[label] != device for label, device in zip(self.label, assignment, strict=True)):
             return None
@@ -32,7 +32,7 @@ class Contracted:
 def merge(problem: MaxLoadProblem, labels: Sequence[int]) -> Contracted:
     """Merge the items with equal labels."""
     number: dict[int, int] = {}
-    label = tuple(number.setdefault(one, len(number)) for one in labels)
+    label = tuple(number.setdefault(group, len(number)) for group in labels)
     members: list[list[LoadItem]] = [[] for _ in number]
     for item, to in zip(problem.items, label, strict=True):
         members[to].append(item)
@@ -59,7 +59,7 @@ def merge(problem: MaxLoadProblem, labels: Sequence[int]) -> Contracted:
 
 
 def without_cycles(problem: MaxLoadProblem) -> Contracted:
-    """Merge what precedes each other both ways: contiguous pieces never separate it."""
+    """Merge items that precede each other: contiguous pieces never separate them."""
     order: nx.DiGraph = nx.DiGraph(problem.precedes)
     order.add_nodes_from(range(len(problem.items)))
     label = [0] * len(problem.items)
@@ -70,10 +70,10 @@ def without_cycles(problem: MaxLoadProblem) -> Contracted:
 
 
 def without_idle_items(problem: MaxLoadProblem) -> Contracted:
-    """Merge items that cost and hold nothing into a neighbour wherever that loses no optimum.
+    """Merge items without cost and memory into a neighbour, where that keeps an optimum.
 
-    Free: an item touched by one value only may follow any other item of it. Contiguous: if besides all that precedes
-    it (or all that it precedes) is in that value, it may follow the last (first) of these: their only one.
+    Free placements: an item with a single value may follow any other item of the value. Contiguous placements: the item
+    may follow its only predecessor (or successor) if that is in the value, too.
     """
     label = list(range(len(problem.items)))
     while True:
@@ -85,7 +85,7 @@ def without_idle_items(problem: MaxLoadProblem) -> Contracted:
 
 
 def _idle_moves(problem: MaxLoadProblem) -> dict[int, int]:
-    """Item -> the item to merge it with; no item that is merged takes another."""
+    """Item -> the item to merge it into; a merged item is never a host."""
     touching: list[list[SharedValue]] = [[] for _ in problem.items]
     for value in problem.values:
         for item in value.items:
@@ -103,7 +103,7 @@ def _idle_moves(problem: MaxLoadProblem) -> dict[int, int]:
         near = (before[index] or after[index]) if problem.contiguous else set()
         if near and (len(near) > 1 or (before[index] and after[index])):
             continue
-        # One that nothing touches may go with any: the first item or, of that, the second.
+        # An item without values may join any item: the first item, or the second for the first.
         hosts = set(touching[index][0].items) if touching[index] else near or set(range(min(2, len(problem.items))))
         hosts = (hosts & near if near else hosts) - {index}
         host = min(hosts - moves.keys(), default=None)

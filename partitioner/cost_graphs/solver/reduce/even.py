@@ -1,4 +1,4 @@
-"""Large problems in near-linear time: put the items in an order, neighbours close together, and cut it evenly."""
+"""Large problems in near-linear time: put the items in an order with neighbours close together, and cut it evenly."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from partitioner.cost_graphs.solver.bounds import quick_bound
 from partitioner.cost_graphs.solver.problem import MaxLoadProblem
 
 LARGE = 5_000
-"""Items beyond which only what is near-linear is done; the largest public workload has 2,012 nodes."""
+"""With more items, only near-linear methods run; the largest public workload has 2,012 nodes."""
 
 _HALVINGS = 20
 _CLOSE = 1e-3
 
 
 def linear_orders(problem: MaxLoadProblem) -> Iterator[tuple[int, ...]]:
-    """Orders of the items, the one in which neighbours are closest first; contiguous pieces can be cut from all.
+    """Orders of the items, the order with the closest neighbours first; contiguous pieces can be cut from all.
 
     The order is that of E. Cuthill and J. McKee, "Reducing the bandwidth of sparse symmetric matrices", 1969: the
-    backward pass of a layer comes beside its forward pass, as both are as far from the input.
+    backward pass of a layer is beside its forward pass, because both are equally far from the input.
     """
     near: nx.Graph = nx.Graph()
     near.add_nodes_from(range(len(problem.items)))
@@ -37,9 +37,9 @@ def linear_orders(problem: MaxLoadProblem) -> Iterator[tuple[int, ...]]:
 
 
 def cut_evenly(problem: MaxLoadProblem, order: Sequence[int]) -> tuple[int, ...] | None:
-    """The order cut into a piece for each device in turn, so that the largest load is small; None if nothing is found.
+    """Cut the order into a piece for each device in turn, with a small largest load; None if no cut is found.
 
-    Halves the range of loads; for each, every device in turn takes the longest piece that stays within it.
+    Bisects the load; for each load, every device in turn takes the longest piece within it.
     """
     low, high = quick_bound(problem), 2 * quick_bound(problem) + sum(value.cost for value in problem.values)
     pieces = _Pieces(problem, order)
@@ -48,16 +48,16 @@ def cut_evenly(problem: MaxLoadProblem, order: Sequence[int]) -> tuple[int, ...]
         if best is None or high - low <= _CLOSE * high:
             break
         middle = (low + high) // 2
-        found = pieces.within(middle)
-        if found is not None:
-            best, high = found, middle
+        assignment = pieces.within(middle)
+        if assignment is not None:
+            best, high = assignment, middle
         else:
             low = middle + 1
     return best
 
 
 class _Pieces:
-    """Cuts one order again and again."""
+    """Cuts an order for different loads."""
 
     def __init__(self, problem: MaxLoadProblem, order: Sequence[int]) -> None:
         self._problem, self._order = problem, order
@@ -69,7 +69,7 @@ class _Pieces:
         self._costs = [value.cost for value in problem.values]
 
     def within(self, load: int) -> tuple[int, ...] | None:
-        """The assignment in which no device has more than this load."""
+        """An assignment in which no device has more than this load; None if there is none."""
         assignment = [0] * len(self._order)
         begin = 0
         for device in range(len(self._problem.devices)):
@@ -82,7 +82,7 @@ class _Pieces:
         return None
 
     def _longest(self, device: int, begin: int, most: int) -> int:
-        """Where the longest piece ends that begins here and is not too much for a device."""
+        """The end of the longest piece from `begin` on that is within the load `most` of a device."""
         place, items = self._problem.devices[device], self._problem.items
         capacity = place.capacity_bytes
         work = held = moved = 0
@@ -109,7 +109,7 @@ class _Pieces:
 
 
 def _obeying(problem: MaxLoadProblem, order: Sequence[int]) -> tuple[int, ...]:
-    """The items in an order that `precedes` allows, otherwise as in the one given."""
+    """The items in an order that `precedes` allows, otherwise in the given order."""
     place = {item: index for index, item in enumerate(order)}
     followers: list[list[int]] = [[] for _ in problem.items]
     waiting = [0] * len(problem.items)
@@ -118,12 +118,12 @@ def _obeying(problem: MaxLoadProblem, order: Sequence[int]) -> tuple[int, ...]:
         waiting[b] += 1
     ready = [place[item] for item, count in enumerate(waiting) if not count]
     heapq.heapify(ready)
-    found = []
+    obeying = []
     while ready:
         item = order[heapq.heappop(ready)]
-        found.append(item)
+        obeying.append(item)
         for follower in followers[item]:
             waiting[follower] -= 1
             if not waiting[follower]:
                 heapq.heappush(ready, place[follower])
-    return tuple(found)
+    return tuple(obeying)
