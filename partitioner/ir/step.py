@@ -27,7 +27,7 @@ RESULTS: Mapping[StepKind, tuple[str, ...]] = {
 
 
 class LossReduction(StrEnum):
-    """What the loss of a batch is to the losses of its parts: their mean weighted by rows, their sum, or neither."""
+    """How the loss of a batch follows from the losses of its parts: as mean weighted by rows, as sum, or neither."""
 
     MEAN = "mean"
     SUM = "sum"
@@ -40,17 +40,17 @@ class CapturedStep:
 
     Attributes:
         kind: What the step computes.
-        graph: Its op graph, with every shape known for the batch size asked for.
+        graph: Its op graph, with every shape at the requested batch size.
         graph_def: A GraphDef with the same ops, pruned to what runs, the batch size left open.
         specs: Structures of TensorSpec for (x, y, sample_weight); None where there is none.
         inputs: Names of the tensors that stand for the flattened arguments.
         captures: Tensors from outside the graph, by the name of the op that stands for each.
-        variables: The variables among them: Keras' variable where there is one, else TensorFlow's.
-        variable_names: Their names in the op graph.
+        variables: The variables among the captures: Keras' variable where it exists, else TensorFlow's.
+        variable_names: Names of the variables in the op graph.
         outputs: `{"y_pred", "loss", "gradients"}` as far as computed, with tensor names in place of tensors.
             A gradient is None (unconnected), a name, or (values, indices, dense shape) names for a sparse
-            one.
-        results: Which of them its caller is given: those of `RESULTS`, but `y_pred` only where a metric looks at it.
+            gradient.
+        results: The outputs that its caller gets: those of `RESULTS`, but `y_pred` only where a metric reads it.
         side_effects: Names of the ops to run besides those the outputs need.
         trainable: The variables the gradients belong to, in order.
         seed: Name of the scalar tensor the backward pass starts with: one, the gradient of the (scaled) loss by
@@ -79,7 +79,7 @@ class CapturedStep:
 
     @property
     def uncuttable(self) -> str:
-        """Why the step cannot run in microbatches and give what it gives now; empty if it can."""
+        """Why the step cannot run in microbatches with the same results; empty if it can."""
         if self.fixed_batch or self.loss_reduction is not LossReduction.OTHER:
             return self.fixed_batch
         return self.loss_reduction_note

@@ -1,4 +1,4 @@
-"""The picture of a model's plan: which devices, layers and tensors it shows, and what stands beside them."""
+"""The picture of a model's plan: its devices, layers and tensors, with their captions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def to_dot(plan: PlanDocument, **options: Any) -> str:
 
 
 def picture_of(plan: PlanDocument) -> Picture:
-    """What the picture of a plan shows."""
+    """The contents of the picture of a plan."""
     return Picture(
         heading=tuple(_heading(plan)),
         frames=tuple(_frame(plan, device) for device in _devices_in_use(plan)),

@@ -1,4 +1,4 @@
-"""Why nothing fits, and the nearest changes under which something does: each was planned before it is named."""
+"""Why nothing fits, and the smallest changes that help: each is planned before it is named."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def explained(
 
     Args:
         error: That nothing fits.
-        planner: What was planned with.
-        replan: Plans what was asked for with such a planner.
+        planner: The planner that raised the error.
+        replan: Plans the request with a given planner.
         groups: Devices of the replicas.
     """
     deadline = time.monotonic() + min(EXPLANATION_SECONDS, planner.time_limit_seconds)
-    known = described(error.shortfall) if error.shortfall else error
+    described_error = described(error.shortfall) if error.shortfall else error
     quick = planner.within(CHANGED_PLAN_SECONDS)
     packing = _Packing(planner, groups)
     conflict = packing.conflict()
-    message, notes, help = known.as_written
+    message, notes, help = described_error.as_written
     helps = [help] if help else []
     for text, other in _changes(quick, replan, conflict.requirements if conflict else planner.requirements):
         if time.monotonic() > deadline:
@@ -73,10 +73,10 @@ def _changes(
 def _missing_bytes(planner: LayoutPlanner, replan: Callable[[LayoutPlanner], ParallelLayout]) -> int:
     """By how much the plan with the smallest largest peak passes the limits; 0 if there is none."""
     try:
-        shape = replan(planner.unlimited().minimising(Objective.MEMORY))
+        layout = replan(planner.unlimited().minimising(Objective.MEMORY))
     except PartitionError:
         return 0
-    peak = shape.found.schedule.peak
+    peak = layout.result.schedule.peak
     limits = {placed.name: placed.memory_bytes for placed in planner.machines.devices}
     over = max(use.total_bytes - limits[name] for name, use in peak.items())
     return math.ceil(max(over, 0) / _MIB) * _MIB
@@ -112,7 +112,7 @@ class _Conflict:
 
 
 class _Packing:
-    """What each item needs at the least against what devices have: a plan that fits packs them."""
+    """Bin packing of the least bytes of each item into the devices' memory: a necessary condition for any plan."""
 
     def __init__(self, planner: LayoutPlanner, groups: ReplicaGroups) -> None:
         self._planner, self._groups = planner, groups
@@ -125,8 +125,8 @@ class _Packing:
         if self._can_hold(facts):
             return None
         needed = smallest_conflict(facts, self._can_hold)
-        requirements = tuple(one for one in needed if isinstance(one, Requirement))
-        limited = [one for one in needed if isinstance(one, int)]
+        requirements = tuple(fact for fact in needed if isinstance(fact, Requirement))
+        limited = [fact for fact in needed if isinstance(fact, int)]
         coarsening = self._coarsened(requirements)
         sizes = lasting_item_bytes(self._costed, coarsening)
         bound = [item for item, places in enumerate(coarsening.allowed) if places <= set(limited) and sizes[item]]
@@ -134,7 +134,7 @@ class _Packing:
         names = shown(list(dict.fromkeys(coarsening.names[item] for item in bound if sizes[item] > total / 1000)))
         room = sum(self._devices[device].memory_bytes for device in limited)
         places = ", ".join(short_name(self._devices[device].name) for device in limited)
-        why = f" ({', '.join(one.text for one in requirements)})" if requirements else ""
+        why = f" ({', '.join(requirement.text for requirement in requirements)})" if requirements else ""
         return _Conflict(
             requirements=requirements,
             note=f"conflict: {names} keep {format_bytes(total)} and may be on {places} only{why}: "
@@ -142,7 +142,7 @@ class _Packing:
         )
 
     def fewest_more_devices(self) -> float:
-        """Devices like the last one without which what lasts has no room; infinite where none would help."""
+        """Fewest added devices, like the last one, with room for what items keep; infinite where no number helps."""
         sizes = lasting_item_bytes(self._costed, self._coarsened(self._planner.requirements))
         room = [placed.memory_bytes for placed in self._devices]
         if max(sizes, default=0) > max(room) or not room[-1]:
@@ -153,8 +153,8 @@ class _Packing:
         return coarsen(self._costed, constraints=self._planner.constraints(self._groups, requirements))
 
     def _can_hold(self, facts: Sequence[Requirement | int]) -> bool:
-        """Whether items can be packed under some of the requirements and limits; also where that was not decided."""
-        coarsening = self._coarsened([one for one in facts if isinstance(one, Requirement)])
+        """Whether items can be packed under these requirements and limits; true where the solver did not decide."""
+        coarsening = self._coarsened([fact for fact in facts if isinstance(fact, Requirement)])
         sizes = lasting_item_bytes(self._costed, coarsening)
         count = len(self._devices)
         limits = [placed.memory_bytes if index in facts else _NO_LIMIT for index, placed in enumerate(self._devices)]

@@ -14,45 +14,45 @@ GIB = 2**30
 
 
 def what_if(
-    planner: LayoutPlanner, replan: Callable[[LayoutPlanner], ParallelLayout], shape: ParallelLayout
+    planner: LayoutPlanner, replan: Callable[[LayoutPlanner], ParallelLayout], layout: ParallelLayout
 ) -> tuple[WhatIf, ...]:
-    """The gains of three changes, each planned as the shape was.
+    """The gains of three changes, each planned by the same request.
 
     Args:
-        planner: What the shape was planned by.
-        replan: Plans what was asked for with such a planner.
-        shape: The plan as it is.
+        planner: The planner of the layout.
+        replan: Plans the request with a given planner.
+        layout: The layout without changes.
     """
     is_memory = planner.objective is Objective.MEMORY
-    before = float(shape.largest_peak_bytes) if is_memory else shape.step_seconds
-    found = []
-    for change, other in _changes(planner, shape):
+    before = float(layout.largest_peak_bytes) if is_memory else layout.step_seconds
+    gains = []
+    for change, other in _changes(planner, layout):
         after, reason = None, ""
         try:
             planned = replan(other)
-            # What there is already would do on the better machine too.
+            # The layout without changes can run on the better machine too.
             after = min(before, float(planned.largest_peak_bytes) if is_memory else planned.step_seconds)
         except PartitionError as error:
             reason = in_words(error.as_written[0])
         unit = "bytes" if is_memory else "s"
-        found.append(WhatIf(change=change, before=before, after=after, unit=unit, reason=reason))
-    return tuple(found)
+        gains.append(WhatIf(change=change, before=before, after=after, unit=unit, reason=reason))
+    return tuple(gains)
 
 
-def _changes(planner: LayoutPlanner, shape: ParallelLayout) -> Iterator[tuple[str, LayoutPlanner]]:
+def _changes(planner: LayoutPlanner, layout: ParallelLayout) -> Iterator[tuple[str, LayoutPlanner]]:
     machines = planner.machines
     devices = machines.devices
     last = len(devices) - 1
     yield f"one more device like {short_name(devices[last].name)}", planner.with_another_device(last)
     if len(devices) > 1:
         yield "twice the bandwidth of every link", planner.with_faster_links(2.0)
-    first = shape.groups[0]
-    peak = shape.found.schedule.peak
-    used = set(shape.found.placement.values())
+    first = layout.groups[0]
+    peak = layout.result.schedule.peak
+    used = set(layout.result.placement.values())
     left = {place: devices[first[place]].memory_bytes - peak[devices[first[place]].name].total_bytes for place in used}
     tightest = min(left, key=lambda place: (left[place], place))
     # Its peers in other replicas hold the same, so it takes as much on each.
-    peers = list(dict.fromkeys(group[tightest] for group in shape.groups))
+    peers = list(dict.fromkeys(group[tightest] for group in layout.groups))
     sizes = [placed.memory_bytes + (GIB if index in peers else 0) for index, placed in enumerate(devices)]
     names = ", ".join(short_name(devices[index].name) for index in peers)
     yield f"1 GiB more on {names}", planner.with_memory(sizes)

@@ -1,4 +1,4 @@
-"""Choose how the batch passes: as one graph or as a pipeline; and what is proved of all candidates."""
+"""Choose how the step runs, as one graph or as a pipeline, and bound all candidates."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from partitioner.spelling import argument, arguments
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionSelector:
-    """All candidates for passing a batch: the step as one graph, and pipelines.
+    """All candidates for running the step: as one graph, and as pipelines.
 
     Attributes:
         costed: The graph at the full batch size.
         coarsening: Its items.
-        microbatching: What may be chosen; None for one graph only.
+        microbatching: The pipelines that may be chosen; None for one graph only.
         strategy: How devices may be used.
         objective: What is minimised.
-        deadline: When the search ends with the best found.
-        evaluator: What simulates stages; None where only one graph may be chosen.
+        deadline: When the search ends with its incumbent.
+        evaluator: Simulates pipelines; None where only one graph may be chosen.
     """
 
     costed: CostedGraph
@@ -51,11 +51,11 @@ class ExecutionSelector:
 
     @property
     def are_replicated(self) -> bool:
-        """Whether it is the step of one replica of several."""
+        """Whether the step is that of one replica of several."""
         return self.microbatching is not None and self.microbatching.is_of_replica
 
     def are_needed(self, unpipelined: Sequence[Evaluation]) -> bool:
-        """Whether pipelines can help: on one device only where its memory is what matters."""
+        """Whether pipelines can help; on one device they can only save memory."""
         if self.evaluator is None:
             return False
         single = self.strategy is Strategy.SINGLE or len(self.costed.topology.devices) == 1
@@ -69,16 +69,16 @@ class ExecutionSelector:
             self._stage_search(unpipelined).run(given, thorough=thorough)
 
     def bound_seconds(self, unpipelined: Sequence[Evaluation]) -> float:
-        """No candidate is simulated faster; `unpipelined` as for `search`."""
+        """Lower bound on the step of every candidate; `unpipelined` as for `search`."""
         return min(self._bounds(unpipelined))
 
     def are_proved(self, unpipelined: Sequence[Evaluation]) -> bool:
-        """Whether nothing that may be chosen is simulated faster than the best of `unpipelined`."""
+        """Whether the best of `unpipelined` is proved optimal: it meets the bound of every candidate."""
         best = min((evaluation.step_seconds for evaluation in unpipelined), default=float("inf"))
         return best < float("inf") and all(best <= bound * (1 + ROUNDING) for bound in self._bounds(unpipelined))
 
     def _bounds(self, unpipelined: Sequence[Evaluation]) -> Iterator[float]:
-        """For the step as one graph and for each number of microbatches; one by one, as each takes its time."""
+        """Bounds for the step as one graph and for each number of microbatches; lazy, as each takes long to compute."""
         counts = self._stage_search(unpipelined).counts() if self.are_needed(unpipelined) else []
         if self.allows_unpipelined or not counts:
             yield self._unpipelined_bound
@@ -115,22 +115,22 @@ class ExecutionSelector:
     ) -> tuple[Considered, ...]:
         """The best of each number of stages and microbatches, schedule and number of stages that recompute.
 
-        Of its kind the chosen one stands for all, though another may be faster by less than estimates tell apart.
+        The chosen candidate represents its kind, even where another of that kind is faster within the tolerance.
         """
         if self.evaluator is None:
             return ()
         allowed = self._stage_search(()).is_allowed
         figures = [evaluation.considered for evaluation in unpipelined]
         figures += [candidate.considered for candidate in self.evaluator.candidates() if allowed(candidate.assignment)]
-        figures.sort(key=lambda those: (not those.fits, those.step_seconds, those.largest_peak_bytes))
+        figures.sort(key=lambda figure: (not figure.fits, figure.step_seconds, figure.largest_peak_bytes))
         best: dict[tuple[int, int, str, int], Considered] = {}
-        for those in [*([chosen.considered] if chosen else []), *figures]:
-            kind = (those.num_stages, those.num_microbatches, those.schedule, those.num_recomputed)
-            best.setdefault(kind, those)
+        for figure in [*([chosen.considered] if chosen else []), *figures]:
+            kind = (figure.num_stages, figure.num_microbatches, figure.schedule, figure.num_recomputed)
+            best.setdefault(kind, figure)
         return tuple(best[key] for key in sorted(best))
 
     def refusal(self) -> UsageError | None:
-        """Why the step cannot run in stages, or not in one on each device, where it must."""
+        """Why the step cannot run in stages, or in a stage on each device, where the request needs that."""
         if self.microbatching is None or self.evaluator is None or self.allows_unpipelined:
             return None
         num_devices = len(self.costed.topology.devices)
@@ -154,8 +154,8 @@ class ExecutionSelector:
             help=arguments(microbatches="auto", schedule="auto"),
         )
 
-    def way_out(self) -> str:
-        """Arguments under which something would fit; empty if none are known."""
+    def fitting_arguments(self) -> str:
+        """Arguments under which a pipeline would fit; empty where nothing fits."""
         microbatching = self.microbatching
         if microbatching is None or self.evaluator is None:
             return ""
@@ -185,12 +185,12 @@ class ExecutionSelector:
             strategy=self.strategy,
             objective=self.objective,
             unpipelined_seconds=min((evaluation.step_seconds for evaluation in unpipelined), default=float("inf")),
-            one_device=self._one_device_matters(unpipelined),
+            one_device=self._tries_one_device(unpipelined),
             deadline=self.deadline,
         )
 
-    def _one_device_matters(self, unpipelined: Sequence[Evaluation]) -> bool:
-        """Cutting the batch on one device costs time and saves memory only."""
+    def _tries_one_device(self, unpipelined: Sequence[Evaluation]) -> bool:
+        """Whether pipelines on one device are tried: microbatches there only save memory, and cost time."""
         alone = any(len(set(evaluation.assignment)) == 1 for evaluation in unpipelined)
         return self.objective is Objective.MEMORY or not alone
 

@@ -27,8 +27,8 @@ def cost_ops(
 
     Args:
         graph: The graph.
-        topology: What it is planned for.
-        measured: What is known of ops on devices of the topology, by their index.
+        topology: The devices and links it is planned for.
+        measured: Measured costs of ops, by index of the device in the topology.
         kernels: What runs ops on its CPUs.
     """
     costs = graph.of_specs(lambda spec: _cost(graph, spec))
@@ -38,21 +38,21 @@ def cost_ops(
     cost_of = {id(spec): cost for spec, cost in zip(graph.specs, costs, strict=True)}
     columns: dict[tuple[int, str, bool], tuple[float, ...]] = {}
 
-    def column(index: int, known: MeasuredDevice, *, crowded: bool) -> tuple[float, ...]:
+    def column(index: int, measurement: MeasuredDevice, *, crowded: bool) -> tuple[float, ...]:
         device = topology.devices[index].device
-        key = id(known), device.name, crowded
+        key = id(measurement), device.name, crowded
         if key not in columns:
             columns[key] = graph.of_specs(
-                lambda spec: known.seconds(spec, cost_of[id(spec)], device, spec.compute_dtype, crowded=crowded)
+                lambda spec: measurement.seconds(spec, cost_of[id(spec)], device, spec.compute_dtype, crowded=crowded)
             )
         return columns[key]
 
-    are_known = graph.of_specs(lambda spec: all(known.has(spec) for known in measured.values()))
+    are_measured = graph.of_specs(lambda spec: all(device.has(spec) for device in measured.values()))
     return replace(
         costed,
-        measured={index: column(index, known, crowded=False) for index, known in measured.items()},
-        crowded={index: column(index, known, crowded=True) for index, known in measured.items() if known.crowd > 1},
-        measured_ops=frozenset(op.name for op, known in zip(graph.ops, are_known, strict=True) if known),
+        measured={index: column(index, device, crowded=False) for index, device in measured.items()},
+        crowded={index: column(index, device, crowded=True) for index, device in measured.items() if device.crowd > 1},
+        measured_ops=frozenset(op.name for op, is_measured in zip(graph.ops, are_measured, strict=True) if is_measured),
     )
 
 

@@ -20,7 +20,7 @@ class StepCosts:
     Attributes:
         graphs: The op graph by number of rows: of the batch, and of every part that it may be cut into.
         machines: The devices.
-        measured: What is known of ops on devices, by their index.
+        measured: Measured costs of ops, by index of the device.
         kernels: What runs ops on CPUs.
     """
 
@@ -31,5 +31,5 @@ class StepCosts:
 
     def on(self, rows: int, devices: Sequence[int]) -> CostedGraph:
         """The step for a number of rows, with what its ops cost on some of the devices."""
-        known = {place: self.measured[index] for place, index in enumerate(devices) if index in self.measured}
-        return cost_ops(self.graphs[rows], self.machines.subset(devices), known, self.kernels)
+        measured = {place: self.measured[index] for place, index in enumerate(devices) if index in self.measured}
+        return cost_ops(self.graphs[rows], self.machines.subset(devices), measured, self.kernels)

@@ -42,7 +42,7 @@ def placement_problem(
         capacities_bytes: What the items of each device may take together.
         use_every_device: Whether each device must get an item.
         balance_permille: See `PlacementProblem`.
-        hints: Device index per item, known placements.
+        hints: Placements (device index per item) as warm starts.
         time_limit_seconds: For the solver.
         seed: For the solver.
     """
@@ -133,7 +133,7 @@ def _awaited(costed: CostedGraph, coarsening: Coarsening) -> set[str]:
 
 
 def _transfers(costed: CostedGraph, task_of: Mapping[str, int]) -> tuple[Transfer, ...]:
-    """One transfer per source and set of targets: of several, the largest arrives last and alone matters."""
+    """One transfer per source and set of targets: of several, the largest arrives last, so only that counts."""
     graph = costed.graph
     sizes: dict[tuple[int, tuple[int, ...]], int] = {}
     for op in graph.ops:

@@ -1,4 +1,4 @@
-"""Ask the solver's process: whatever happens there, the caller gets a solution or learns why not."""
+"""Ask the solver's process: whatever happens there, the caller gets a solution or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GRACE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolveResult:
-    """A solution, and why it is not the solver's own; `note` is empty when it is."""
+    """A solution; `note` says why it is not the solver's own, and is empty when it is."""
 
     solution: Solution
     note: str = ""
@@ -58,7 +58,7 @@ def solve(problem: PlacementProblem, grace_seconds: float = GRACE_SECONDS) -> So
 
 
 def _run_child(request: bytes, timeout_seconds: float) -> subprocess.CompletedProcess[bytes]:
-    """Run the solver to its end; whatever comes between, kill it and wait until it is gone."""
+    """Run the solver to its end; on any exception, kill it and wait until it has ended."""
     command = child_command("partitioner.planner.placement.solve")
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=child_environment()) as child:
