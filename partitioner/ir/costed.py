@@ -1,4 +1,4 @@
-"""The op graph with what each op costs and the hardware it may run on."""
+"""The op graph with the costs of ops and the hardware it may run on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CostedGraph:
             from ops that were. Devices that it lacks have their rooflines.
         crowded: The same while all devices of the topology are busy, for devices with such measurements.
         measured_ops: Names of the ops whose very shapes were measured.
-        kernels: What runs ops on its CPUs.
+        kernels: The kernels that run ops on its CPUs.
         sharing: Number of replicas that each device of the topology works for; empty where each works for one replica.
             Forwards and backwards take that many times as long there; updates run once for all replicas.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from partitioner.ir.devices import DeviceName
 
 SEED_STRIDE = 0x9E3779B9
-"""Added to the random state of each replica, times its number: odd, so that no two of 2^32 replicas draw alike."""
+"""Added to the random state of each replica, times its number; odd, so that 2^32 replicas draw different numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The op graph: what one step of the model executes, before anything is costed or placed."""
+"""The op graph: the ops of one step of the model, before they are costed or placed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Phase(StrEnum):
 
 
 class VariableKind(StrEnum):
-    """What a variable is to the optimizer: a parameter it trains, a slot it keeps, or other state."""
+    """The kind of a variable: a trained parameter, a slot of the optimizer, or other state."""
 
     PARAMETER = "parameter"
     SLOT = "slot"
@@ -252,7 +252,7 @@ class OpGraph:
         return hashlib.sha256(msgspec.json.encode(rows)).hexdigest()[:16]
 
     def to_networkx(self) -> nx.DiGraph:
-        """The graph as networkx sees it: a node per op, `tensors` on data edges, none on control edges."""
+        """The graph for networkx: a node per op, `tensors` on data edges, none on control edges."""
         graph = nx.DiGraph(name=self.name)
         for op in self.ops:
             graph.add_node(op.name, op=op)

@@ -25,7 +25,7 @@ class Strategy(StrEnum):
 
 
 class Objective(StrEnum):
-    """What a plan minimises."""
+    """The objective of a plan."""
 
     THROUGHPUT = "throughput"
     LATENCY = "latency"
@@ -201,8 +201,8 @@ class DeviceMemory:
         gradient_bytes: Of gradients of variables.
         activation_bytes: Of everything else that ops made.
         headroom_bytes: Bytes below the limit at the peak; negative if the peak exceeds the limit.
-        reserved_bytes: What the plan may not use of a GPU's memory: the driver's, and what TensorFlow leaves to
-            libraries.
+        reserved_bytes: Bytes of a GPU that the plan may not use: those of the driver, and those that TensorFlow leaves
+            to libraries.
         largest: The tensors that take most of the peak, at most five, largest first.
         over_time: The most bytes held in each of equal parts of the step.
     """
@@ -261,7 +261,7 @@ class Verification:
     `control_*` is the unplaced model against itself with the rows of the batch reversed or every weight off by one
     unit in the last place, the largest where several were run. `ran_on` maps planned devices to those that ran.
     `differing_copies` are the variables that did not have the same bits in all replicas. `passed`: nothing is
-    misplaced, no copy differs, and no relative difference exceeds both `tolerance` and what the controls explain.
+    misplaced, no copy differs, and no relative difference exceeds both `tolerance` and the differences of the controls.
     """
 
     outputs_max_abs_diff: float

@@ -21,7 +21,7 @@ class Requirement:
     """A requirement as the user gave it.
 
     Attributes:
-        kind: What is required.
+        kind: Pin, forbid or colocate.
         pattern: A regular expression over layer paths and op names, or over the nodes of a cost graph.
         devices: Canonical names: the pinned device, the forbidden devices, or none for colocation.
     """

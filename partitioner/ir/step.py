@@ -11,7 +11,7 @@ from partitioner.ir.op_graph import OpGraph
 
 
 class StepKind(StrEnum):
-    """What one call computes: outputs; outputs and loss; or a whole training step."""
+    """The results of one call: outputs; outputs and loss; or a whole training step."""
 
     PREDICT = "predict"
     EVALUATE = "evaluate"
@@ -23,7 +23,7 @@ RESULTS: Mapping[StepKind, tuple[str, ...]] = {
     StepKind.EVALUATE: ("loss", "y_pred"),
     StepKind.TRAIN: ("loss", "y_pred"),
 }
-"""Which of its outputs a step of each kind may have to return."""
+"""The outputs that a step of each kind may have to return."""
 
 
 class LossReduction(StrEnum):
@@ -39,7 +39,7 @@ class CapturedStep:
     """One traced step. TensorFlow's objects are opaque here: only capture, emit and verify look inside.
 
     Attributes:
-        kind: What the step computes.
+        kind: The kind of results.
         graph: Its op graph, with every shape at the requested batch size.
         graph_def: A GraphDef with the same ops, pruned to what runs, the batch size left open.
         specs: Structures of TensorSpec for (x, y, sample_weight); None where there is none.

@@ -31,7 +31,7 @@ from partitioner.stages.schedules import ScheduleKind
 
 @dataclass(frozen=True, kw_only=True)
 class PlanningProblem:
-    """All that a plan is made from; every figure of the step is in it, so that planning needs no TensorFlow.
+    """The input of planning; it has every figure of the step, so that planning needs no TensorFlow.
 
     Attributes:
         model: The plan's entry for the model.
@@ -41,17 +41,17 @@ class PlanningProblem:
         layout: Which layouts may be chosen.
         schedules: Schedules to choose from.
         recompute: Whether stages may, must or must not recompute.
-        objective: What is minimised.
-        requirements: What ops may be on and with.
+        objective: The objective.
+        requirements: Allowed devices and colocations of ops.
         max_staleness: Of asynchronous updates; None where updates are synchronous.
         time_limit_seconds: For tracing and the search.
-        tracing_seconds: What tracing took of them.
+        tracing_seconds: The seconds of it that tracing took.
         seed: Of the solver.
         what_if: Whether to say what a better machine would gain.
         cost_source: Where the costs come from, for the record.
         named_link: Catalogue name of the links, if one was given.
         is_described: Whether a topology describes the links.
-        notes: What else a reader should know of the costs.
+        notes: Further notes on the costs.
     """
 
     model: ModelInfo

@@ -13,7 +13,7 @@ _MAX_INFERRED = 5
 
 
 def device_rows(plan: PlanDocument) -> list[tuple[str, str, str, str, str]]:
-    """Device, hardware, origin, memory to use and peak; of many devices, those that are alike share a row."""
+    """Device, hardware, origin, memory to use and peak; of many devices, equal devices share a row."""
     if len(plan.devices) <= MAX_NAMED:
         return [_device_row(plan, short_name(info.name), [info]) for info in plan.devices]
     alike: dict[tuple[object, ...], list[DeviceInfo]] = {}

@@ -1,4 +1,4 @@
-"""What limits the step, in words: a stage and its device, or a link; and how long devices idle."""
+"""The bottleneck of the step in words: a stage and its device, or a link; and the idle time of devices."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """What box number `source` sends to box number `target`, and the gradient that comes back."""
+    """Bytes from box number `source` to box number `target`, and of the gradient back."""
 
     source: int
     target: int

@@ -33,7 +33,7 @@ def draw(picture: Picture, *, rankdir: str = "TB", show_shapes: bool = True, det
     """The DOT text of a picture; equal pictures give equal text.
 
     Args:
-        picture: What to draw.
+        picture: The picture.
         rankdir: Direction of the flow as in `keras.utils.plot_model`: `TB` or `LR`.
         show_shapes: Whether boxes show output shapes.
         detail: `layers`: a box per layer. `chains`: layers that follow each other on one device share a box.

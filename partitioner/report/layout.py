@@ -33,8 +33,8 @@ class Fact:
     """Sentences beside a label, each on lines of its own.
 
     Attributes:
-        label: What they are about: `solver`.
-        sentences: What is said, most important first.
+        label: Their topic: `solver`.
+        sentences: The sentences, most important first.
         max_lines: Of the page, for all of them together.
         style: Of the first sentence, as rich has it.
     """

@@ -18,7 +18,7 @@ class Frame:
     Attributes:
         device: Its canonical name.
         title: Text at the top of its frame, in Graphviz's HTML.
-        facts: Lines below the title, likewise.
+        facts: Lines below the title, in the same format.
     """
 
     device: str

@@ -18,7 +18,7 @@ def to_dot(plan: PlanDocument, **options: Any) -> str:
     """The DOT text of a plan; equal plans give equal text.
 
     Args:
-        plan: What to draw; only its layers, edges, stages and devices are looked at, never a model.
+        plan: The plan; only its layers, edges, stages and devices are read, never a model.
         options: Those of `partitioner.report.dot.draw`.
 
     Raises:

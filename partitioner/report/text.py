@@ -52,7 +52,7 @@ def render(
     """The report of a plan as text without trailing spaces; equal plans give equal text.
 
     Args:
-        plan: What is reported.
+        plan: The plan.
         files: Paths just written, listed at the end.
         verbose: Whether to show everything; otherwise at most 60 lines, with equal or less important rows merged.
         spell: How arguments are named: `as_python` or `as_flags`.

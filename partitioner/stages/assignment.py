@@ -21,7 +21,7 @@ class StageAssignment:
         devices: Devices that may hold a stage; None for all.
 
     Attributes:
-        role: What each op does; sums of gradients of several stages are updates here.
+        role: Role of each op; sums of gradients of several stages are updates here.
         device: The device that determines the stage of each op.
         stages: The device of each stage.
         stage: The stage of each forward and backward op.

@@ -2,7 +2,7 @@
 
 TensorFlow's executor starts an op as soon as it can. On a CPU it runs last what became ready first, so gradients of
 weights that no op waits for may run at the very end, and keep their inputs alive; and which op runs first differs
-from process to process. So each op that works waits for those that are some places or more before it in an order of
+from process to process. So each op that works waits for ops that are at least some places before it in an order of
 ours: forward and backward as traced, and the update of a variable as soon as its gradient is there. Ops that are closer
 still run at the same time. For gradients only places of gradients count: updates are chains of small ops, which they
 need not wait for one by one. Ops on vectors and scalars are left alone: they are many, and what they keep alive is

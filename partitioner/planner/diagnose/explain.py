@@ -44,7 +44,7 @@ def explained(
     """
     deadline = time.monotonic() + min(EXPLANATION_SECONDS, planner.time_limit_seconds)
     described_error = described(error.shortfall) if error.shortfall else error
-    quick = planner.within(CHANGED_PLAN_SECONDS)
+    quick = planner.with_time_limit(CHANGED_PLAN_SECONDS)
     packing = _Packing(planner, groups)
     conflict = packing.conflict()
     message, notes, help = described_error.as_written
@@ -64,7 +64,7 @@ def _changes(
 ) -> Iterator[tuple[str, LayoutPlanner]]:
     for requirement in requirements:
         others = [other for other in planner.requirements if other is not requirement]
-        yield f"leave out {requirement.text}", planner.asking(others)
+        yield f"leave out {requirement.text}", planner.with_requirements(others)
     if extra := _missing_bytes(planner, replan):
         sizes = [placed.memory_bytes + extra for placed in planner.machines.devices]
         yield f"{format_bytes(extra)} more on each device", planner.with_memory(sizes)
@@ -73,7 +73,7 @@ def _changes(
 def _missing_bytes(planner: LayoutPlanner, replan: Callable[[LayoutPlanner], ParallelLayout]) -> int:
     """By how much the plan with the smallest largest peak passes the limits; 0 if there is none."""
     try:
-        layout = replan(planner.unlimited().minimising(Objective.MEMORY))
+        layout = replan(planner.unlimited().with_objective(Objective.MEMORY))
     except PartitionError:
         return 0
     peak = layout.result.schedule.peak

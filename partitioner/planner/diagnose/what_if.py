@@ -1,4 +1,4 @@
-"""What a better machine would gain: one more device, faster links, more memory; each planned anew."""
+"""The gains of a better machine: one more device, faster links, more memory; each planned again."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def link_infos(
     """The kinds of links of a topology, in the order in which its devices reach them.
 
     Args:
-        topology: What was planned for.
+        topology: The devices and links of the plan.
         sends: All transfers of a step of the plan.
         is_described: Whether the user gave the link of each pair, rather than at most one link by name.
         named: The link that the user named.

@@ -72,7 +72,7 @@ def _with_all_sends(
 ) -> list[Stage]:
     """The stages of the first replica; bytes sent include those of replicas that share the device.
 
-    What a device sends to its peers counts for its first stage.
+    Bytes from a device to its peers count for its first stage.
     """
     sent = Counter[str]()
     for exchange in result.exchanges:

@@ -31,9 +31,9 @@ class AllReduce:
         sharing: How many replicas each of them works for.
         sum_bytes: Of gradients that are summed.
         row_bytes: Of rows of sparse gradients, which every peer gets of all.
-        shares_memory: Whether a tensor on one peer is on all: then they sum once, in turns.
+        shares_memory: Whether peers share memory: then they sum once, in turns.
         ready_seconds: When the last backward of its stages has ended.
-        times: What the exchange takes alone.
+        times: Seconds of the exchange alone.
         waiting_seconds: Until an uplink that it needs is free.
     """
 
@@ -54,13 +54,13 @@ class AllReduce:
 
     @property
     def buffer_bytes(self) -> int:
-        """What a peer holds of the sums and of all rows, beyond its own gradients."""
+        """Bytes of the sums and of all rows on a peer, beyond its own gradients."""
         sums = self.sum_bytes // len(self.peers) if self.shares_memory else self.sum_bytes
         own = self.sum_bytes if self.sharing > 1 and len(self.peers) > 1 else 0
         return own + sums + self.row_bytes * len(self.peers) * self.sharing
 
     def exchanges(self, machines: Topology) -> Iterator[Exchange]:
-        """What peers send each other: parts of their gradients, parts of the sums, and their rows."""
+        """The exchanges between peers: parts of their gradients, parts of the sums, and their rows."""
         rounds = exchange_rounds(self.sum_bytes, machines, self.peers)
         groups = [(group, int(2 * round_.part_bytes)) for round_ in rounds for group in round_.groups]
         for group, size in [*groups, (self.peers, self.row_bytes * self.sharing)]:
@@ -157,7 +157,7 @@ def _all_reduces(
 
 
 def _queued_on_uplinks(reduces: Sequence[AllReduce]) -> list[AllReduce]:
-    """All-reduces that wait for an uplink which another one uses: the first that is ready takes it first."""
+    """All-reduces in the order in which they are ready, each waiting until its uplinks are free."""
     free = [0.0] * max((len(reduce.times.uplink_seconds) for reduce in reduces), default=0)
     queued = []
     for reduce in sorted(reduces, key=lambda reduce: reduce.ready_seconds):

@@ -29,16 +29,16 @@ class ExecutionSelector:
     Attributes:
         costed: The graph at the full batch size.
         coarsening: Its items.
-        microbatching: The pipelines that may be chosen; None for one graph only.
+        search_space: The pipelines that may be chosen; None for one graph only.
         strategy: How devices may be used.
-        objective: What is minimised.
+        objective: The objective.
         deadline: When the search ends with its incumbent.
         evaluator: Simulates pipelines; None where only one graph may be chosen.
     """
 
     costed: CostedGraph
     coarsening: Coarsening
-    microbatching: PipelineSearchSpace | None
+    search_space: PipelineSearchSpace | None
     strategy: Strategy
     objective: Objective
     deadline: Deadline
@@ -47,14 +47,14 @@ class ExecutionSelector:
     @property
     def allows_unpipelined(self) -> bool:
         """Whether the step may run as one graph."""
-        return self.microbatching is None or self.microbatching.allows_unpipelined
+        return self.search_space is None or self.search_space.allows_unpipelined
 
     @property
-    def are_replicated(self) -> bool:
+    def is_of_replica(self) -> bool:
         """Whether the step is that of one replica of several."""
-        return self.microbatching is not None and self.microbatching.is_of_replica
+        return self.search_space is not None and self.search_space.is_of_replica
 
-    def are_needed(self, unpipelined: Sequence[Evaluation]) -> bool:
+    def pipelines_help(self, unpipelined: Sequence[Evaluation]) -> bool:
         """Whether pipelines can help; on one device they can only save memory."""
         if self.evaluator is None:
             return False
@@ -72,14 +72,14 @@ class ExecutionSelector:
         """Lower bound on the step of every candidate; `unpipelined` as for `search`."""
         return min(self._bounds(unpipelined))
 
-    def are_proved(self, unpipelined: Sequence[Evaluation]) -> bool:
+    def is_proved_optimal(self, unpipelined: Sequence[Evaluation]) -> bool:
         """Whether the best of `unpipelined` is proved optimal: it meets the bound of every candidate."""
         best = min((evaluation.step_seconds for evaluation in unpipelined), default=float("inf"))
         return best < float("inf") and all(best <= bound * (1 + ROUNDING) for bound in self._bounds(unpipelined))
 
     def _bounds(self, unpipelined: Sequence[Evaluation]) -> Iterator[float]:
         """Bounds for the step as one graph and for each number of microbatches; lazy, as each takes long to compute."""
-        counts = self._stage_search(unpipelined).counts() if self.are_needed(unpipelined) else []
+        counts = self._stage_search(unpipelined).counts() if self.pipelines_help(unpipelined) else []
         if self.allows_unpipelined or not counts:
             yield self._unpipelined_bound
         if self.evaluator is not None:
@@ -131,7 +131,7 @@ class ExecutionSelector:
 
     def refusal(self) -> UsageError | None:
         """Why the step cannot run in stages, or in a stage on each device, where the request needs that."""
-        if self.microbatching is None or self.evaluator is None or self.allows_unpipelined:
+        if self.search_space is None or self.evaluator is None or self.allows_unpipelined:
             return None
         num_devices = len(self.costed.topology.devices)
         if candidates := self.evaluator.candidates():
@@ -145,8 +145,8 @@ class ExecutionSelector:
             )
         if self.evaluator.refusal is not None or self.deadline.is_over:
             return self.evaluator.refusal
-        counts = ", ".join(map(str, self.microbatching.counts))
-        schedules = ", ".join(self.microbatching.schedules)
+        counts = ", ".join(map(str, self.search_space.counts))
+        schedules = ", ".join(self.search_space.schedules)
         return UsageError(
             f"a batch of {self.costed.graph.batch_size} rows cannot pass in {counts} microbatches "
             f"with the schedule {schedules}",
@@ -156,25 +156,25 @@ class ExecutionSelector:
 
     def fitting_arguments(self) -> str:
         """Arguments under which a pipeline would fit; empty where nothing fits."""
-        microbatching = self.microbatching
-        if microbatching is None or self.evaluator is None:
+        search_space = self.search_space
+        if search_space is None or self.evaluator is None:
             return ""
         size = self.costed.graph.batch_size
-        more = tuple(2**power for power in range(1, size.bit_length()) if 2**power not in microbatching.counts)
-        recompute = self.costed.graph.training and microbatching.recompute == "none"
+        more = tuple(2**power for power in range(1, size.bit_length()) if 2**power not in search_space.counts)
+        recompute = self.costed.graph.training and search_space.recompute == "none"
         tries = [
-            (more, microbatching.recompute),
-            (microbatching.counts if recompute else (), "all"),
+            (more, search_space.recompute),
+            (search_space.counts if recompute else (), "all"),
             (more if recompute else (), "all"),
         ]
         for counts, how in tries:
-            other = replace(microbatching, counts=counts, recompute=how)
-            selector = replace(self, microbatching=other, evaluator=self.evaluator.choosing(other))
+            other = replace(search_space, counts=counts, recompute=how)
+            selector = replace(self, search_space=other, evaluator=self.evaluator.choosing(other))
             if counts:
                 selector.search((), thorough=False)
             if fitting := selector.fitting():
                 count = min(candidate.num_microbatches for candidate in fitting)
-                changes: dict[str, Any] = {} if count in microbatching.counts else {"microbatches": count}
+                changes: dict[str, Any] = {} if count in search_space.counts else {"microbatches": count}
                 return arguments(**changes, **({"recompute": "all"} if how == "all" else {}))
         return ""
 

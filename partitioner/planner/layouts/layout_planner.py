@@ -64,13 +64,13 @@ class LayoutPlanner:
     Args:
         machines: All devices.
         batch_size: Rows of a batch.
-        costed: The step for a number of rows, with what its ops cost on some of the devices; called once for each.
+        costed: The step for a number of rows, with the costs of its ops on some of the devices; called once for each.
         programs: The stage programs of an execution.
         counts: Numbers of microbatches of a replica to choose from.
         schedules: Schedules to choose from.
         recompute: As in `PipelineSearchSpace`.
-        objective: What is minimised.
-        requirements: What ops may be on and with; pins name devices of the first replica.
+        objective: The objective.
+        requirements: Allowed devices and colocations of ops; pins name devices of the first replica.
         time_limit_seconds: For all that is planned with it, from `started` on.
         seed: For the solver.
     """
@@ -101,8 +101,8 @@ class LayoutPlanner:
         self._of_replica: dict[tuple[int, ReplicaGroups], CostedGraph] = {}
         self._baselines: dict[tuple[int, ...], tuple[Baseline, ...]] = {}
 
-    def __call__(self, strategy: Strategy, groups: ReplicaGroups, *, advises: bool = True) -> ParallelLayout:
-        """The best layout on these groups; `advises` as for `search`.
+    def __call__(self, strategy: Strategy, groups: ReplicaGroups, *, explains: bool = True) -> ParallelLayout:
+        """The best layout on these groups; `explains` as for `search`.
 
         Raises:
             InfeasibleError: Nothing fits, or requirements contradict each other or the strategy.
@@ -129,8 +129,8 @@ class LayoutPlanner:
             time_limit_seconds=self.time_limit_seconds,
             deadline=self.deadline,
             seed=self._seed,
-            microbatching=choices,
-            advises=advises,
+            search_space=choices,
+            explains=explains,
         )
         if count > 1:
             graph = self._costed_for(math.ceil(costed.graph.batch_size / result.num_microbatches), first).graph
@@ -139,7 +139,7 @@ class LayoutPlanner:
         return ParallelLayout(groups=groups, costed=costed, result=result)
 
     @property
-    def tells_devices_apart(self) -> bool:
+    def names_devices(self) -> bool:
         """Whether requirements name devices."""
         return any(requirement.kind is not RequirementKind.COLOCATE for requirement in self.requirements)
 
@@ -167,19 +167,19 @@ class LayoutPlanner:
         """A planner for links with their bandwidth multiplied by `factor`."""
         return self._on(self.machines.faster(factor))
 
-    def asking(self, requirements: Sequence[Requirement]) -> LayoutPlanner:
+    def with_requirements(self, requirements: Sequence[Requirement]) -> LayoutPlanner:
         """A planner for other requirements."""
         other = copy(self)
         other.requirements = requirements
         return other
 
-    def minimising(self, objective: Objective) -> LayoutPlanner:
+    def with_objective(self, objective: Objective) -> LayoutPlanner:
         """A planner for another objective."""
         other = copy(self)
         other.objective = objective
         return other
 
-    def within(self, seconds: float) -> LayoutPlanner:
+    def with_time_limit(self, seconds: float) -> LayoutPlanner:
         """A planner that has at most so many seconds, once it is started."""
         other = copy(self)
         other.time_limit_seconds = min(seconds, self.time_limit_seconds)

@@ -28,7 +28,7 @@ def replica_groups(
     """The devices of each replica: consecutive devices, so that stages exchange tensors over the shortest links.
 
     Args:
-        strategy: `mirrored` has a device per replica; `mixed` needs their number; of the others only `auto` takes one.
+        strategy: `mirrored` has a device per replica; `mixed` needs their number, and `auto` takes it.
         replicas: How many, or `auto`; or sizes as in `of_widths`.
         topology: The devices.
         batch_size: Rows of a batch.

@@ -53,8 +53,8 @@ def search(
     time_limit_seconds: float = 60.0,
     deadline: Deadline | None = None,
     seed: int = 0,
-    microbatching: PipelineSearchSpace | None = None,
-    advises: bool = True,
+    search_space: PipelineSearchSpace | None = None,
+    explains: bool = True,
 ) -> SearchResult:
     """Choose a device for every op, and how the step runs on them.
 
@@ -62,13 +62,13 @@ def search(
         costed: The graph, its costs and its topology (which holds the memory limits).
         strategy: `single`; `layer-split`, which uses every device; or `auto`, which uses as many as pay.
         objective: `throughput` minimises the step, `memory` the largest peak.
-        constraints: What ops may be on and with.
+        constraints: Allowed devices and colocations of ops.
         time_limit_seconds: For the search. Unless the deadline ends it early, the placements that are evaluated depend
             on this limit only, not on the machine.
         deadline: When the search ends with its incumbent; the end of the time limit, unless given.
         seed: For the solver.
-        microbatching: Microbatches, schedules and recompute to choose from; without it the step runs as one graph.
-        advises: Whether to look for changes that help where nothing fits; that can take as long as the search.
+        search_space: Microbatches, schedules and recompute to choose from; without it the step runs as one graph.
+        explains: Whether to look for changes that help where nothing fits; that can take as long as the search.
 
     Raises:
         InfeasibleError: No placement fits, with the bytes needed and available and what would help; or constraints
@@ -78,7 +78,7 @@ def search(
     """
     deadline = deadline or Deadline.after(time_limit_seconds)
     return _Search(
-        costed, strategy, objective, constraints, time_limit_seconds, deadline, seed, microbatching, advises
+        costed, strategy, objective, constraints, time_limit_seconds, deadline, seed, search_space, explains
     ).run()
 
 
@@ -92,10 +92,10 @@ class _Search:
         time_limit_seconds: float,
         deadline: Deadline,
         seed: int,
-        microbatching: PipelineSearchSpace | None,
-        advises: bool,
+        search_space: PipelineSearchSpace | None,
+        explains: bool,
     ) -> None:
-        self.advises = advises
+        self.explains = explains
         self.costed, self.strategy, self.objective = costed, strategy, objective
         self.time_limit_seconds, self.deadline, self.seed = time_limit_seconds, deadline, seed
         self.unpipelined_deadline = deadline
@@ -106,11 +106,11 @@ class _Search:
         self.selector = ExecutionSelector(
             costed=costed,
             coarsening=self.coarsening,
-            microbatching=microbatching,
+            search_space=search_space,
             strategy=strategy,
             objective=objective,
             deadline=deadline,
-            evaluator=PipelineEvaluator(costed, self.coarsening, microbatching) if microbatching else None,
+            evaluator=PipelineEvaluator(costed, self.coarsening, search_space) if search_space else None,
         )
 
     def run(self) -> SearchResult:
@@ -123,7 +123,7 @@ class _Search:
         if self._is_too_large():
             raise self._out_of_memory()
         compared = self._compared()
-        if self.selector.are_needed(self._eligible()):
+        if self.selector.pipelines_help(self._eligible()):
             self.unpipelined_deadline = self.deadline.at_share(SHARE_AS_ONE_GRAPH)
         seconds, status, note = 0.0, "optimal", ""
         starts = self._starts()
@@ -133,9 +133,9 @@ class _Search:
                 status, note = result.solution.status, result.note
                 if result.solution.assignment is not None:
                     starts.append(result.solution.assignment)
-                    self._make_fit(result.solution.assignment)
+                    self._search_fitting(result.solution.assignment)
             self._improve_unpipelined(starts)
-        if self.selector.are_needed(self._eligible()) and not self._is_proved():
+        if self.selector.pipelines_help(self._eligible()) and not self._is_proved():
             simulated = [evaluation.assignment for evaluation in sorted(self._unpipelined(), key=self._objective_key)]
             self.selector.search(self._eligible(), list(dict.fromkeys([*simulated, *starts])))
         unpipelined = self._in_order(self._choose(list(compared.values()))) if self._eligible() else None
@@ -189,7 +189,7 @@ class _Search:
         moved = [op for op, device in relocated.items() if names.index(device) not in allowed[item_of[op]]]
         if not moved:
             return ""
-        return f"{shown(moved)} run elsewhere than required, lest stages wait for each other"
+        return f"{shown(moved)} run elsewhere than required, so that stages do not wait for each other"
 
     def _refuse_other_strategy(self, constraints: Sequence[ResolvedConstraint]) -> None:
         """Refuse constraints that contradict the strategy: all ops on one device, or some ops on each.
@@ -204,14 +204,14 @@ class _Search:
             refuse_contradictions(
                 self.coarsening.item_of, [whole, *constraints], names, title=lambda name: graph.op[name].title
             )
-        if self.strategy is Strategy.LAYER_SPLIT and (idle := self._must_be_idle()):
+        if self.strategy is Strategy.LAYER_SPLIT and (idle := self._unmatched_devices()):
             raise InfeasibleError(
                 f"the strategy layer-split uses every device, but these parts cannot use {', '.join(idle)}",
                 notes=[constraint.text for constraint in constraints],
                 help=f"leave out one of them, name fewer devices, or {argument('strategy', 'auto')}",
             )
 
-    def _must_be_idle(self) -> list[str]:
+    def _unmatched_devices(self) -> list[str]:
         """Devices left without an item in a maximum matching; none if there are fewer items than devices."""
         count = len(self.devices)
         if len(self.coarsening.items) < count:
@@ -234,7 +234,7 @@ class _Search:
 
     def _compared(self) -> dict[str, Evaluation]:
         """Evaluations of the baselines; none for the step of one replica of several."""
-        if self.selector.are_replicated:
+        if self.selector.is_of_replica:
             return {}
         return {name: self.evaluator(assignment) for name, assignment in self._baselines().items()}
 
@@ -251,10 +251,10 @@ class _Search:
         consecutive = [
             baselines.balanced_compute(self.costed, self.coarsening, count) for count in range(2, len(self.devices) + 1)
         ]
-        made = [self._obeying(start) for start in [*self._baselines().values(), *consecutive]]
+        made = [self._repaired(start) for start in [*self._baselines().values(), *consecutive]]
         return list(dict.fromkeys(made))
 
-    def _obeying(self, assignment: Assignment) -> Assignment:
+    def _repaired(self, assignment: Assignment) -> Assignment:
         places = self.coarsening.allowed
         return tuple(device if device in places[item] else min(places[item]) for item, device in enumerate(assignment))
 
@@ -284,7 +284,7 @@ class _Search:
         return self._is_proved()
 
     def _is_proved(self) -> bool:
-        return self.objective is not Objective.MEMORY and self.selector.are_proved(self._eligible())
+        return self.objective is not Objective.MEMORY and self.selector.is_proved_optimal(self._eligible())
 
     def _objective_key(self, evaluation: Evaluation) -> tuple[float, ...]:
         if self.objective is Objective.MEMORY:
@@ -337,7 +337,7 @@ class _Search:
         for evaluation in sorted(allowed, key=self._objective_key):
             self._local_search(evaluation.assignment, self._objective_key, share=1 / len(allowed))
 
-    def _make_fit(self, start: Assignment) -> None:
+    def _search_fitting(self, start: Assignment) -> None:
         """Local search from a placement until some placement fits, unless one fits already."""
 
         def over(evaluation: Evaluation) -> tuple[float, ...] | None:
@@ -433,7 +433,7 @@ class _Search:
 
     def _out_of_memory(self, *alternatives: Callable[[], str]) -> OutOfMemoryError:
         """The error that nothing fits, with its facts and the arguments that each of `alternatives` returns."""
-        if not self.advises:
+        if not self.explains:
             return OutOfMemoryError("no placement fits")
         for assignment in self._baselines().values():  # replicas have not evaluated them yet
             self.evaluator(assignment)

@@ -42,12 +42,12 @@ class _Family:
 
 
 def best_strategy(
-    plan: LayoutPlanner, *, microbatches: int | str, coupling: Sequence[str], is_cuttable: bool
+    planner: LayoutPlanner, *, microbatches: int | str, coupling: Sequence[str], is_cuttable: bool
 ) -> ParallelLayout:
     """Plan every family that may be chosen, and choose.
 
     Args:
-        plan: Plans a layout.
+        planner: Plans a layout.
         microbatches: As asked for, per replica.
         coupling: What replicas would change in the results, a sentence each; if there are any, replicas are not chosen.
         is_cuttable: Whether the batch can be cut at all.
@@ -57,25 +57,25 @@ def best_strategy(
         TimeLimitError: No layout that fits was found in time.
         UsageError: The requirements do not go with the devices.
     """
-    has_others = len(plan.machines.devices) > 1 and is_cuttable and not plan.tells_devices_apart
-    is_large = len(plan.machines.devices) > MANY
-    most_replicas = plan.batch_size // (microbatches if isinstance(microbatches, int) else 1)
+    has_others = len(planner.machines.devices) > 1 and is_cuttable and not planner.names_devices
+    is_large = len(planner.machines.devices) > MANY
+    most_replicas = planner.batch_size // (microbatches if isinstance(microbatches, int) else 1)
     notes: list[str] = []
-    groupings = _even_groupings(plan, most_replicas, notes) if has_others else []
+    groupings = _even_groupings(planner, most_replicas, notes) if has_others else []
     mirrored = [groups for groups in groupings if len(groups[0]) == 1]
     mixed = [] if coupling else [groups for groups in groupings if len(groups[0]) > 1]
 
-    on_one = plan.with_share(SHARE_OF_MIRRORED)
+    on_one = planner.with_share(SHARE_OF_MIRRORED)
     planned = [_best(on_one, Strategy.MIRRORED, mirrored[:1] if coupling else mirrored, notes)]
     share_of_one = SHARE_OF_ONE_REPLICA_OF_MANY if is_large else SHARE_OF_ONE_REPLICA
-    alone = _one_replica(plan.with_share(share_of_one) if has_others else plan)
-    planned.append(_best(plan, Strategy.MIXED, mixed, notes))
+    alone = _one_replica(planner.with_share(share_of_one) if has_others else planner)
+    planned.append(_best(planner, Strategy.MIXED, mixed, notes))
     if has_others and not coupling:
         fitting = [family.layout for family in planned if family and family.fits]
         fitting += [alone] if isinstance(alone, ParallelLayout) else []
-        planned.append(_best(plan, Strategy.MIXED, _promising_shared(plan, fitting, most_replicas), notes))
-    families = _best_of_each(planned, plan.objective)
-    if plan.tells_devices_apart and len(plan.machines.devices) > 1:
+        planned.append(_best(planner, Strategy.MIXED, _promising_shared(planner, fitting, most_replicas), notes))
+    families = _best_of_each(planned, planner.objective)
+    if planner.names_devices and len(planner.machines.devices) > 1:
         notes.append("requirements name devices, so that no replicas were considered")
 
     eligible = [alone] if isinstance(alone, ParallelLayout) else []
@@ -83,34 +83,34 @@ def best_strategy(
     if not eligible:
         assert isinstance(alone, PartitionError)
         raise alone
-    chosen = min(eligible, key=lambda layout: _objective_key(layout, plan.objective))
+    chosen = min(eligible, key=lambda layout: _objective_key(layout, planner.objective))
     if coupling:
         notes += _left_out(chosen, families, coupling)
     return _with_comparison(
-        plan, chosen, alone if isinstance(alone, ParallelLayout) else None, families, eligible, notes
+        planner, chosen, alone if isinstance(alone, ParallelLayout) else None, families, eligible, notes
     )
 
 
-def _even_groupings(plan: LayoutPlanner, most_replicas: int, notes: list[str]) -> list[ReplicaGroups]:
+def _even_groupings(planner: LayoutPlanner, most_replicas: int, notes: list[str]) -> list[ReplicaGroups]:
     """Groups whose peers are alike; where some were left out, the reason is added to `notes`."""
-    groupings = list(candidates(plan.machines, most_replicas=most_replicas))
-    even = [groups for groups in groupings if not unlike(plan.machines, groups)]
+    groupings = list(candidates(planner.machines, most_replicas=most_replicas))
+    even = [groups for groups in groupings if not unlike(planner.machines, groups)]
     if len(even) < len(groupings):
-        others = next(filter(None, (unlike(plan.machines, groups) for groups in groupings)))
+        others = next(filter(None, (unlike(planner.machines, groups) for groups in groupings)))
         notes.append(f"{others} are not alike, so that no replicas were considered that do the same on them")
     return even
 
 
 def _promising_shared(
-    plan: LayoutPlanner, planned: Iterable[ParallelLayout], most_replicas: int
+    planner: LayoutPlanner, planned: Iterable[ParallelLayout], most_replicas: int
 ) -> list[ReplicaGroups]:
     """Groups that share devices, and whose bound is much below the step time of the layouts already planned."""
-    groupings = sharing_candidates(plan.machines, most_replicas=most_replicas)
-    alike = [groups for groups in groupings if not unlike(plan.machines, groups)]
-    if plan.objective is Objective.MEMORY:
+    groupings = sharing_candidates(planner.machines, most_replicas=most_replicas)
+    alike = [groups for groups in groupings if not unlike(planner.machines, groups)]
+    if planner.objective is Objective.MEMORY:
         return alike
     least = min((layout.step_seconds for layout in planned), default=float("inf")) * (1 - _GAIN_OF_SHARING)
-    return [groups for groups in alike if not plan.deadline.is_over and plan.bound_seconds(groups) <= least]
+    return [groups for groups in alike if not planner.deadline.is_over and planner.bound_seconds(groups) <= least]
 
 
 def _best_of_each(families: Iterable[_Family | None], objective: Objective) -> list[_Family]:
@@ -126,20 +126,16 @@ def _best_of_each(families: Iterable[_Family | None], objective: Objective) -> l
     return list(best.values())
 
 
-def _one_replica(plan: LayoutPlanner) -> ParallelLayout | PartitionError:
-    """One device or a layer split; of many devices that are alike, on the fewest of some sizes that fit."""
-    topology = plan.machines
+def _one_replica(planner: LayoutPlanner) -> ParallelLayout | PartitionError:
+    """One device or a layer split; of many equal devices, only as many are used as the step needs to fit."""
+    topology = planner.machines
     count = size = len(topology.devices)
-    if (
-        count > MANY
-        and not plan.tells_devices_apart
-        and not unlike(topology, tuple((device,) for device in range(count)))
-    ):
+    if count > MANY and not planner.names_devices and not unlike(topology, tuple((device,) for device in range(count))):
         size = MOST_PER_REPLICA
     while True:
         try:
             group = runs_of(topology, size)[0] if size < count else tuple(range(count))
-            return plan(Strategy.AUTO, (group,))
+            return planner(Strategy.AUTO, (group,))
         except (InfeasibleError, TimeLimitError) as error:
             if size == count or isinstance(error, TimeLimitError):
                 return error
@@ -147,7 +143,7 @@ def _one_replica(plan: LayoutPlanner) -> ParallelLayout | PartitionError:
 
 
 def _best(
-    plan: LayoutPlanner, strategy: Strategy, groupings: Sequence[ReplicaGroups], notes: list[str]
+    planner: LayoutPlanner, strategy: Strategy, groupings: Sequence[ReplicaGroups], notes: list[str]
 ) -> _Family | None:
     """The best layout of a family; where none fits, the first as it would be with unlimited memory.
 
@@ -155,18 +151,18 @@ def _best(
     """
     best: ParallelLayout | None = None
     too_large: ReplicaGroups | None = None
-    bounded = [(plan.bound_seconds(groups), groups) for groups in groupings if not plan.deadline.is_over]
+    bounded = [(planner.bound_seconds(groups), groups) for groups in groupings if not planner.deadline.is_over]
     bounded.sort(key=lambda bound_and_groups: bound_and_groups[0])
     num_late = len(groupings) - len(bounded)
     for index, (bound, groups) in enumerate(bounded):
-        if best is not None and plan.objective is not Objective.MEMORY and bound >= best.step_seconds:
+        if best is not None and planner.objective is not Objective.MEMORY and bound >= best.step_seconds:
             break
-        if plan.deadline.is_over:
+        if planner.deadline.is_over:
             num_late += len(bounded) - index
             break
-        is_simple = len(groups[0]) == 1 or len(plan.machines.devices) <= MANY
+        is_simple = len(groups[0]) == 1 or len(planner.machines.devices) <= MANY
         try:
-            layout = (plan if is_simple else plan.with_share(SHARE_OF_LAYOUT))(strategy, groups, advises=False)
+            layout = (planner if is_simple else planner.with_share(SHARE_OF_LAYOUT))(strategy, groups, explains=False)
         except UsageError:  # more devices than parts, say
             continue
         except InfeasibleError:
@@ -175,7 +171,7 @@ def _best(
         except TimeLimitError:
             num_late += 1
             continue
-        if best is None or _objective_key(layout, plan.objective) < _objective_key(best, plan.objective):
+        if best is None or _objective_key(layout, planner.objective) < _objective_key(best, planner.objective):
             best = layout
     if num_late:
         notes.append(
@@ -186,13 +182,13 @@ def _best(
     if too_large is None:
         return None
     try:
-        return _Family(strategy=strategy, layout=plan.unlimited()(strategy, too_large, advises=False), fits=False)
+        return _Family(strategy=strategy, layout=planner.unlimited()(strategy, too_large, explains=False), fits=False)
     except (InfeasibleError, TimeLimitError):  # memory is not the cause: constraints or coupled ops forbid the layout
         return None
 
 
 def _objective_key(layout: ParallelLayout, objective: Objective) -> tuple[float, ...]:
-    """What is minimised, then the number of devices."""
+    """The objective, then the number of devices."""
     figures = (layout.step_seconds, float(layout.largest_peak_bytes))
     if objective is Objective.MEMORY:
         return (*reversed(figures), float(layout.num_devices))
@@ -200,7 +196,7 @@ def _objective_key(layout: ParallelLayout, objective: Objective) -> tuple[float,
 
 
 def _with_comparison(
-    plan: LayoutPlanner,
+    planner: LayoutPlanner,
     chosen: ParallelLayout,
     alone: ParallelLayout | None,
     families: Sequence[_Family],
@@ -221,7 +217,7 @@ def _with_comparison(
         gap=gap,
         seconds=(alone or chosen).result.solver.seconds,
     )
-    is_large = len(plan.machines.devices) > MANY
+    is_large = len(planner.machines.devices) > MANY
     efficiency = [_efficiency(chosen, simple)] if len(chosen.groups) > 1 or is_large else []
     return replace(
         chosen,
@@ -282,7 +278,7 @@ def _efficiency(layout: ParallelLayout, baselines: Sequence[Baseline]) -> str:
 
 
 def _left_out(chosen: ParallelLayout, families: Sequence[_Family], coupling: Sequence[str]) -> Iterator[str]:
-    """What replicas would have gained, had they not changed the numbers."""
+    """Notes on strategies that would be faster but change the results."""
     for family in families:
         ratio = chosen.step_seconds / family.layout.step_seconds
         if family.fits and ratio > 1 + ROUNDING:

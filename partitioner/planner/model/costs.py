@@ -1,4 +1,4 @@
-"""Ask the cost models what every op of a graph costs on every device of a topology."""
+"""Cost every op of a graph on every device of a topology by the cost models."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def cost_ops(
 ) -> CostedGraph:
     """The graph with the cost of each op.
 
-    Ops whose type has no formula, or has one that needs the rank of a tensor that TensorFlow does not know (what a
-    Python function gives), are costed by bytes and reported.
+    Ops are costed by bytes and reported where their type has no formula, or where the formula needs the rank of a
+    tensor that TensorFlow does not know (the result of a Python function).
 
     Args:
         graph: The graph.
         topology: The devices and links it is planned for.
         measured: Measured costs of ops, by index of the device in the topology.
-        kernels: What runs ops on its CPUs.
+        kernels: The kernels that run ops on its CPUs.
     """
     costs = graph.of_specs(lambda spec: _cost(graph, spec))
     costed = CostedGraph(graph=graph, costs=costs, topology=topology, kernels=kernels)

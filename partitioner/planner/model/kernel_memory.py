@@ -1,4 +1,4 @@
-"""Bytes that ops of a graph take besides their inputs and outputs."""
+"""Bytes that ops of a graph need besides their inputs and outputs."""
 
 from __future__ import annotations
 

@@ -40,11 +40,11 @@ class PipelineEvaluator:
     Args:
         costed: The graph at the full batch size.
         coarsening: Its items.
-        microbatching: The search space, which gives costs and programs.
+        search_space: The search space, which gives costs and programs.
     """
 
-    def __init__(self, costed: CostedGraph, coarsening: Coarsening, microbatching: PipelineSearchSpace) -> None:
-        self.costed, self.coarsening, self.microbatching = costed, coarsening, microbatching
+    def __init__(self, costed: CostedGraph, coarsening: Coarsening, search_space: PipelineSearchSpace) -> None:
+        self.costed, self.coarsening, self.search_space = costed, coarsening, search_space
         self.names = [placed.name for placed in costed.topology.devices]
         self.order = forward_order(costed, coarsening)
         self.adjacent = adjacent_items(costed, coarsening)
@@ -58,9 +58,9 @@ class PipelineEvaluator:
         self._wiring: dict[tuple[Assignment, frozenset[int], int], Dataflow] = {}
         self._lower_bounds: dict[int, LowerBounds] = {}
 
-    def choosing(self, microbatching: PipelineSearchSpace) -> PipelineEvaluator:
+    def choosing(self, search_space: PipelineSearchSpace) -> PipelineEvaluator:
         """An evaluator for another search space that shares the costs and programs of this evaluator."""
-        other = PipelineEvaluator(self.costed, self.coarsening, microbatching)
+        other = PipelineEvaluator(self.costed, self.coarsening, search_space)
         other._costs, other._items, other._programs = self._costs, self._items, self._programs
         other._wiring = self._wiring
         return other
@@ -79,7 +79,7 @@ class PipelineEvaluator:
         return self._costs[key]
 
     def _costed_for(self, rows: int) -> CostedGraph:
-        return self.costed if rows == self.costed.graph.batch_size else self.microbatching.costed_for(rows)
+        return self.costed if rows == self.costed.graph.batch_size else self.search_space.costed_for(rows)
 
     def items(self, num_microbatches: int) -> OrderedItems:
         """Running sums over the items at the size of a microbatch."""
@@ -101,7 +101,7 @@ class PipelineEvaluator:
                 recompute=key[1],
             )
             try:
-                programs = self.microbatching.programs(execution)
+                programs = self.search_space.programs(execution)
             except UsageError as error:
                 programs, self.refusal = None, error
             self._programs[key] = programs if programs is not None and programs.stages else None

@@ -65,11 +65,11 @@ class OrderedItems:
         order: The items.
         pass_seconds: Forward and backward of a microbatch, by device.
         forward_seconds: The forward alone.
-        whole_seconds: What runs once a step.
+        whole_seconds: Ops that run once a step, by device.
         saved_bytes: Of activations that a microbatch keeps for its backward.
         fixed_bytes: Of variables, and twice the gradients.
-        forward_bytes: At boundary i, what a microbatch sends over it to later items.
-        backward_bytes: The same for earlier items.
+        forward_bytes: At boundary i, bytes of a microbatch that cross to later items.
+        backward_bytes: Bytes that cross to earlier items.
     """
 
     order: tuple[int, ...]

@@ -33,7 +33,7 @@ class PipelineSearch:
     Attributes:
         evaluator: Simulates pipelines, and keeps the results.
         strategy: `single`, `layer-split` (every device gets a stage) or `auto`.
-        objective: What is minimised.
+        objective: The objective.
         unpipelined_seconds: Step of the best placement that runs as one graph and fits; infinite if there is none.
         one_device: Whether microbatches on one device alone are tried.
         deadline: When to end with the pipelines simulated so far.
@@ -64,7 +64,7 @@ class PipelineSearch:
                     for schedule in self._schedules(sorted(set(assignment)), count):
                         if not self._is_hopeless(len(set(assignment)), count, schedule):
                             self._try(assignment, count, schedule)
-        if self.evaluator.microbatching.recompute == "auto":
+        if self.evaluator.search_space.recompute == "auto":
             self._recompute_where_needed()
         if thorough:
             self._improve()
@@ -79,13 +79,13 @@ class PipelineSearch:
 
     def counts(self) -> list[int]:
         """Numbers of microbatches; one microbatch only where the step cannot run as one graph."""
-        microbatching = self.evaluator.microbatching
-        is_unpipelined = microbatching.allows_unpipelined and self.unpipelined_seconds < float("inf")
+        search_space = self.evaluator.search_space
+        is_unpipelined = search_space.allows_unpipelined and self.unpipelined_seconds < float("inf")
         most = self.evaluator.costed.graph.batch_size
-        return sorted({count for count in microbatching.counts if (2 if is_unpipelined else 1) <= count <= most})
+        return sorted({count for count in search_space.counts if (2 if is_unpipelined else 1) <= count <= most})
 
     def objective_key(self, candidate: PipelineCandidate) -> tuple[float, ...]:
-        """What is minimised: bytes over the limits, then the objective."""
+        """The key to minimise: bytes over the limits, then the objective."""
         over = float(sum(candidate.over_bytes))
         figures = (candidate.staged.step_seconds, float(candidate.staged.largest_peak_bytes))
         return (over, *(reversed(figures) if self.objective is Objective.MEMORY else figures))
@@ -127,11 +127,11 @@ class PipelineSearch:
         if self.objective is Objective.MEMORY:
             return False
         eligible = self.eligible()
-        is_replica_of_one = self.evaluator.microbatching.is_of_replica and num_devices == 1
+        is_replica_of_one = self.evaluator.search_space.is_of_replica and num_devices == 1
         if is_replica_of_one and any(candidate.num_microbatches < count for candidate in eligible):
             return True
         fastest = min([self.unpipelined_seconds, *(candidate.staged.step_seconds for candidate in eligible)])
-        others = len(self.evaluator.microbatching.schedules) > 1
+        others = len(self.evaluator.search_space.schedules) > 1
         num_busy = 1 if schedule is ScheduleKind.SEQUENTIAL and count > 1 and others else num_devices
         return self.evaluator.lower_bounds(count).work_seconds / num_busy > fastest * AS_FAST
 
@@ -140,7 +140,7 @@ class PipelineSearch:
 
         In inference there are no backwards, so gpipe and 1f1b are the same.
         """
-        allowed = [kind for kind in PREFERENCE if kind in self.evaluator.microbatching.schedules]
+        allowed = [kind for kind in PREFERENCE if kind in self.evaluator.search_space.schedules]
         if not self.evaluator.costed.graph.training:
             alike = [kind for kind in (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B) if kind in allowed]
             return alike[:1] or allowed[:1]
@@ -174,7 +174,7 @@ class PipelineSearch:
         rounds = 2 if schedule is ScheduleKind.INTERLEAVED else 1
         if rounds * len(devices) > len(self.evaluator.order):
             return
-        recompute = self.evaluator.microbatching.recompute == "all"
+        recompute = self.evaluator.search_space.recompute == "all"
         assignment = self._split([*devices] * rounds, count, schedule, recompute=recompute)
         if assignment is not None:
             self._try(assignment, count, schedule)
@@ -204,7 +204,7 @@ class PipelineSearch:
     def _try(
         self, assignment: Assignment, count: int, schedule: ScheduleKind, recompute: Collection[int] = ()
     ) -> PipelineCandidate | None:
-        if self.evaluator.microbatching.recompute == "all":
+        if self.evaluator.search_space.recompute == "all":
             programs = self.evaluator.programs(assignment)
             if programs is None:
                 return None

@@ -26,7 +26,7 @@ def local_search(
         start: Device index per item.
         adjacent: For each item, the items it exchanges tensors with; moves to their devices are tried first.
         num_devices: Devices to choose from.
-        objective_key: What is minimised of a placement; infinite when it is not allowed, None to stop
+        objective_key: The key to minimise; infinite for a placement that is not allowed, None to stop
             looking.
     """
     best, best_key = start, objective_key(start)

@@ -1,6 +1,6 @@
 """Turn a coarsened graph into the integers the solver works on.
 
-Tasks are the parts of an item that run in one go: its forward, backward and update ops, each split into what
+Tasks are the parts of an item that run without interruption: its forward, backward and update ops, each split into what
 other items wait for and what nobody waits for. (The gradient of a weight can wait while the gradient of the
 input is needed at once.)
 """
@@ -39,7 +39,7 @@ def placement_problem(
     Args:
         costed: The graph with its costs.
         coarsening: Its items.
-        capacities_bytes: What the items of each device may take together.
+        capacities_bytes: Bytes that the items of each device may take together.
         use_every_device: Whether each device must get an item.
         balance_permille: See `PlacementProblem`.
         hints: Placements (device index per item) as warm starts.

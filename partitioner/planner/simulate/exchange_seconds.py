@@ -58,7 +58,7 @@ def sum_times(
         row_bytes: Of the rows that each peer has.
         num_tensors: How many there are of both.
         topology: The devices.
-        peers: Which of them sum.
+        peers: Indices of the devices that sum.
         sharing: How many replicas each peer works for; their gradients are summed there first.
     """
     within, *between = exchange_rounds(sum_bytes, topology, peers)

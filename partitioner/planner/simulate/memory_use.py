@@ -19,7 +19,7 @@ def memory_use(
     seconds: float = 0.0,
     largest: Iterable[HeldTensor] = (),
 ) -> MemoryUse:
-    """What a device holds `seconds` after the start of a step."""
+    """Memory of a device `seconds` after the start of a step."""
     return MemoryUse(
         parameter_bytes=variables[VariableKind.PARAMETER],
         slot_bytes=variables[VariableKind.SLOT],

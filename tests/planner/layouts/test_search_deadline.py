@@ -54,7 +54,7 @@ def test_a_search_without_time_knows_that_variables_have_no_room(sizes: list[int
     costed = chain([1.0] * 4, [4] * 4, [size * MIB for size in sizes]).costed(topology(2, memory_bytes=520 * MIB))
     choices = microbatching(costed, 4)
     with pytest.raises(OutOfMemoryError, match="the model does not fit on the given devices"):
-        search(costed, strategy=Strategy.AUTO, microbatching=choices, deadline=Deadline(time.monotonic()))
+        search(costed, strategy=Strategy.AUTO, search_space=choices, deadline=Deadline(time.monotonic()))
 
 
 def test_a_search_without_time_keeps_to_pins() -> None:
@@ -69,5 +69,5 @@ def test_a_search_without_time_passes_microbatches_where_they_are_asked_for() ->
     """Bug: the same with stages."""
     costed = pipeline(4, forward=8.0, backward=16.0).costed(topology(2))
     choices = microbatching(costed, 4)
-    result = search(costed, strategy=Strategy.AUTO, microbatching=choices, deadline=Deadline(time.monotonic()))
+    result = search(costed, strategy=Strategy.AUTO, search_space=choices, deadline=Deadline(time.monotonic()))
     assert result.num_microbatches == 4

@@ -12,7 +12,7 @@ from partitioner.planner.placement.solve.search import solve_in_process
 
 def main() -> None:
     """Answer problems until stdin ends."""
-    # Only answers may reach stdout: whatever a library prints there goes to stderr.
+    # Only answers may reach stdout: output of libraries goes to stderr.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin.buffer:
