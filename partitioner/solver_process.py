@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, TextIO
@@ -23,7 +23,7 @@ class SolverProcessError(Exception):
     """The process did not start, or ended with an exit code or by a signal; the text says how."""
 
 
-def answers(module: str, request: str, seconds: float) -> Iterator[bytes]:
+def answers(module: str, request: str, seconds: float) -> Generator[bytes, None, None]:
     """Run a module on one request, and give the lines that it writes as they come.
 
     The process is killed when the iterator is closed: wrap it in `contextlib.closing`.

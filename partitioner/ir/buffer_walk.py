@@ -1,4 +1,4 @@
-"""Walk through ops in the order in which a device runs them: which buffers are held meanwhile."""
+"""Walk through ops in the order in which a device runs them, and record the buffers that are held."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Protocol
 from cost_models.buffers import may_overwrite
 
 Change = tuple[int, str, int]
-"""Index of an op in the order, a tensor, and the bytes that its buffer takes; negative when it is let go."""
+"""Index of an op in the order, a tensor, and the bytes that its buffer takes; negative when it is freed."""
 
 
 class Runs(Protocol):
-    """What is asked of an op: its type, and the names of the tensors that it reads and makes."""
+    """An op: its type, and the names of the tensors that it reads and makes."""
 
     @property
     def type(self) -> str:
@@ -37,9 +37,9 @@ class Walk:
     """Buffers of some ops.
 
     Attributes:
-        changes: Every buffer taken and let go, in order.
-        most_bytes: The most that is held at a time.
-        most_after: How many of the changes are made by then.
+        changes: Every buffer allocated and freed, in order.
+        most_bytes: Peak bytes.
+        most_after: Number of changes up to the peak.
     """
 
     changes: Sequence[Change]
@@ -48,15 +48,15 @@ class Walk:
 
     @property
     def left_bytes(self) -> int:
-        """What is held in the end."""
+        """Bytes held at the end."""
         return sum(size for _, _, size in self.changes)
 
     def alive(self) -> list[tuple[str, int]]:
-        """Tensors and bytes of the buffers held when most is."""
-        found: Counter[str] = Counter()
+        """Tensors and bytes of the buffers held at the peak."""
+        sizes: Counter[str] = Counter()
         for _, tensor, size in self.changes[: self.most_after]:
-            found[tensor] += size
-        return [(tensor, size) for tensor, size in found.items() if size]
+            sizes[tensor] += size
+        return [(tensor, size) for tensor, size in sizes.items() if size]
 
 
 def walk(
@@ -71,7 +71,7 @@ def walk(
     scratch_bytes: Mapping[str, int] | None = None,
     overlapping: bool = False,
 ) -> Walk:
-    """Run ops one by one: outputs are taken when an op starts, what nobody needs any more is let go when it ends.
+    """Run ops one by one: an op allocates its outputs at its start and frees buffers without other readers at its end.
 
     Args:
         ops: By name.
@@ -81,7 +81,7 @@ def walk(
         roots: For tensors without a buffer of their own, the tensor that has it, or None for a variable.
         aliases: Tensors that are read in place of others.
         size_bytes: Bytes of a tensor's buffer.
-        scratch_bytes: What ops take for themselves while they run; it counts as part of their output.
+        scratch_bytes: Temporary memory of ops while they run; it counts as part of their output.
         overlapping: Whether an op may still run when the next one starts. An output is then written over an input only
             if all others that read it are ops whose results are read here too.
     """
@@ -132,7 +132,7 @@ def walk(
 def _read_meanwhile(
     ops: Mapping[str, Runs], reads: Mapping[str, Sequence[str | None]], roots: Mapping[str, str | None]
 ) -> frozenset[tuple[str, str | None]]:
-    """Ops, and buffers that they read while another may; what only passes buffers on takes no time."""
+    """Pairs of an op and a buffer that another op may read meanwhile; ops that only pass buffers on take no time."""
     readers: dict[str | None, set[str]] = {}
     maker: dict[str | None, str] = {}
     for name, buffers in reads.items():
@@ -140,8 +140,8 @@ def _read_meanwhile(
         if not ops[name].outputs or any(output not in roots for output in ops[name].outputs):
             for buffer in buffers:
                 readers.setdefault(buffer, set()).add(name)
-    found = set()
+    pairs = set()
     for name, buffers in reads.items():
         before = {maker[buffer] for buffer in buffers if buffer in maker}
-        found.update((name, buffer) for buffer in buffers if readers.get(buffer, set()) - before - {name})
-    return frozenset(found)
+        pairs.update((name, buffer) for buffer in buffers if readers.get(buffer, set()) - before - {name})
+    return frozenset(pairs)

@@ -1,10 +1,11 @@
-"""The op graph with what each op costs and the hardware it may run on."""
+"""The op graph with the costs of ops and the hardware it may run on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import compress
 
 import networkx as nx
 
@@ -23,14 +24,14 @@ class CostedGraph:
     Attributes:
         graph: The graph.
         costs: FLOPs and bytes of each op.
-        topology: What it is planned for.
+        topology: The devices and links it is planned for.
         measured: Seconds of each op by index of a device of the topology, as measured on such a device, or inferred
             from ops that were. Devices that it lacks have their rooflines.
-        crowded: The same while all devices of the topology are busy, of those that such times were measured on.
+        crowded: The same while all devices of the topology are busy, for devices with such measurements.
         measured_ops: Names of the ops whose very shapes were measured.
-        kernels: What runs ops on its CPUs.
-        sharing: For how many replicas each device of the topology works at a time; empty where for one each. Forwards
-            and backwards of one take so much longer there; it updates once for all.
+        kernels: The kernels that run ops on its CPUs.
+        sharing: Number of replicas that each device of the topology works for; empty where each works for one replica.
+            Forwards and backwards take that many times as long there; updates run once for all replicas.
     """
 
     graph: OpGraph
@@ -68,12 +69,12 @@ class CostedGraph:
         return tuple(zip(*columns, strict=True))
 
     def num_sharing(self, device: int) -> int:
-        """For how many replicas a device works at a time."""
+        """Number of replicas that a device works for."""
         return self.sharing[device] if self.sharing else 1
 
     @cached_property
     def contended(self) -> CostedGraph:
-        """The same with what ops take while all devices of the topology are busy, where that is known."""
+        """The graph with seconds of ops while all devices of the topology are busy, where measured."""
         return replace(self, measured={**self.measured, **self.crowded}, crowded={}) if self.crowded else self
 
     def _roofline_seconds(self, devices: Sequence[Device]) -> list[tuple[float, ...]]:
@@ -81,18 +82,18 @@ class CostedGraph:
         dtypes = self.graph.of_specs(lambda spec: spec.compute_dtype)
         keys = list(zip(self.costs, dtypes, strict=True))
         distinct = set(keys)
-        found = []
+        rows = []
         for device in devices:
-            known = {key: op_seconds(key[0], device, key[1]) for key in distinct}
-            found.append(tuple(known[key] for key in keys))
-        return found
+            seconds = {key: op_seconds(key[0], device, key[1]) for key in distinct}
+            rows.append(tuple(seconds[key] for key in keys))
+        return rows
 
     @property
     def measured_share(self) -> float:
-        """Share of the seconds on measured devices that was measured on ops of these very shapes."""
-        names = [op.name in self.measured_ops for op in self.graph.ops]
+        """Share of the seconds on measured devices that was measured on ops of the same shapes."""
+        are_measured = [op.name in self.measured_ops for op in self.graph.ops]
         whole = sum(map(sum, self.measured.values()))
-        exact = sum(second for row in self.measured.values() for second, known in zip(row, names, strict=True) if known)
+        exact = sum(second for row in self.measured.values() for second in compress(row, are_measured))
         return exact / whole if whole else 0.0
 
     @cached_property
@@ -109,16 +110,16 @@ class CostedGraph:
     @cached_property
     def _uncosted(self) -> dict[str, tuple[int, int]]:
         """Executions and bytes of each op type without a cost formula."""
-        found: dict[str, tuple[int, int]] = {}
+        totals: dict[str, tuple[int, int]] = {}
         stack = [(op.type, cost, 1) for op, cost in zip(self.graph.ops, self.costs, strict=True)]
         while stack:
             op_type, cost, times = stack.pop()
             if cost.parts:
                 stack += [(part.type, part.cost, times * part.times) for part in cost.parts]
             elif not cost.costed:
-                count, moved = found.get(op_type, (0, 0))
-                found[op_type] = count + times, moved + times * cost.moved_bytes
-        return dict(sorted(found.items()))
+                count, moved = totals.get(op_type, (0, 0))
+                totals[op_type] = count + times, moved + times * cost.moved_bytes
+        return dict(sorted(totals.items()))
 
     def to_networkx(self) -> nx.DiGraph:
         """The op graph with `flops`, `moved_bytes`, `seconds` on nodes and `size_bytes` on edges."""

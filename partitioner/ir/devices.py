@@ -112,15 +112,15 @@ def short_name(canonical: str) -> str:
 
 
 def share_memory(canonical: Iterable[str]) -> bool:
-    """Whether a tensor on one of these devices is on all, with no copy: they are CPU devices of one process."""
+    """Whether these devices share memory, so that tensors need no copy: they are CPU devices of one process."""
     names = [DeviceName.parse(device) for device in canonical]
     return all(name.type == "CPU" for name in names) and len({name.host for name in names}) == 1
 
 
 def equal_hosts(canonical: Sequence[str]) -> list[list[int]]:
-    """Positions of devices by the process they belong to; all together where processes have unlike numbers of them.
+    """Positions of devices by process; one group where processes have unlike numbers of devices.
 
-    Devices that are one in each process are all together too: nothing is to be done within a process first.
+    With one device in each process there is one group too.
     """
     hosts: dict[DeviceName, list[int]] = {}
     for position, device in enumerate(canonical):
@@ -130,13 +130,13 @@ def equal_hosts(canonical: Sequence[str]) -> list[list[int]]:
 
 
 def short_ranges(canonical: Iterable[str]) -> list[str]:
-    """Many devices in few words: `GPU:0-7`, `/job:worker/task:0-63/GPU:0-7`."""
+    """Short text for many devices: `GPU:0-7`, `/job:worker/task:0-63/GPU:0-7`."""
     indices: dict[tuple[str, int, int, str], list[int]] = {}
     for device in map(DeviceName.parse, canonical):
         indices.setdefault((device.job, device.replica, device.task, device.type), []).append(device.index)
     tasks: dict[tuple[str, int, str, tuple[str, ...]], list[int]] = {}
-    for (job, replica, task, kind), found in indices.items():
-        tasks.setdefault((job, replica, kind, tuple(number_ranges(found))), []).append(task)
+    for (job, replica, task, kind), numbers in indices.items():
+        tasks.setdefault((job, replica, kind, tuple(number_ranges(numbers))), []).append(task)
     return [
         f"{kind}:{run}"
         if (job, replica, of_task) == ("localhost", 0, "0")

@@ -1,4 +1,4 @@
-"""How a step is to run: where its ops go, how its batch passes through them, and on which devices it runs again."""
+"""How a step runs: the placement of its ops, its schedule, and its replicas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from partitioner.ir.devices import DeviceName
 
 SEED_STRIDE = 0x9E3779B9
-"""Added to the random state of each replica, times its number: odd, so that no two of 2^32 replicas draw alike."""
+"""Added to the random state of each replica, times its number; odd, so that 2^32 replicas draw different numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +22,9 @@ class Execution:
         num_microbatches: Parts that the batch of a replica is cut into.
         schedule: Order of the stages' work, by the name of a `ScheduleKind`.
         recompute: Stages that rerun their forward ops in the backward pass.
-        replicas: For each replica beyond the first, its device by the stage device of the first one. Replicas may
+        replicas: For each replica beyond the first, its device by the stage device of the first replica. Replicas may
             share devices, and then the variables there.
-        alone: Only the first replica runs; the others have their copies of the variables all the same.
+        alone: Only the first replica runs; the others still have copies of the variables.
         hosts: By device that is a GPU of the plan, in any replica, the CPU that runs what a GPU cannot.
     """
 
@@ -58,33 +58,33 @@ class Execution:
         return self.hosts.get(device, device)
 
     def device(self, of_first: str, replica: int) -> str:
-        """The device of a replica that does what a device of the first one does, be it a stage's or its host."""
+        """The peer, in a replica, of a stage device of the first replica or of its host."""
         if replica == 0:
             return of_first
-        twins = self.replicas[replica - 1]
-        if of_first in twins:
-            return twins[of_first]
-        hosts = {_host(first): _host(twin) for first, twin in reversed(list(twins.items()))}
+        peers = self.replicas[replica - 1]
+        if of_first in peers:
+            return peers[of_first]
+        hosts = {_host(first): _host(peer) for first, peer in reversed(list(peers.items()))}
         return hosts.get(of_first, of_first)
 
     def all_devices(self, of_first: str) -> tuple[str, ...]:
-        """A device of the first replica, and those of others that do the same, whether they run or not; each once."""
-        twins = (self.device(of_first, replica) for replica in range(1 + len(self.replicas)))
-        return tuple(dict.fromkeys(twins))
+        """A device of the first replica and its peers in all replicas, running or not; each once."""
+        peers = (self.device(of_first, replica) for replica in range(1 + len(self.replicas)))
+        return tuple(dict.fromkeys(peers))
 
     @property
     def placement_everywhere(self) -> dict[str, str]:
         """Device of every op of every replica that runs; names of the others' ops begin with `replica_1/`."""
-        found = dict(self.placement)
+        everywhere = dict(self.placement)
         for replica in range(1, self.num_replicas):
             devices = {first: self.device(first, replica) for first in set(self.placement.values())}
             prefix = replica_prefix(replica)
-            found |= {f"{prefix}{name}": devices[device] for name, device in self.placement.items()}
-        return found
+            everywhere |= {f"{prefix}{name}": devices[device] for name, device in self.placement.items()}
+        return everywhere
 
 
 def replica_prefix(replica: int) -> str:
-    """What the names of a replica's ops begin with: nothing for the first."""
+    """Prefix of the names of a replica's ops; empty for the first replica."""
     return f"replica_{replica}/" if replica else ""
 
 

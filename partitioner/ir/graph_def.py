@@ -1,4 +1,4 @@
-"""Walk a GraphDef by names alone: any object with its fields will do, so nothing here needs TensorFlow."""
+"""Walk a GraphDef by names. Any object with its fields will do, so nothing here needs TensorFlow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def reference(tensor: str) -> str:
 
 
 def resolved(reference: str, through: Mapping[str, str]) -> str:
-    """What a reference means where each reference of `through` stands for another."""
+    """Follow a reference through the replacements in `through`."""
     while reference in through:
         reference = through[reference]
     return reference
@@ -43,11 +43,11 @@ def needed(nodes: Mapping[str, Any], wanted: Iterable[str], given: Container[str
 
 
 def in_run_order(nodes: Iterable[Any], needs: Callable[[Any], Iterable[str]]) -> list[Any]:
-    """Nodes as they come, each moved behind those that it needs: a loop's gradient adds inputs to the loop later.
+    """Nodes in a topological order close to the given order: a loop's gradient adds inputs to the loop later.
 
     Args:
         nodes: With names.
-        needs: Names of the nodes, of these, that one needs.
+        needs: Names of the nodes that a node needs.
     """
     place: dict[str, int] = {}
     ordered = list(nodes)

@@ -1,4 +1,4 @@
-"""The op graph: what one step of the model executes, before anything is costed or placed."""
+"""The op graph: the ops of one step of the model, before they are costed or placed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Phase(StrEnum):
 
 
 class VariableKind(StrEnum):
-    """What a variable is to the optimizer: a parameter it trains, a slot it keeps, or other state."""
+    """The kind of a variable: a trained parameter, a slot of the optimizer, or other state."""
 
     PARAMETER = "parameter"
     SLOT = "slot"
@@ -37,7 +37,7 @@ class VariableKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
-    """One output of one op: one producer, many consumers, so that it is sent once per device."""
+    """One output of one op: one producer, many consumers; it is sent once per device."""
 
     name: str
     producer: str
@@ -98,7 +98,7 @@ class Op:
 
     @property
     def title(self) -> str:
-        """What people know it by: its layer, else the variable it takes, else its own name."""
+        """A name for people: its layer, else the variable it takes, else its own name."""
         return self.layer or next(iter(self.variables), self.name)
 
 
@@ -122,8 +122,7 @@ class Variable:
 class Layer:
     """A Keras layer as people know it: for reports and pictures, never for costs.
 
-    `keeps_rows_apart` tells that Keras' own code computes each row of a batch by itself, but for statistics that it
-    keeps.
+    `keeps_rows_apart`: Keras' own code computes each row of a batch by itself, except for statistics that it keeps.
     """
 
     path: str
@@ -139,12 +138,12 @@ class OpGraph:
 
     Attributes:
         inputs: Names of the tensors that the step is given.
-        outputs: Names of those it gives.
+        outputs: Names of the tensors that it returns.
         assumed_shapes: Names of tensors whose size depends on values and was assumed.
         runs: By op, the functions that it runs: the condition and the body of a loop with their trips, the branches of
             a conditional, what a call calls.
-        passed_on: For outputs of loops that no trip changes, the input that they are; for lists of which items are
-            replaced one by one, the input that they take the place of.
+        passed_on: For outputs of loops that no trip changes, the input that they equal; for lists whose items are
+            replaced one by one, the input that they replace.
         assumed_trips: By loop whose number of trips depends on values, the number that was assumed.
         mixing_layer: Title of the first layer whose results for a row of the batch depend on other rows, other than by
             statistics that it keeps; empty if there is none.
@@ -193,32 +192,34 @@ class OpGraph:
     @cached_property
     def consumers(self) -> Mapping[str, tuple[str, ...]]:
         """Names of the ops that read each tensor, each op once, in graph order."""
-        found: dict[str, dict[str, None]] = {tensor.name: {} for tensor in self.tensors}
+        readers: dict[str, dict[str, None]] = {tensor.name: {} for tensor in self.tensors}
         for op in self.ops:
             for name in op.inputs:
-                found[name][op.name] = None
-        return {name: tuple(ops) for name, ops in found.items()}
+                readers[name][op.name] = None
+        return {name: tuple(ops) for name, ops in readers.items()}
 
     @cached_property
     def specs(self) -> tuple[OpSpec, ...]:
-        """What cost formulas see of each op, in graph order; ops that look alike share one.
+        """Specs of ops for cost formulas, in graph order; equal specs are one object.
 
         Handles, which the graph keeps apart, come first as in TensorFlow.
         """
-        known: dict[object, OpSpec] = {}
-        found = []
+        distinct: dict[object, OpSpec] = {}
+        specs = []
         for op in self.ops:
             inputs = (*(_HANDLE for _ in op.variables), *(self.tensor[name].spec for name in op.inputs))
             outputs = tuple(self.tensor[name].spec for name in op.outputs)
             runs = self.runs.get(op.name, ())
             key = op.name if runs else (op.type, inputs, outputs, tuple(op.attributes.items()))
-            if key not in known:
-                known[key] = OpSpec(type=op.type, inputs=inputs, outputs=outputs, attributes=op.attributes, runs=runs)
-            found.append(known[key])
-        return tuple(found)
+            if key not in distinct:
+                distinct[key] = OpSpec(
+                    type=op.type, inputs=inputs, outputs=outputs, attributes=op.attributes, runs=runs
+                )
+            specs.append(distinct[key])
+        return tuple(specs)
 
     def of_specs(self, value: Callable[[OpSpec], Value]) -> tuple[Value, ...]:
-        """A value for each op, in graph order, that its spec decides: asked once for ops that look alike."""
+        """A value for each op, in graph order, computed from its spec; once for equal specs."""
         distinct = {id(spec): spec for spec in self.specs}
         values = {key: value(spec) for key, spec in distinct.items()}
         return tuple(values[id(spec)] for spec in self.specs)
@@ -251,7 +252,7 @@ class OpGraph:
         return hashlib.sha256(msgspec.json.encode(rows)).hexdigest()[:16]
 
     def to_networkx(self) -> nx.DiGraph:
-        """The graph as networkx sees it: a node per op, `tensors` on data edges, none on control edges."""
+        """The graph for networkx: a node per op, `tensors` on data edges, none on control edges."""
         graph = nx.DiGraph(name=self.name)
         for op in self.ops:
             graph.add_node(op.name, op=op)

@@ -1,4 +1,4 @@
-"""plan.json: where every op goes, what that is predicted to cost, and how good it is proved to be."""
+"""plan.json: the placement of every op, predicted figures, and the proved bound."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Strategy(StrEnum):
 
 
 class Objective(StrEnum):
-    """What a plan minimises."""
+    """The objective of a plan."""
 
     THROUGHPUT = "throughput"
     LATENCY = "latency"
@@ -83,16 +83,16 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkInfo:
-    """A kind of link as planned for, with all the places where it is: alike links have one entry.
+    """A kind of link as planned for; equal links have one entry.
 
     Attributes:
         name: In the catalogue, or of the user's own; `pcie4+pcie4` goes over host memory.
         origin: Where its numbers come from.
-        latency_seconds: What a message takes beyond its bytes.
+        latency_seconds: Seconds of a message beyond those for its bytes.
         bandwidth_bytes_per_second: Of one direction.
-        num_pairs: From how many devices to how many others it leads, each direction counted.
-        num_uplinks: How often it is what several devices share on their way to all others.
-        sent_bytes: What takes it in a step.
+        num_pairs: Number of pairs of devices that it joins, each direction counted.
+        num_uplinks: Number of uplinks of this kind, which several devices share to reach all others.
+        sent_bytes: Bytes that cross it in a step.
         pairs: Source and target, of all pairs or of the first ones where there are many.
     """
 
@@ -108,13 +108,13 @@ class LinkInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What one device runs of one replica in one go. `compute_seconds` and `send_bytes` are of a whole step.
+    """A stage of one replica on one device. `compute_seconds` and `send_bytes` are of a whole step.
 
-    Replicas may share the device of a stage. Such a stage is listed once, for the first of them, with what it does for
-    all: of n devices that have a stage, replica r uses that of replica r mod n.
+    Replicas may share the device of a stage. Such a stage is listed once, for the first of these replicas, with its
+    work for all of them: of n devices that have a stage, replica r uses that of replica r mod n.
 
     With microbatches a device may hold several stages, and `peak_bytes` is its peak with all of them. `recompute`: the
-    backward pass reruns the stage's forward ops rather than keeping what they made.
+    backward pass reruns the stage's forward ops instead of keeping their outputs.
     """
 
     index: int
@@ -151,7 +151,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Considered:
-    """A way to pass the batch through stages that planning looked at, each with the best stages found for it."""
+    """A candidate of the search: stages, microbatches and schedule, with the figures of its best stages."""
 
     num_stages: int
     num_microbatches: int
@@ -168,9 +168,9 @@ class CostsInfo:
 
     Attributes:
         source: `analytic` (FLOPs and bytes over the hardware's figures), `measured`, or the file of measured costs.
-        measured_share: Share of the ops' seconds that was measured on ops of these very shapes; the others of a device
-            that was measured are inferred from ops like them.
-        inferred_ops: Share of the seconds of those others, by type.
+        measured_share: Share of the ops' seconds that was measured on ops of the same shapes; the other seconds of a
+            measured device are inferred from similar ops.
+        inferred_ops: Share of the inferred seconds, by op type.
     """
 
     source: str = "analytic"
@@ -180,7 +180,7 @@ class CostsInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargeTensor:
-    """A tensor on a device at its peak: what made it, and the bytes of its buffers, one per microbatch there."""
+    """A tensor on a device at its peak: its op, and the bytes of its buffers, one per microbatch there."""
 
     op: str
     layer: str
@@ -190,7 +190,7 @@ class LargeTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
-    """What a used device holds at its predicted peak, and over the step.
+    """Memory of a used device at its predicted peak, and over the step.
 
     Attributes:
         device: Its name.
@@ -200,9 +200,9 @@ class DeviceMemory:
         state_bytes: Of other variables.
         gradient_bytes: Of gradients of variables.
         activation_bytes: Of everything else that ops made.
-        headroom_bytes: What is left at the peak of the bytes that the plan may use; negative if it is too much.
-        reserved_bytes: What the plan may not use of a GPU's memory: the driver's, and what TensorFlow leaves to
-            libraries.
+        headroom_bytes: Bytes below the limit at the peak; negative if the peak exceeds the limit.
+        reserved_bytes: Bytes of a GPU that the plan may not use: those of the driver, and those that TensorFlow leaves
+            to libraries.
         largest: The tensors that take most of the peak, at most five, largest first.
         over_time: The most bytes held in each of equal parts of the step.
     """
@@ -255,13 +255,13 @@ class SolverInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What running the placed model beside the unplaced one showed.
+    """The comparison of the placed model with the unplaced model.
 
     `*_max_abs_diff` are absolute; `*_max_rel_diff` are norms of differences over the norm of the tensor;
     `control_*` is the unplaced model against itself with the rows of the batch reversed or every weight off by one
     unit in the last place, the largest where several were run. `ran_on` maps planned devices to those that ran.
     `differing_copies` are the variables that did not have the same bits in all replicas. `passed`: nothing is
-    misplaced, no copy differs, and no relative difference exceeds both `tolerance` and what the controls explain.
+    misplaced, no copy differs, and no relative difference exceeds both `tolerance` and the differences of the controls.
     """
 
     outputs_max_abs_diff: float
@@ -305,12 +305,12 @@ class PlannedEdge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """What a change of the machine would make of the objective, planned anew with the same limits.
+    """The objective after a change of the machine, planned again with the same limits.
 
     Attributes:
         change: In words.
-        before: What is minimised, in `unit`.
-        after: The same with the change; None if it was not planned.
+        before: The objective, in `unit`.
+        after: The objective with the change; None if it was not planned.
         unit: `s`, `bytes`, or that of a cost graph.
         reason: Why it was not planned.
     """
@@ -330,7 +330,7 @@ class PlanDocument:
     update, where updates are asynchronous.
 
     Raises:
-        ValueError: The schema is another one, or an op is placed on a device that is not listed.
+        ValueError: The schema is unknown, or an op is placed on a device that is not listed.
     """
 
     model: ModelInfo
@@ -367,10 +367,9 @@ class PlanDocument:
     def __post_init__(self) -> None:
         if self.schema != SCHEMA:
             raise ValueError(f"schema is {self.schema!r}, this version reads {SCHEMA!r}")
-        known = {device.name for device in self.devices}
-        strangers = sorted(set(self.placement.values()) - known)
-        if strangers:
-            raise ValueError(f"the placement uses devices that `devices` does not list: {', '.join(strangers)}")
+        unlisted = sorted(set(self.placement.values()) - {device.name for device in self.devices})
+        if unlisted:
+            raise ValueError(f"the placement uses devices that `devices` does not list: {', '.join(unlisted)}")
 
     def to_json(self) -> str:
         """The text of plan.json: sorted keys, two spaces per level."""
@@ -395,20 +394,20 @@ class PlanDocument:
         return cls.from_json(Path(path).read_bytes())
 
     def stages_of(self, replica: int) -> tuple[Stage, ...]:
-        """The stages of one replica, in order; those that it shares are listed for another."""
-        return tuple(twins[replica % len(twins)] for twins in self._twins.values())
+        """The stages of one replica, in order; stages that it shares may be listed under another replica."""
+        return tuple(peers[replica % len(peers)] for peers in self._peers.values())
 
     def replicas_of(self, stage: Stage) -> tuple[int, ...]:
         """The replicas that use a stage."""
-        return tuple(range(stage.replica, self.num_replicas, len(self._twins[stage.index])))
+        return tuple(range(stage.replica, self.num_replicas, len(self._peers[stage.index])))
 
     @cached_property
-    def _twins(self) -> dict[int, list[Stage]]:
-        """By index, the stages that do the same, in the order of replicas."""
-        found: dict[int, list[Stage]] = {}
+    def _peers(self) -> dict[int, list[Stage]]:
+        """The stages of all replicas by stage index, in the order of replicas."""
+        peers: dict[int, list[Stage]] = {}
         for stage in self.stages:
-            found.setdefault(stage.index, []).append(stage)
-        return found
+            peers.setdefault(stage.index, []).append(stage)
+        return peers
 
     def devices_of(self, replica: int) -> tuple[str, ...]:
         """Canonical names of the devices of one replica, in stage order."""

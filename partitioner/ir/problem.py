@@ -1,4 +1,4 @@
-"""The placement problem: integers only, so that what is called feasible fits and every run is the same.
+"""The placement problem: integers only, so that feasible solutions fit and every run gives the same result.
 
 Durations are nanoseconds and rounded up, capacities are bytes and rounded down.
 """
@@ -29,7 +29,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A part of an item that runs in one go. `duration_ns[d]` is its time on device d."""
+    """A part of an item that runs without interruption. `duration_ns[d]` is its time on device d."""
 
     item: int
     duration_ns: tuple[int, ...]
@@ -66,9 +66,9 @@ class PlacementProblem:
     Attributes:
         links: `links[a][b]` is the link from device a to device b; the diagonal is ignored.
         use_every_device: Whether each device must hold at least one item.
-        balance_permille: Among placements within this much of the shortest makespan found, prefer the one
-            whose largest memory is smallest; 0 keeps the shortest as it is.
-        hints: Known assignments (item -> device index), each a warm start; infeasible ones are ignored.
+        balance_permille: Among placements within this tolerance of the shortest makespan, prefer the placement
+            with the smallest peak memory; 0 keeps the shortest as it is.
+        hints: Assignments (item -> device index) as warm starts; infeasible hints are ignored.
 
     Raises:
         ValueError: Listing every violation.
@@ -131,12 +131,12 @@ def _violations(problem: PlacementProblem) -> Iterable[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """What the solver says of a problem.
+    """The solver's answer to a problem.
 
     Attributes:
         status: `optimal` (proved), `feasible`, `infeasible` (proved) or `time-limit` (nothing found,
             nothing proved).
-        assignment: Device index per item; None without one.
+        assignment: Device index per item; None without a solution.
         makespan_ns: End of the last task under `assignment`.
         shortest_ns: Shortest makespan found before balancing memory; equal to `makespan_ns` without it.
         lower_bound_ns: No assignment can end earlier.

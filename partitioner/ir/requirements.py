@@ -1,4 +1,4 @@
-"""What is asked of a placement besides memory: which devices things may be on, and which things share one."""
+"""Requirements on a placement besides memory: allowed devices of ops, and ops that share a device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from partitioner.ir.devices import short_name
 
 
 class RequirementKind(StrEnum):
-    """Keep what matches on a device, keep it off some devices, or keep all of it together."""
+    """Pin matching ops to a device, forbid them some devices, or keep them on one device."""
 
     PIN = "pin"
     FORBID = "forbid"
@@ -18,12 +18,12 @@ class RequirementKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """A requirement as asked for.
+    """A requirement as the user gave it.
 
     Attributes:
-        kind: What is required.
+        kind: Pin, forbid or colocate.
         pattern: A regular expression over layer paths and op names, or over the nodes of a cost graph.
-        devices: Canonical names: the one of a pin, those that are forbidden, none to colocate.
+        devices: Canonical names: the pinned device, the forbidden devices, or none for colocation.
     """
 
     kind: RequirementKind
@@ -39,11 +39,11 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedConstraint:
-    """A requirement as it bears on the ops of one graph, or on the nodes of a cost graph.
+    """A requirement resolved to the ops of one graph, or to the nodes of a cost graph.
 
     Attributes:
-        text: What it comes from, for people.
-        ops: What it is about.
+        text: The requirement, for people.
+        ops: The ops or nodes that it constrains.
         devices: Indices of the devices that each of these may take; None for any.
         together: Whether all of these share a device.
     """

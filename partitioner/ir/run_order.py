@@ -1,4 +1,4 @@
-"""In which order TensorFlow's executor runs the ops of a function."""
+"""The orders in which TensorFlow's executor runs the ops of a function."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ def run_orders(
 ) -> Iterator[list[str]]:
     """The orders in which one thread of the executor may run ops.
 
-    What is cheap to start runs first come, first served: all there is on a GPU, what only passes buffers on a CPU. Of
-    other ops that become ready together one goes on, and the rest is queued for any free thread; a thread that is busy
-    with its device takes last what it queued first. So on a CPU, gradients of weights that nobody waits for may come at
-    the very end, and keep alive what they read. Which one goes on depends on TensorFlow's graph optimizers: the orders
-    where the last does, and where the first does, are both given.
+    Ops that are cheap to start run first come, first served: all ops on a GPU, ops that only pass buffers on a CPU. Of
+    other ops that become ready together, one op runs next, and the others are queued for any free thread; a busy thread
+    runs last what it queued first. So on a CPU, gradients of weights that no op waits for may run at the very end, and
+    keep their inputs alive. Which op runs next depends on TensorFlow's graph optimizers: both orders are given, with
+    the last op next and with the first op next.
 
     Args:
         ops: Names in a topological order.
@@ -37,7 +37,7 @@ def run_orders(
             order.append(name)
             for reader in readers.get(name, ()):
                 waiting[reader] -= 1
-            found = [reader for reader in readers.get(name, ()) if not waiting[reader]]
-            ready.extend(reader for reader in found if reader not in queued)
-            stack.extend(reader for reader in found[::step] if reader in queued)
+            released = [reader for reader in readers.get(name, ()) if not waiting[reader]]
+            ready.extend(reader for reader in released if reader not in queued)
+            stack.extend(reader for reader in released[::step] if reader in queued)
         yield order

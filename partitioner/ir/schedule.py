@@ -1,4 +1,4 @@
-"""What a simulation of one step says: when each op runs where, what crosses links, what memory is held."""
+"""The simulated schedule of one step: runs of ops, transfers over links, memory of devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class OpRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """One tensor on its way from one device to another."""
+    """The transfer of one tensor from one device to another."""
 
     tensor: str
     source: str
@@ -40,8 +40,7 @@ class HeldTensor:
 class MemoryUse:
     """Peak memory of one device in bytes, split by what it holds at that moment.
 
-    `largest` are the tensors that take most of it then, `seconds` after the start of the step; variables are not
-    among them.
+    `largest` are the largest tensors at that moment, `seconds` after the start of the step, without variables.
     """
 
     parameter_bytes: int = 0

@@ -1,4 +1,4 @@
-"""A placed step cut into stage programs: what one stage runs of one microbatch, and what passes between programs."""
+"""A placed step cut into stage programs: the ops of each stage for one microbatch, and values between programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Gather(StrEnum):
     """How the values that microbatches give for one tensor become the value of the whole batch.
 
     `SUM` adds (a gradient), `CONCAT` joins along the first axis (the slices of a sparse gradient), `FIRST` takes the
-    first (what no row decides).
+    first (a value that depends on no row).
     """
 
     SUM = "sum"
@@ -39,7 +39,7 @@ class StageProgram:
         ops: Names of its ops in graph order; constants and recomputed ops occur in several programs.
         inputs: Names of the tensors it is given: arguments of the step and outputs of other programs.
         outputs: Names of the tensors that other programs, or the caller of the step, need of it.
-        waits_for: Indices of programs of its kind that must end first, though it reads nothing of theirs.
+        waits_for: Indices of programs of its kind that must end first, though it reads none of their outputs.
     """
 
     kind: ProgramKind
@@ -71,21 +71,21 @@ class CarriedState:
 
 @dataclass(frozen=True, kw_only=True)
 class StagePrograms:
-    """Every program of a step, and how their values come together.
+    """Every program of a step, and how values are gathered.
 
     Attributes:
         stages: Device of each stage; a device may hold several.
-        once: What no row of the batch decides (reads of parameters), in an order in which they can run.
-        forward: One per stage; stage s needs only stages before it. That of a single stage runs the backward ops too,
-            unless it is recomputed: they find what the forward ops made where it is, and let go of it as they go.
+        once: Programs that depend on no row of the batch (reads of parameters), in an order in which they can run.
+        forward: One per stage; stage s needs only stages before it. With a single stage that is not recomputed, the
+            program runs the backward ops too: they read the forward results in place, and free them as they run.
         backward: One per stage, needing only stages behind it; none in inference.
         update: In an order in which they can run; none in inference.
         gathered: For each tensor that update programs (or the caller) need of all microbatches together, how.
         states: The variables carried through forward programs.
         aliases: Tensors read from a variable after it was written, by name, and the tensor that was written.
         recomputed: Stages whose backward program reruns their forward ops instead of keeping what these made.
-        relocated: Device of each op that could not stay where the placement has it, lest stages wait for each other
-            in a circle.
+        relocated: New device of each op that had to leave its own, so that stages do not wait for each other in a
+            cycle.
     """
 
     stages: tuple[str, ...]
@@ -101,5 +101,5 @@ class StagePrograms:
 
     @property
     def programs(self) -> Iterable[StageProgram]:
-        """All of them, in an order in which one microbatch can run."""
+        """All programs, in an order in which one microbatch can run."""
         return (*self.once, *self.forward, *reversed(self.backward), *self.update)

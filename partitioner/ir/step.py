@@ -11,7 +11,7 @@ from partitioner.ir.op_graph import OpGraph
 
 
 class StepKind(StrEnum):
-    """What one call computes: outputs; outputs and loss; or a whole training step."""
+    """The results of one call: outputs; outputs and loss; or a whole training step."""
 
     PREDICT = "predict"
     EVALUATE = "evaluate"
@@ -23,11 +23,11 @@ RESULTS: Mapping[StepKind, tuple[str, ...]] = {
     StepKind.EVALUATE: ("loss", "y_pred"),
     StepKind.TRAIN: ("loss", "y_pred"),
 }
-"""Which of its outputs a step of each kind may have to return."""
+"""The outputs that a step of each kind may have to return."""
 
 
 class LossReduction(StrEnum):
-    """What the loss of a batch is to the losses of its parts: their mean weighted by rows, their sum, or neither."""
+    """How the loss of a batch follows from the losses of its parts: as mean weighted by rows, as sum, or neither."""
 
     MEAN = "mean"
     SUM = "sum"
@@ -39,18 +39,18 @@ class CapturedStep:
     """One traced step. TensorFlow's objects are opaque here: only capture, emit and verify look inside.
 
     Attributes:
-        kind: What the step computes.
-        graph: Its op graph, with every shape known for the batch size asked for.
+        kind: The kind of results.
+        graph: Its op graph, with every shape at the requested batch size.
         graph_def: A GraphDef with the same ops, pruned to what runs, the batch size left open.
         specs: Structures of TensorSpec for (x, y, sample_weight); None where there is none.
         inputs: Names of the tensors that stand for the flattened arguments.
         captures: Tensors from outside the graph, by the name of the op that stands for each.
-        variables: The variables among them: Keras' variable where there is one, else TensorFlow's.
-        variable_names: Their names in the op graph.
+        variables: The variables among the captures: Keras' variable where it exists, else TensorFlow's.
+        variable_names: Names of the variables in the op graph.
         outputs: `{"y_pred", "loss", "gradients"}` as far as computed, with tensor names in place of tensors.
             A gradient is None (unconnected), a name, or (values, indices, dense shape) names for a sparse
-            one.
-        results: Which of them its caller is given: those of `RESULTS`, but `y_pred` only where a metric looks at it.
+            gradient.
+        results: The outputs that its caller gets: those of `RESULTS`, but `y_pred` only where a metric reads it.
         side_effects: Names of the ops to run besides those the outputs need.
         trainable: The variables the gradients belong to, in order.
         seed: Name of the scalar tensor the backward pass starts with: one, the gradient of the (scaled) loss by
@@ -79,7 +79,7 @@ class CapturedStep:
 
     @property
     def uncuttable(self) -> str:
-        """Why the step cannot run in microbatches and give what it gives now; empty if it can."""
+        """Why the step cannot run in microbatches with the same results; empty if it can."""
         if self.fixed_batch or self.loss_reduction is not LossReduction.OTHER:
             return self.fixed_batch
         return self.loss_reduction_note

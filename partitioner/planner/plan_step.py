@@ -31,27 +31,27 @@ from partitioner.stages.schedules import ScheduleKind
 
 @dataclass(frozen=True, kw_only=True)
 class PlanningProblem:
-    """All that a plan is made from; every figure of the step is in it, so that planning needs no TensorFlow.
+    """The input of planning; it has every figure of the step, so that planning needs no TensorFlow.
 
     Attributes:
-        model: What the plan says of the model.
-        step: The traced step; what TensorFlow made of it is not looked at.
+        model: The plan's entry for the model.
+        step: The traced step; its TensorFlow graph is not used.
         costs: Its ops by number of rows, on every device.
-        infos: What the plan says of the devices.
+        infos: The plan's entries for the devices.
         layout: Which layouts may be chosen.
         schedules: Schedules to choose from.
         recompute: Whether stages may, must or must not recompute.
-        objective: What is minimised.
-        requirements: What ops may be on and with.
+        objective: The objective.
+        requirements: Allowed devices and colocations of ops.
         max_staleness: Of asynchronous updates; None where updates are synchronous.
         time_limit_seconds: For tracing and the search.
-        tracing_seconds: What tracing took of them.
+        tracing_seconds: The seconds of it that tracing took.
         seed: Of the solver.
         what_if: Whether to say what a better machine would gain.
         cost_source: Where the costs come from, for the record.
         named_link: Catalogue name of the links, if one was given.
         is_described: Whether a topology describes the links.
-        notes: What else a reader should know of the costs.
+        notes: Further notes on the costs.
     """
 
     model: ModelInfo
@@ -79,12 +79,12 @@ class PlanningProblem:
 
 
 def plan_step(problem: PlanningProblem) -> PlanDocument:
-    """The best plan that was found.
+    """Plan the step: the best layout, as a document.
 
     Raises:
         OutOfMemoryError: Nothing fits; `explain_infeasibility` says why.
         InfeasibleError: Requirements contradict each other or the strategy.
-        TimeLimitError: Nothing that fits was found in time.
+        TimeLimitError: No layout that fits was found in time.
         UsageError: The step, the requirements or the strategy do not go with the devices.
     """
     planner = _layout_planner(problem)
@@ -102,16 +102,16 @@ def explain_infeasibility(error: OutOfMemoryError, problem: PlanningProblem) -> 
 
 
 def rows_of_larger_machines(problem: PlanningProblem, most_devices: int) -> list[int]:
-    """The numbers of rows to plan with on up to so many more devices like the last."""
+    """The numbers of rows to plan with when up to `most_devices` devices like the last are added."""
     planner = _layout_planner(problem)
     rows: dict[int, None] = {}
     for _ in range(most_devices):
         planner = planner.with_another_device(len(planner.machines.devices) - 1)
         try:
-            found = problem.layout.rows(planner.machines, planner.batch_size)
+            sizes = problem.layout.rows(planner.machines, planner.batch_size)
         except UsageError:  # so many devices do not go with the replicas, and are not planned either
             continue
-        rows |= dict.fromkeys(found)
+        rows |= dict.fromkeys(sizes)
     return list(rows)
 
 
@@ -133,7 +133,7 @@ def _layout_planner(problem: PlanningProblem) -> LayoutPlanner:
 
 def _document(problem: PlanningProblem, layout: ParallelLayout) -> PlanDocument:
     """The plan of a layout: of one replica, then of all, then with asynchronous updates."""
-    groups, result, measured = layout.groups, layout.found, problem.costs.measured
+    groups, result, measured = layout.groups, layout.result, problem.costs.measured
     infos = [
         replace(info, origin=Origin.MEASURED) if index in measured else info for index, info in enumerate(problem.infos)
     ]

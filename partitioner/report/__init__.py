@@ -1,1 +1,1 @@
-"""What people see of a plan: text and pictures, made from plan.json alone. No TensorFlow, no solver."""
+"""The report of a plan: text and pictures, made from plan.json alone. No TensorFlow, no solver."""

@@ -1,4 +1,4 @@
-"""What a plan takes for granted: hardware, links, costs, loss and optimizer, and what no cost formula covers."""
+"""Assumptions of a plan: hardware, links, costs, loss and optimizer, and ops without a cost formula."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FACT_ORIGINS = {"compiled": "as compiled", "option": "from {name}", "assumed": 
 
 
 def assumptions(plan: PlanDocument, spell: Spell) -> tuple[str, ...]:
-    """What the estimates rest on, what of it is assumed, and the ops that they leave out."""
+    """The basis of the estimates, assumed facts, and ops that the estimates leave out."""
     assumed = "; ".join(_assumed(plan, spell))
     return tuple(filter(None, (basis(plan), f"assumed: {assumed}" if assumed else "", _uncosted(plan, 3))))
 
@@ -60,7 +60,7 @@ def _first(names: Sequence[str], count: int) -> str:
 
 
 def assumption_sections(plan: PlanDocument, spell: Spell) -> Iterable[Section]:
-    """All of it: tables of devices and links, what is trained, ops without a cost formula."""
+    """All assumptions: tables of devices and links, loss and optimizer, ops without a cost formula."""
     yield Section(title="hardware", body=_hardware(plan))
     trained = _trained(plan)
     if trained:

@@ -1,4 +1,4 @@
-"""What the estimates rest on: devices and links, alike ones together, and where their numbers come from."""
+"""The basis of the estimates: devices and links, equal entries together, and where their numbers come from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_INFERRED = 5
 
 
 def device_rows(plan: PlanDocument) -> list[tuple[str, str, str, str, str]]:
-    """Device, hardware, origin, memory to use and peak; of many devices, those that are alike share a row."""
+    """Device, hardware, origin, memory to use and peak; of many devices, equal devices share a row."""
     if len(plan.devices) <= MAX_NAMED:
         return [_device_row(plan, short_name(info.name), [info]) for info in plan.devices]
     alike: dict[tuple[object, ...], list[DeviceInfo]] = {}
@@ -32,7 +32,7 @@ def _device_row(plan: PlanDocument, name: str, infos: list[DeviceInfo]) -> tuple
 
 
 def link_rows(plan: PlanDocument) -> list[tuple[str, str, str, str, str, str]]:
-    """Link, origin, latency, bandwidth, where it is, and what takes it in a step."""
+    """Link, origin, latency, bandwidth, pairs and uplinks, and bytes that cross it in a step."""
     return [
         (
             link.name,

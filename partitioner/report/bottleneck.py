@@ -1,4 +1,4 @@
-"""What limits the step, in words: a stage and its device, or a link; and how long devices idle."""
+"""The bottleneck of the step in words: a stage and its device, or a link; and the idle time of devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_COPY_BANDWIDTH = 1e15  # what `format_bandwidth` calls no copy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sending:
-    """What a device sends in a step over the slowest link that is used, and how long that takes at most."""
+    """Bytes that a device sends in a step over the slowest used link, and the most seconds that this takes."""
 
     link: str
     bandwidth_bytes_per_second: float
@@ -48,7 +48,7 @@ def _compute_seconds(plan: PlanDocument) -> dict[str, float]:
 
 def _device_sentence(plan: PlanDocument, computes: dict[str, float]) -> str:
     step_seconds, index = plan.predicted.step_seconds, plan.predicted.bottleneck_stage
-    # Of the replicas of the stage, the ones on the device that computes longest.
+    # Of the replicas of the stage, those on the device that computes longest.
     peers = [stage.device for stage in plan.stages if stage.index == index] or list(computes)
     seconds = max(computes[device] for device in peers)
     devices = [device for device in dict.fromkeys(peers) if computes[device] >= 0.999 * seconds]
@@ -59,7 +59,7 @@ def _device_sentence(plan: PlanDocument, computes: dict[str, float]) -> str:
 
 
 def _longest_sending(plan: PlanDocument) -> _Sending | None:
-    """None where no link is known to carry anything, or bytes stay where they are."""
+    """The device that sends most, over the slowest used link; None where no link carries bytes."""
     used = [link for link in plan.links if link.sent_bytes and link.bandwidth_bytes_per_second < _NO_COPY_BANDWIDTH]
     if not used or not plan.stages:
         return None

@@ -1,4 +1,4 @@
-"""What the picture shows: layers folded into boxes, tensors into arrows. Independent of how it is drawn."""
+"""Contents of the picture: layers folded into boxes, tensors into arrows. Independent of the drawing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Box:
 
     @property
     def output_shape(self) -> str:
-        """Shape of what leaves the box: the last layer's output."""
+        """Shape of the box's output: the last layer's output."""
         return self.layers[-1].output_shape
 
     @property
@@ -53,7 +53,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """What box number `source` sends to box number `target`, and the gradient that comes back."""
+    """Bytes from box number `source` to box number `target`, and of the gradient back."""
 
     source: int
     target: int
@@ -104,9 +104,8 @@ def layer_runs(names: Iterable[str], order: Sequence[str], *, max_runs: int, max
 def draw_boxes(layers: Sequence[PlannedLayer], edges: Sequence[PlannedEdge], *, fold: bool) -> Boxes:
     """The boxes and arrows of a placement.
 
-    With `fold`, a layer joins the one before it when both are on one device, nothing else reads the first and
-    the second reads nothing else: a chain reads as well in one box as in ten. Several tensors between two
-    boxes are one arrow with their total.
+    With `fold`, a layer joins the box of the layer before it when both are on one device, nothing else reads the first
+    and the second reads nothing else. Several tensors between two boxes are one arrow with their total.
 
     Raises:
         ValueError: Two layers share a name, or an edge names an unknown layer.

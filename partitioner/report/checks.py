@@ -1,4 +1,4 @@
-"""What verification showed, in words: where ops ran, how far the numbers are from the unplaced model's."""
+"""The verification in words: where ops ran, how far the numbers are from the unplaced model's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_LISTED = 8
 def verification_lines(
     verification: Verification, *, training: bool
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str, str], ...]]:
-    """Sentences, and the rows of a table: what was compared, absolute difference, relative difference.
+    """Sentences, and the rows of a table: compared values, absolute difference, relative difference.
 
     A relative difference is the norm of a tensor's difference over its norm, at worst; `-` where none was taken.
     """

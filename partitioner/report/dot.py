@@ -16,13 +16,13 @@ from partitioner.report.picture import UNPRINTABLE, Frame, Picture, escaped
 # 2008 (jfly.uni-koeln.de/color). Vermillion, the loudest, is kept for what crosses devices.
 _CUT_COLOR = "#D55E00"
 _DEVICE_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442")
-_DARK_COLOR = "#0072B2"  # white on it has a contrast of 5.2:1; on every other one black has 6:1 or more (WCAG 2.1)
+_DARK_COLOR = "#0072B2"  # contrast of white on it 5.2:1, of black on every other color at least 6:1 (WCAG 2.1)
 _FONT = "Helvetica"
 _MAX_SINGLE_BOXES = 40
 
 
 class Detail(StrEnum):
-    """How much of the model a picture shows: every layer, chains in one box, or as the length asks."""
+    """How much of the model a picture shows: every layer, chains in one box, or chains where there are many layers."""
 
     AUTO = "auto"
     LAYERS = "layers"
@@ -33,7 +33,7 @@ def draw(picture: Picture, *, rankdir: str = "TB", show_shapes: bool = True, det
     """The DOT text of a picture; equal pictures give equal text.
 
     Args:
-        picture: What to draw.
+        picture: The picture.
         rankdir: Direction of the flow as in `keras.utils.plot_model`: `TB` or `LR`.
         show_shapes: Whether boxes show output shapes.
         detail: `layers`: a box per layer. `chains`: layers that follow each other on one device share a box.

@@ -1,4 +1,4 @@
-"""Many replicas do the same: what is written and drawn of them is the first."""
+"""Of many equal replicas, reports and pictures show only the first."""
 
 from __future__ import annotations
 

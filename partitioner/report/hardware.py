@@ -1,4 +1,4 @@
-"""The hardware catalogue as people read it, and as programs do."""
+"""The hardware catalogue as tables for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def render_catalogue(catalogue: Catalogue) -> str:
 def catalogue_json(catalogue: Catalogue) -> str:
     """The whole catalogue with its sources: units in the names, keys in order."""
     tables = {"devices": catalogue.devices, "links": catalogue.links, "hosts": catalogue.hosts}
-    found = {name: [asdict(entry) for _, entry in sorted(table.items())] for name, table in tables.items()}
-    return json.dumps(found, indent=2, sort_keys=True) + "\n"
+    entries = {name: [asdict(entry) for _, entry in sorted(table.items())] for name, table in tables.items()}
+    return json.dumps(entries, indent=2, sort_keys=True) + "\n"
 
 
 def _devices(devices: Iterable[Device]) -> RenderableType:

@@ -1,4 +1,4 @@
-"""How a report is laid out: titles, plain tables, and lines that are cut where one screen has to suffice."""
+"""Layout of a report: titles, plain tables, and lines that are cut to fit one screen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[KMGT]iB|B)(?!\w))")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A title and what stands under it."""
+    """A title and the text under it."""
 
     title: str
     body: RenderableType
@@ -33,8 +33,8 @@ class Fact:
     """Sentences beside a label, each on lines of its own.
 
     Attributes:
-        label: What they are about: `solver`.
-        sentences: What is said, most important first.
+        label: Their topic: `solver`.
+        sentences: The sentences, most important first.
         max_lines: Of the page, for all of them together.
         style: Of the first sentence, as rich has it.
     """
@@ -77,7 +77,7 @@ def lines(sentences: Iterable[str], style: str = "") -> RenderableType:
 
 
 def cut(sentence: str, *, width: int, max_lines: int) -> list[str]:
-    """A sentence on at most `max_lines` lines; three dots stand for what has no room."""
+    """A sentence on at most `max_lines` lines; three dots replace text that does not fit."""
     room = max(width, _MIN_WIDTH)
     joined = _BEFORE_UNIT.sub("\u00a0", sentence)  # a figure and its unit stay together
     wrapped = textwrap.wrap(joined, room, max_lines=max_lines, placeholder=" ...", break_on_hyphens=False)
@@ -85,7 +85,7 @@ def cut(sentence: str, *, width: int, max_lines: int) -> list[str]:
 
 
 def cut_all(sentences: Sequence[str], *, width: int, max_lines: int) -> list[str]:
-    """Sentences on at most `max_lines` lines together: a later one has the lines that earlier ones left."""
+    """Sentences on at most `max_lines` lines together; later sentences get the lines that earlier sentences leave."""
     shown: list[str] = []
     for index, sentence in enumerate(sentences):
         left = max_lines - len(shown) - (len(sentences) - index - 1)  # each of the others has a line

@@ -1,4 +1,4 @@
-"""What devices hold, as text: bytes by purpose, the largest tensors at the peak, and a curve over the step."""
+"""Memory of devices as text: bytes by purpose, the largest tensors at the peak, and a curve over the step."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def purposes(memory: DeviceMemory) -> tuple[int, ...]:
 
 
 def headroom(memory: DeviceMemory) -> str:
-    """How much is left at the peak, or too much."""
+    """Bytes below the limit at the peak, or above it."""
     left = memory.headroom_bytes
     return format_bytes(left) if left >= 0 else f"{format_bytes(-left)} too much"
 
 
 def largest_lines(plan: PlanDocument) -> Iterable[str]:
-    """When the peak of each device is and which tensors take most of it; once for devices with the same ones."""
+    """The time of each device's peak and its largest tensors; one line for devices with the same text."""
     devices: dict[str, list[str]] = {}
     for memory in plan.memory:
         if memory.largest:
@@ -47,7 +47,7 @@ def _named(tensor: LargeTensor) -> str:
 
 
 def curves(plan: PlanDocument, *, num_columns: int) -> tuple[tuple[str, str], ...]:
-    """For each device, as people read it, a bar for each part of the step: the most held then, the peak being full."""
+    """For each device, a bar for each part of the step: the most bytes held then; a full bar is the peak."""
     bars = []
     for memory in plan.memory:
         parts = memory.over_time
@@ -64,7 +64,7 @@ def _bar(share: float) -> str:
 
 
 def reserved_line(plan: PlanDocument) -> str:
-    """What plans may not use of devices; empty where that is nothing."""
+    """The memory of devices that plans may not use; empty where there is none."""
     reserved = {memory.device: memory.reserved_bytes for memory in plan.memory if memory.reserved_bytes > 0}
     if not reserved:
         return ""

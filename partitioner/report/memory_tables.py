@@ -1,4 +1,4 @@
-"""Memory in the report: peaks against limits in few rows, and all that devices hold at their peaks."""
+"""Memory in the report: peaks against limits in few rows, and the contents of devices at their peaks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_ROWS = 4
 
 
 def limits_section(plan: PlanDocument) -> Section:
-    """Peak against limit; of many devices, those with the same limit share a row, the fullest ones first."""
+    """Peak against limit; of many devices, those with the same limit share a row, the fullest devices first."""
     groups = [[info] for info in plan.devices]
     if len(groups) > _MAX_ROWS:
         alike: dict[tuple[object, ...], list[DeviceInfo]] = {}

@@ -1,4 +1,4 @@
-"""How the batch passes through the stages, in words: candidates, and the idle time that no plan avoids."""
+"""Microbatches and schedule in words: candidates, and the idle time that a schedule cannot avoid."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class LeastIdle:
 
 
 def is_staged(plan: PlanDocument) -> bool:
-    """Whether the step runs stage by stage rather than each op as soon as it can."""
+    """Whether the step runs as stage programs, not as one graph."""
     return bool(passing(plan)) or any(stage.recompute for stage in plan.stages)
 
 
 def passing(plan: PlanDocument) -> str:
-    """`4 microbatches, schedule 1f1b`; empty where the batch passes in one piece."""
+    """`4 microbatches, schedule 1f1b`; empty for one microbatch with the schedule `sequential`."""
     if plan.num_microbatches == 1 and plan.schedule == ScheduleKind.SEQUENTIAL:
         return ""
     return f"{count_microbatches(plan.num_microbatches)}, schedule {plan.schedule}"
@@ -39,7 +39,7 @@ def count_microbatches(count: int) -> str:
 
 
 def is_chosen(plan: PlanDocument, candidate: Considered) -> bool:
-    """Whether the plan passes the batch as this candidate does."""
+    """Whether the plan has the stages, microbatches and schedule of this candidate."""
     num_recomputed = sum(stage.recompute for stage in plan.stages if stage.replica == 0)
     chosen = plan.num_stages, plan.num_microbatches, plan.schedule, num_recomputed
     shape = candidate.num_stages, candidate.num_microbatches, candidate.schedule, candidate.num_recomputed
@@ -49,7 +49,7 @@ def is_chosen(plan: PlanDocument, candidate: Considered) -> bool:
 def best_candidates(plan: PlanDocument) -> tuple[Considered, ...]:
     """The best candidate for each number of stages and of microbatches, fastest first.
 
-    The chosen one is always among them. What fits is better than what does not. At most 12 candidates, the fastest.
+    At most 12 candidates; the chosen candidate is always among them. Candidates that fit are preferred.
     """
 
     def rank(candidate: Considered) -> tuple[bool, bool, float, int]:
@@ -67,7 +67,7 @@ def best_candidates(plan: PlanDocument) -> tuple[Considered, ...]:
 
 
 def idle_sentence(plan: PlanDocument) -> str:
-    """How much devices idle, and how much of it the schedule itself takes; empty on one device."""
+    """The idle share of devices, and the share that the schedule itself causes; empty on one device."""
     if len(plan.used_devices) < 2:
         return ""
     idle = f"devices idle {format_percent(plan.predicted.bubble_fraction)} of the step"
@@ -78,11 +78,11 @@ def idle_sentence(plan: PlanDocument) -> str:
 
 
 def least_idle(plan: PlanDocument) -> LeastIdle | None:
-    """What a schedule leaves idle of S equal stages on D devices with M microbatches; None where no formula is known.
+    """Idle share of a schedule with S equal stages on D devices and M microbatches; None where there is no formula.
 
     `gpipe` and `1f1b`, a stage per device: (S-1)/(M+S-1) (Huang et al. 2019, section 2.3). `interleaved`, V stages per
     device: (D-1)/(VM+D-1) (Narayanan et al. 2021, section 2.2). In training, `sequential` keeps one device busy at a
-    time: (D-1)/D; without a backward pass nothing makes it wait between microbatches, and it is `gpipe`.
+    time: (D-1)/D; in inference it is `gpipe`, as microbatches do not wait for a backward pass.
     """
     counts = Counter(stage.device for stage in plan.stages if stage.replica == 0)
     num_devices, num_stages, num_microbatches = len(counts), sum(counts.values()), plan.num_microbatches

@@ -1,4 +1,4 @@
-"""What a picture of a placement shows, whatever it is a placement of."""
+"""The contents of a picture of a placement, of a model or a cost graph."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Frame:
 
     Attributes:
         device: Its canonical name.
-        title: What stands at the top of its frame, in Graphviz's HTML.
-        facts: Lines below the title, likewise.
+        title: Text at the top of its frame, in Graphviz's HTML.
+        facts: Lines below the title, in the same format.
     """
 
     device: str
@@ -33,8 +33,8 @@ class Picture:
     Attributes:
         heading: Lines above the picture, in Graphviz's HTML.
         frames: The devices in use.
-        layers: What is placed.
-        edges: What is sent from layer to layer.
+        layers: The placed layers.
+        edges: Tensors from layer to layer.
         returns: Whether the flow comes back to a device that it has left.
     """
 

@@ -1,4 +1,4 @@
-"""The picture of a model's plan: which devices, layers and tensors it shows, and what stands beside them."""
+"""The picture of a model's plan: its devices, layers and tensors, with their captions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def to_dot(plan: PlanDocument, **options: Any) -> str:
     """The DOT text of a plan; equal plans give equal text.
 
     Args:
-        plan: What to draw; only its layers, edges, stages and devices are looked at, never a model.
+        plan: The plan; only its layers, edges, stages and devices are read, never a model.
         options: Those of `partitioner.report.dot.draw`.
 
     Raises:
@@ -29,7 +29,7 @@ def to_dot(plan: PlanDocument, **options: Any) -> str:
 
 
 def picture_of(plan: PlanDocument) -> Picture:
-    """What the picture of a plan shows."""
+    """The contents of the picture of a plan."""
     return Picture(
         heading=tuple(_heading(plan)),
         frames=tuple(_frame(plan, device) for device in _devices_in_use(plan)),

@@ -1,4 +1,4 @@
-"""The stages of a plan as a table: a row for each stage, or in the verbose report one for each replica's."""
+"""The stages of a plan as a table: a row for each stage, or in the verbose report for each stage of each replica."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_ROWS = 8
 
 
 def stages_section(plan: PlanDocument) -> Section:
-    """A row for each stage; replicas of a stage share one, and of many stages those that compute longest are shown."""
+    """A row for each stage; replicas share a row, and of many stages those that compute longest are shown."""
     peers: dict[int, list[Stage]] = {}
     for stage in plan.stages:
         peers.setdefault(stage.index, []).append(stage)
@@ -63,7 +63,7 @@ def _most(stages: Sequence[Stage], figure: Callable[[Stage], float], write: Call
 
 
 def all_stages_section(plan: PlanDocument) -> Section:
-    """A row for each stage of each replica, with the peak of its device; of many replicas the first stands for all."""
+    """A row for each stage of each replica, with the peak of its device; of many replicas only the first is shown."""
     shown, of_shown = (of_first_replica(plan), ", of replica 0 as of all") if shows_first_only(plan) else (plan, "")
     shows_recompute = any(stage.recompute for stage in plan.stages)
     columns = ["stage", "device", "layers", ">ops", ">parameters", ">peak memory", ">compute", ">sends"]

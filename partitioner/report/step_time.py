@@ -1,4 +1,4 @@
-"""What a step takes, beside the plan's simple alternatives and the other candidates of its search."""
+"""The step time, beside the plan's baselines and the other candidates of its search."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_BASELINES = 4
 
 
 def step_time_section(plan: PlanDocument) -> Section:
-    """The plan and a few baselines, alike ones together; the fastest single device is always among them."""
+    """The plan and a few baselines, equal baselines together; the fastest single device is always among them."""
     latency = format_seconds(plan.predicted.latency_seconds)
     baselines = _alike_together(plan.baselines)
     shown = _fastest(baselines, _MAX_BASELINES if len(baselines) <= _MAX_BASELINES else _MAX_BASELINES - 1)
@@ -52,7 +52,7 @@ def _add_rows(body: Table, plan: PlanDocument, baselines: Sequence[Baseline], *,
 
 
 def _alike_together(baselines: Sequence[Baseline]) -> list[Baseline]:
-    """Single devices that take equally long are one baseline, as devices of one kind do."""
+    """Baselines with single devices of the same step time merged, as for devices of one kind."""
     alike: dict[tuple[object, ...], list[Baseline]] = {}
     for baseline in baselines:
         kind = "single-device" if is_single(baseline) else baseline.name
@@ -64,7 +64,7 @@ def _alike_together(baselines: Sequence[Baseline]) -> list[Baseline]:
 
 
 def _fastest(baselines: Sequence[Baseline], count: int) -> list[Baseline]:
-    """So many baselines in the plan's order: the fastest ones, with the fastest single device."""
+    """The `count` fastest baselines, the fastest single device among them, in the plan's order."""
 
     def rank(baseline: Baseline) -> tuple[bool, bool, float]:
         return baseline is not single, not baseline.fits, baseline.step_seconds
@@ -72,11 +72,11 @@ def _fastest(baselines: Sequence[Baseline], count: int) -> list[Baseline]:
     singles = sorted(filter(is_single, baselines), key=lambda baseline: (not baseline.fits, baseline.step_seconds))
     single = singles[0] if singles else None
     chosen = sorted(baselines, key=rank)[:count]
-    return [baseline for baseline in baselines if any(baseline is one for one in chosen)]
+    return [baseline for baseline in baselines if any(baseline is other for other in chosen)]
 
 
 def candidates_section(plan: PlanDocument) -> Section:
-    """How else the batch could pass through stages."""
+    """The other numbers of stages and microbatches that were considered."""
     body = table(">stages", ">microbatches", "schedule", ">recomputed", ">step", ">largest peak", "memory", "")
     for candidate in best_candidates(plan):
         body.add_row(

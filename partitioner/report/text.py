@@ -52,9 +52,9 @@ def render(
     """The report of a plan as text without trailing spaces; equal plans give equal text.
 
     Args:
-        plan: What is reported.
+        plan: The plan.
         files: Paths just written, listed at the end.
-        verbose: Whether to show everything; otherwise at most 60 lines, what is alike or of less weight folded.
+        verbose: Whether to show everything; otherwise at most 60 lines, with equal or less important rows merged.
         spell: How arguments are named: `as_python` or `as_flags`.
         width: Columns of the terminal; longer cells wrap, or are cut where the report is to fit one screen.
         color: Whether to style the text with ANSI escapes.
@@ -82,7 +82,7 @@ def _on_one_screen(
 
 
 def _facts(plan: PlanDocument, files: Sequence[str | Path], spell: Spell, width: int) -> Iterable[Fact]:
-    """What has a line or two: bound, bottleneck, assumptions, verification; each with the most lines it may take."""
+    """The short facts: bound, bottleneck, assumptions, verification, each with its maximum of lines."""
     yield Fact(label="solver", sentences=_bound(plan), max_lines=2)
     yield Fact(label="bottleneck", sentences=bottleneck_sentences(plan), max_lines=3)
     if plan.what_if:

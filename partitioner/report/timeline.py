@@ -1,4 +1,4 @@
-"""The predicted timeline as text: a row per device, a column per slice of the step, a letter for what fills it most."""
+"""The predicted timeline as text: a row per device, a column per slice of the step, a symbol per action."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MIN_COLUMNS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Rows of equal length by device as people read it, seconds of the whole row, and what the symbols mean."""
+    """Rows of equal length by device, seconds of the whole row, and the meaning of the symbols."""
 
     rows: tuple[tuple[str, str], ...]
     step_seconds: float
@@ -35,8 +35,8 @@ class Timeline:
 def draw_timeline(plan: PlanDocument, *, num_columns: int) -> Timeline | None:
     """The timeline of a plan in `num_columns` columns; None where the plan has none.
 
-    A column shows what takes most of its time, so an action shorter than half a column may not show. Digits are
-    forwards, letters backwards, both by the last digit of the microbatch (`a` is 0).
+    A column shows the action that takes most of its time, so an action shorter than half a column may not show. Digits
+    are forwards, letters backwards, both by the last digit of the microbatch (`a` is 0).
 
     Raises:
         ValueError: An action is neither like `0F3` nor an update.
@@ -92,7 +92,7 @@ def _row(actions: Iterable[PlannedAction], column_seconds: float, num_columns: i
 
 
 def _most(shares: dict[str, float]) -> str:
-    """The symbol with the largest share of a column; the earlier one of two that have equally much."""
+    """The symbol with the largest share of a column; of equal shares, the earlier symbol."""
     rounded = {symbol: round(share, 6) for symbol, share in shares.items()}
     rounded[IDLE] = round(1 - sum(shares.values()), 6)
     return max(rounded, key=lambda symbol: rounded[symbol])
@@ -109,7 +109,7 @@ def _symbol(text: str) -> str:
 def _legend(plan: PlanDocument, column_seconds: float) -> str:
     symbols = {_symbol(action.action) for action in plan.timeline}
     parts = []
-    # A single stage runs both passes in one.
+    # A single stage runs forward and backward as one action.
     is_whole = plan.model.training and symbols.isdisjoint(_BACKWARDS)
     for name, letters in (("forward and backward" if is_whole else "forward", _FORWARDS), ("backward", _BACKWARDS)):
         used = [symbol for symbol in letters if symbol in symbols]

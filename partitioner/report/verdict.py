@@ -1,4 +1,4 @@
-"""Why this strategy, in words: how the plan compares with the alternatives, the argument that forces another."""
+"""The reasons for the strategy, in words: the plan against its alternatives, and the argument that forces another."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def headline(plan: PlanDocument) -> str:
 
 
 def reasons(plan: PlanDocument) -> tuple[str, ...]:
-    """Sentences that say why the plan is what it is, each with its numbers; most important first."""
+    """Sentences with the reasons for the plan and their numbers, most important first."""
     about_devices = _single_reasons(plan) if plan.strategy is Strategy.SINGLE else _split_reasons(plan)
     return (*about_devices, *_microbatch_reasons(plan))
 
@@ -92,12 +92,14 @@ def _split_reasons(plan: PlanDocument) -> list[str]:
 
 
 def _microbatch_reasons(plan: PlanDocument) -> list[str]:
-    """How the plan's microbatches compare with passing the batch in one piece through as many stages."""
+    """The plan's microbatches against one microbatch through as many stages."""
     shape = 1, plan.num_stages
-    in_one_piece = [one for one in plan.considered if (one.num_microbatches, one.num_stages) == shape]
+    in_one_piece = [
+        candidate for candidate in plan.considered if (candidate.num_microbatches, candidate.num_stages) == shape
+    ]
     if plan.num_microbatches == 1 or not in_one_piece:
         return []
-    fitting = [one.step_seconds for one in in_one_piece if one.fits]
+    fitting = [candidate.step_seconds for candidate in in_one_piece if candidate.fits]
     if not fitting:
         return ["the batch in one piece does not fit"]
     ratio = format_ratio(plan.predicted.step_seconds, min(fitting))

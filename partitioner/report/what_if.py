@@ -1,4 +1,4 @@
-"""What a report says of changes of the machine: what is minimised with each, and what that gains."""
+"""Changes of the machine in a report: the objective after each change, and its gain."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from partitioner.report.layout import Section, table
 
 
 def what_if_rows(changes: Iterable[WhatIf]) -> list[tuple[str, str, str]]:
-    """Change, what is minimised then, and what that gains."""
+    """Change, objective after it, and gain."""
     return [(change.change, _after(change), _gain(change)) for change in changes]
 
 
 def what_if_sentences(plan: PlanDocument, *, count: int) -> tuple[str, ...]:
-    """A sentence for each change, at most `count` with one that counts the rest."""
+    """A sentence for each change, at most `count`; the last sentence counts those left out."""
     sentences = [_sentence(change) for change in plan.what_if]
     if len(sentences) <= count:
         return tuple(sentences)
@@ -25,7 +25,7 @@ def what_if_sentences(plan: PlanDocument, *, count: int) -> tuple[str, ...]:
 
 
 def what_if_sections(plan: PlanDocument) -> Iterable[Section]:
-    """All changes as a table; nothing where none was asked for."""
+    """All changes as a table; nothing where there are no changes."""
     if plan.what_if:
         what = "largest peak" if plan.what_if[0].unit == "bytes" else "step"
         body = table("what if", f">{what}", "gain")

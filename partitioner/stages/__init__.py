@@ -1,1 +1,1 @@
-"""How a step is run in stages and microbatches: who does what, in which order. No TensorFlow, no solver."""
+"""Stages, stage programs and schedules of a step in microbatches. No TensorFlow, no solver."""

@@ -1,4 +1,4 @@
-"""What passes between the microbatches of a step: values that are gathered of all, and state that each hands on."""
+"""Dependencies between the microbatches of a step: gathered values, and carried state."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from partitioner.stages.roles import Role, Roles
 
 
 def gathered(roles: Roles, role_of: Mapping[str, Role], update: Sequence[StageProgram]) -> dict[str, Gather]:
-    """How update programs, and the caller, get what microbatches computed."""
+    """How values of microbatches are gathered for update programs and the caller."""
     sparse: dict[str, Gather] = {}
     for values, indices, *shape in roles.sparse_gradients:
-        # Rows that every microbatch looks up (positions in a sentence) add up like a dense gradient.
+        # Rows that every microbatch looks up (positions in a sentence) are summed like a dense gradient.
         same = role_of[roles.graph.tensor[indices].producer] in (Role.COPIED, Role.ONCE)
         sparse |= {values: Gather.SUM if same else Gather.CONCAT, indices: Gather.CONCAT}
         sparse |= dict.fromkeys(shape, Gather.FIRST)
-    found: dict[str, Gather] = {}
+    gathers: dict[str, Gather] = {}
     wanted = [name for program in update for name in program.inputs]
     for name in dict.fromkeys([*wanted, *roles.results]):
         role = role_of[roles.graph.tensor[name].producer]
         if role is Role.BACKWARD:
-            found[name] = sparse.get(name, Gather.SUM)
+            gathers[name] = sparse.get(name, Gather.SUM)
         elif name in sparse and role not in (Role.COPIED, Role.ONCE):
-            found[name] = sparse[name]
+            gathers[name] = sparse[name]
         elif role in (Role.FORWARD, Role.ARGUMENT) and name in wanted:
             op = roles.graph.op[roles.graph.tensor[name].producer]
             raise UsageError(
@@ -33,7 +33,7 @@ def gathered(roles: Roles, role_of: Mapping[str, Role], update: Sequence[StagePr
                 "microbatch",
                 help=argument("microbatches", 1),
             )
-    return found
+    return gathers
 
 
 def staged_states(roles: Roles, role_of: Mapping[str, Role], stage_of: Mapping[str, int]) -> Iterator[CarriedState]:
@@ -49,7 +49,7 @@ def staged_states(roles: Roles, role_of: Mapping[str, Role], stage_of: Mapping[s
             layers = sorted({roles.graph.op[r].layer for r in roles.graph.consumers[state.read]})
             raise UsageError(
                 f"microbatches: the variable {state.variable} is read by stage {min(users)} and written by stage "
-                f"{maker}, so a microbatch would wait until the one before has passed both",
+                f"{maker}, so a microbatch would wait until the previous one has passed both",
                 notes=[f"layers: {', '.join(layers)}"],
                 help=f"pin these layers to one device, next to each other, or {argument('microbatches', 1)}",
             )

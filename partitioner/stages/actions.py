@@ -1,4 +1,4 @@
-"""What a device does at one time: the forward or the backward pass of one stage for one microbatch."""
+"""Actions of a schedule: the forward or the backward pass of one stage for one microbatch."""
 
 from __future__ import annotations
 

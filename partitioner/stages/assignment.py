@@ -1,4 +1,4 @@
-"""The stage of every op of a placed step: forward ops in runs on one device, backward ops where theirs are."""
+"""Assign the ops of a placed step to stages: forward ops by device, backward ops by the op they differentiate."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from partitioner.ir.op_graph import Op, Phase
 from partitioner.stages.pieces import pieces
 from partitioner.stages.roles import Role, Roles
 
-# A sum of gradients is linear: it may as well add what was summed over the microbatches before.
+# A sum of gradients is linear, so it may run after the sums over microbatches.
 _SUM = "AddN"
 
 
 class StageAssignment:
-    """Which ops a stage has, for one placement.
+    """The ops of each stage, for one placement.
 
     Args:
         roles: The step.
@@ -21,11 +21,11 @@ class StageAssignment:
         devices: Devices that may hold a stage; None for all.
 
     Attributes:
-        role: What each op does; sums of gradients of several stages are updates here.
-        device: The device that decides the stage of each op.
+        role: Role of each op; sums of gradients of several stages are updates here.
+        device: The device that determines the stage of each op.
         stages: The device of each stage.
         stage: The stage of each forward and backward op.
-        relocated: The device of each op that had to leave its own.
+        relocated: The new device of each op that cannot run on its own.
     """
 
     def __init__(self, roles: Roles, placement: Mapping[str, str], devices: Collection[str] | None) -> None:
@@ -46,22 +46,22 @@ class StageAssignment:
         return self.graph.tensor[tensor].producer
 
     def _stage_devices(self, placement: Mapping[str, str], devices: Collection[str] | None) -> dict[str, str]:
-        """Device that decides the stage of each op: its own, or that of its readers where it holds no stages."""
-        known = {op.name: placement[op.name] for op in self.ops if devices is None or placement[op.name] in devices}
+        """The device that determines the stage of each op: its own, or its reader's where its own holds no stages."""
+        chosen = {op.name: placement[op.name] for op in self.ops if devices is None or placement[op.name] in devices}
         for op in reversed(self.ops):
-            if op.name not in known:
-                readers = (r for name in op.outputs for r in self.graph.consumers[name] if r in known)
+            if op.name not in chosen:
+                readers = (r for name in op.outputs for r in self.graph.consumers[name] if r in chosen)
                 if (reader := next(readers, None)) is not None:
-                    known[op.name] = known[reader]
+                    chosen[op.name] = chosen[reader]
         for op in self.ops:
-            if op.name not in known:
+            if op.name not in chosen:
                 sources = (self.producer(name) for name in op.inputs)
-                known[op.name] = next((known[s] for s in sources if s in known), placement[op.name])
-        return known
+                chosen[op.name] = next((chosen[s] for s in sources if s in chosen), placement[op.name])
+        return chosen
 
     def _forward_stages(self) -> tuple[tuple[str, ...], dict[str, int]]:
         forward = [op for op in self.ops if self.role[op.name] is Role.FORWARD]
-        # What is computed of forward values for the backward pass alone stays with these, where they lie together.
+        # Backward-phase ops that need only forward values run with these values where they are on one device.
         for op in forward:
             if op.phase is not Phase.FORWARD:
                 sources = [
@@ -69,30 +69,30 @@ class StageAssignment:
                 ]
                 if len(devices := {self.device[source] for source in sources}) == 1:
                     self.device[op.name] = devices.pop()
-        found = self.pieces(forward, late=self._of_state_alone(forward))
-        stages = tuple(self.device[ops[0]] for ops in found)
-        return stages, {name: index for index, ops in enumerate(found) for name in ops}
+        bodies = self.pieces(forward, late=self._of_state_alone(forward))
+        stages = tuple(self.device[ops[0]] for ops in bodies)
+        return stages, {name: index for index, ops in enumerate(bodies) for name in ops}
 
     def _of_state_alone(self, forward: Sequence[Op]) -> set[str]:
-        """Ops that compute of carried state and no rows: the decayed moving average, to which a mean is added."""
-        found: set[str] = set()
+        """Ops that depend on carried state and on no rows, such as the decay of a moving average."""
+        names: set[str] = set()
         for op in forward:
             sources = [*map(self.producer, self.inputs[op.name]), *(c for c in op.control_inputs if c in self.role)]
-            if all(source in found or self.role[source] in (Role.COPIED, Role.ONCE) for source in sources):
-                found.add(op.name)
-        return found
+            if all(source in names or self.role[source] in (Role.COPIED, Role.ONCE) for source in sources):
+                names.add(op.name)
+        return names
 
     def pieces(self, ops: Sequence[Op], late: Collection[str] = ()) -> list[list[str]]:
-        """Runs of ops on one device, none of which waits for a later one."""
-        known = {op.name for op in ops}
+        """Pieces of ops on one device; no piece waits for a later piece."""
+        names = {op.name for op in ops}
         needs = {
-            op.name: [s for s in (*map(self.producer, self.inputs[op.name]), *op.control_inputs) if s in known]
+            op.name: [s for s in (*map(self.producer, self.inputs[op.name]), *op.control_inputs) if s in names]
             for op in ops
         }
         return pieces([op.name for op in ops], needs, self.device, late)
 
     def _place_backward(self) -> None:
-        """A stage for every backward op: that of the op it differentiates, at latest that of what it reads."""
+        """Assign each backward op to the stage of the op it differentiates, or to an earlier stage of its sources."""
         backward = [op for op in self.ops if self.role[op.name] is Role.BACKWARD]
         last = len(self.stages) - 1
         wanted = {op.name: self.stage[op.differentiates] for op in backward if op.differentiates in self.stage}

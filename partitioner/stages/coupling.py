@@ -1,4 +1,4 @@
-"""Which layers compute something else when the batch is cut into microbatches, and which cannot be cut at all."""
+"""Layers whose results change when the batch is cut into microbatches, and steps that cannot be cut."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from partitioner.ir.op_graph import Op, OpGraph, Phase
 
 @dataclass(frozen=True, slots=True)
 class _Sentences:
-    """What becomes of statistics, random numbers, other state and mixed rows of a layer when the batch is cut."""
+    """Sentences on how a cut batch changes statistics, random numbers, other state and mixed rows of a layer."""
 
     statistics: str
     random: str
@@ -34,29 +34,29 @@ _WRITES = ("Assign", "ResourceScatter")
 
 
 def batch_coupling(graph: OpGraph, *, replicas: bool = False) -> tuple[str, ...]:
-    """A sentence per layer whose results depend on how the batch is cut, in graph order; last the one that mixes rows.
+    """A sentence per layer whose results depend on how the batch is cut, in graph order; last, a layer that mixes rows.
 
     In training, such a layer writes variables in its forward pass or draws from a random state that TensorFlow keeps.
-    What it writes tells the kinds apart: statistics depend on the step's arguments; the state of a random generator
-    does not, and is made of integers. Metrics belong to no layer and do not count. With `replicas` the sentences tell
-    of these.
+    The written variables differ by kind: statistics depend on the step's arguments; the state of a random generator
+    does not, and has integers. Metrics belong to no layer and do not count. With `replicas` the sentences are about
+    replicas.
     """
     say = _REPLICAS if replicas else _MICROBATCHES
-    found: dict[str, str] = {}
+    layers: dict[str, str] = {}
     if graph.training:
         by_row = _depending_on_arguments(graph)
         for op in graph.ops:
             if op.phase is Phase.FORWARD and op.layer and (sentence := _sentence(graph, op, by_row, say)):
-                found.setdefault(sentence, op.layer)
-    if graph.mixing_layer and graph.mixing_layer not in found.values():
-        found[say.mixing.format(layer=graph.mixing_layer)] = graph.mixing_layer
-    return tuple(found)
+                layers.setdefault(sentence, op.layer)
+    if graph.mixing_layer and graph.mixing_layer not in layers.values():
+        layers[say.mixing.format(layer=graph.mixing_layer)] = graph.mixing_layer
+    return tuple(layers)
 
 
 def one_pass_at_a_time(graph: OpGraph) -> str:
-    """Why only one microbatch can be on its way from its forward pass to its backward pass; empty if many can.
+    """Why each microbatch must end its backward pass before the next one starts; empty if it need not.
 
-    A `tf.py_function` keeps what its gradient needs in one place, which the forward pass of the next microbatch takes.
+    A `tf.py_function` keeps the inputs of its gradient in one place, which the next forward pass overwrites.
     """
     for op in graph.ops:
         if op.type == "EagerPyFunc" and op.phase is Phase.BACKWARD:
@@ -71,18 +71,18 @@ def written_states(graph: OpGraph) -> frozenset[str]:
 
 
 def random_states(graph: OpGraph) -> frozenset[str]:
-    """Names of the variables that random ops of the forward pass draw from, whole numbers that it counts on."""
+    """Names of the variables that random ops of the forward pass draw from: integers that it increments."""
     forward = [op for op in graph.ops if op.phase is Phase.FORWARD]
     states = {name for name in written_states(graph) if "int" in graph.variable[name].spec.dtype}
     read: dict[str, frozenset[str]] = {}
-    found: set[str] = set()
+    drawn: set[str] = set()
     for op in forward:
         sources = [read.get(name, frozenset()) for name in op.inputs]
-        known = states.intersection(op.variables).union(*sources)
-        read |= dict.fromkeys(op.outputs, frozenset(known))
+        here = states.intersection(op.variables).union(*sources)
+        read |= dict.fromkeys(op.outputs, frozenset(here))
         if op.draws:
-            found |= known
-    return frozenset(found)
+            drawn |= here
+    return frozenset(drawn)
 
 
 def _sentence(graph: OpGraph, op: Op, by_row: frozenset[str], say: _Sentences) -> str:
@@ -98,8 +98,8 @@ def _sentence(graph: OpGraph, op: Op, by_row: frozenset[str], say: _Sentences) -
 
 def _depending_on_arguments(graph: OpGraph) -> frozenset[str]:
     """Names of the ops whose result depends on an argument of the step."""
-    found = {graph.tensor[name].producer for name in graph.inputs}
+    dependent = {graph.tensor[name].producer for name in graph.inputs}
     for op in graph.ops:
-        if any(graph.tensor[name].producer in found for name in op.inputs):
-            found.add(op.name)
-    return frozenset(found)
+        if any(graph.tensor[name].producer in dependent for name in op.inputs):
+            dependent.add(op.name)
+    return frozenset(dependent)

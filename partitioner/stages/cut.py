@@ -1,8 +1,8 @@
 """Cut a placed step into stage programs.
 
-What each op is needed for, its role, is known; see `roles`. Forward ops form stages: maximal sets on one device that
-need only stages before them. Backward ops follow the forward op they differentiate, and move to an earlier stage where
-they would wait for one (the sum of the gradients of a skip connection names whichever stage it likes).
+Each op has a role; see `roles`. Forward ops form stages: maximal sets on one device that need only earlier stages.
+Backward ops are in the stage of the forward op they differentiate, or in an earlier stage where they need its results
+(the sum of the gradients of a skip connection may differentiate an op of any stage).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from partitioner.stages.across_microbatches import gathered, staged_states
 from partitioner.stages.assignment import StageAssignment
 from partitioner.stages.roles import Role, Roles
 
-# On CPUs TensorFlow takes oneDNN's kernels for the gradients of these only where it finds the op itself in the same
-# graph: in a program of its own the gradient of a pooling took 17 times as long, and running the op again costs less.
+# On CPUs TensorFlow uses oneDNN's kernels for the gradients of these ops only where the op itself is in the same graph.
+# In a separate program the gradient of a pooling took 17 times as long; running the op again costs less.
 _RERUN_ON_CPUS = ("LRN", "MaxPool", "MaxPool3D")
 
 
@@ -103,7 +103,7 @@ class _Cut:
         )
 
     def _repeated_roles(self) -> dict[ProgramKind, set[Role]]:
-        """What the programs of a microbatch run. Nothing comes between forward and backward of a single stage."""
+        """Roles of the programs of a microbatch. A single stage runs forward and backward in one program."""
         if len(self.stages) == 1 and not self.recomputed:
             return {ProgramKind.FORWARD: {Role.FORWARD, Role.BACKWARD}}
         return {ProgramKind.FORWARD: {Role.FORWARD}, ProgramKind.BACKWARD: {Role.BACKWARD}}
@@ -125,7 +125,7 @@ class _Cut:
         return [op.name for op in self.ops if op.name in body]
 
     def _is_rerun(self, op: Op, stage: int) -> bool:
-        """Whether the backward program of a stage runs an op again rather than being given what it made."""
+        """Whether the backward program of a stage runs an op again instead of reading its results."""
         if self.role[op.name] is not Role.FORWARD or self.stage[op.name] != stage or op.stateful:
             return False
         if op.type in _RERUN_ON_CPUS and DeviceName.parse(self.stages[stage]).type == "CPU":
@@ -142,5 +142,5 @@ class _Cut:
             return ()
         index = {name: i for i, names in enumerate(update) for name in names}
         own = index[next(name for name in ops if name in index)]
-        found = {index[c] for name in ops if name in index for c in self.graph.op[name].control_inputs if c in index}
-        return tuple(sorted(found - {own}))
+        indices = {index[c] for name in ops if name in index for c in self.graph.op[name].control_inputs if c in index}
+        return tuple(sorted(indices - {own}))

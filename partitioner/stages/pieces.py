@@ -1,4 +1,4 @@
-"""Group placed ops into pieces on one device each: none waits for another in a circle, and no two could be one."""
+"""Group placed ops into maximal pieces on one device each, without cyclic dependencies between pieces."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ def pieces(
     device: Mapping[str, str],
     late: Collection[str] = (),
 ) -> list[list[str]]:
-    """The pieces, each in the order of `ops`, in an order in which they can run one after the other.
+    """The pieces in an order in which they can run, each with its ops in the order of `ops`.
 
-    Ops of one device that lie equally many device changes behind the start form a piece; then pieces of a device join
-    where nothing in between would have to run amid the joined piece.
+    Ops of one device with the same number of device changes before them form a piece. Then pieces of a device join
+    where no other piece lies on a path between them.
 
     Args:
         ops: Names in a topological order.
         needs: For each op, those of `ops` that must end before it.
         device: Device of each op.
-        late: Ops that may need no others but these, and lie with their first reader rather than at the start.
+        late: Ops that need only each other; each goes into the piece of its first reader, not to the start.
     """
     level: dict[str, int] = {}
     for op in ops:
@@ -56,7 +56,7 @@ def pieces(
 
 
 def _joinable(graph: nx.DiGraph, where: Mapping[int, str], depth: Mapping[int, int]) -> tuple[int, int] | None:
-    """Two pieces of one device, the nearest first, with no third one on a path between them."""
+    """Two pieces of one device with no other piece on a path between them; the nearest pair."""
     order = sorted(graph.nodes, key=lambda index: (depth[index], index))
     behind = {index: nx.descendants(graph, index) for index in order}
     for position, first in enumerate(order):

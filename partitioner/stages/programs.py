@@ -1,4 +1,4 @@
-"""The stage programs of a captured step, for what is wanted of it."""
+"""The stage programs of a captured step, for the wanted results."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from partitioner.stages.roles import Roles, find_roles
 def stage_programs(
     step: CapturedStep, execution: Execution, *, results: Sequence[str], side_effects: bool = True
 ) -> StagePrograms:
-    """Cut a captured step as it is to run.
+    """Cut a captured step for an execution.
 
     Args:
         step: The captured step.
         execution: Where its ops go, and which stages recompute.
         results: Which of the step's outputs (`y_pred`, `loss`, `gradients`) are wanted.
-        side_effects: Whether what the step changes is wanted.
+        side_effects: Whether the step's changes of state are wanted.
 
     Raises:
-        UsageError: It cannot be cut; the reason is in it.
+        UsageError: The step cannot be cut; with the reason.
     """
     return StageCutter(step, results=results, side_effects=side_effects)(execution)
 
 
 class StageCutter:
-    """Cuts one step for any placement, as `stage_programs` does once; the roles of its ops are found once for all."""
+    """Cuts one step for any placement, as `stage_programs` does once; computes the roles of ops only once."""
 
     def __init__(self, step: CapturedStep, *, results: Sequence[str], side_effects: bool = True) -> None:
         self._step, self._results, self._side_effects = step, results, side_effects

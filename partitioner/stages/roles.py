@@ -1,6 +1,6 @@
-"""The role of every op of a step, wherever it is placed: what runs once, for each microbatch, or after all of them.
+"""The role of every op of a step: whether it runs once, for each microbatch, or after all microbatches.
 
-*Copied* ops (constants and what little is computed of them) go into every program that reads them. Ops that run *once*
+*Copied* ops (constants and small tensors computed from them) go into every program that reads them. Ops that run *once*
 a step depend on no row of the batch: reads of parameters, casts of these. *Forward* and *backward* ops run for each
 microbatch. *Update* ops need the gradients of all microbatches.
 """
@@ -18,7 +18,7 @@ from partitioner.spelling import argument
 
 READ, WRITE = "ReadVariableOp", "AssignVariableOp"
 _WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign")
-# Beyond this many elements a computed constant is computed once a step and handed on, rather than in every program.
+# A computed constant of more elements is computed once a step, not in every program.
 _MAX_COPIED_ELEMENTS = 1024
 _INDEX_DTYPES = ("int32", "int64")
 
@@ -43,8 +43,8 @@ class Roles:
         results: Tensors the caller needs of every microbatch.
         sparse_gradients: (values, indices[, dense shape]) tensors of each sparse gradient.
         seed: The tensor that the gradients start from, given to each microbatch as an argument.
-        states: Variables that forward ops write; the stage of none is known yet.
-        aliases: For variables that are read after they were written, what was written.
+        states: Variables that forward ops write; their stages are not decided yet.
+        aliases: For reads of a variable after a write, the tensor that was written.
         ops: Those that are needed, in graph order.
         inputs: For each of them, the tensors it reads, each once; aliases are followed.
         role: When each runs.
@@ -119,7 +119,7 @@ class _Finder:
         return self.graph.tensor[tensor].producer
 
     def _find_states(self) -> tuple[list[CarriedState], dict[str, str], set[str]]:
-        """Variables that forward ops write, what their later reads stand for, and the ops that write them."""
+        """Variables that forward ops write, the tensors that their later reads return, and the ops that write them."""
         forward = [op for op in self.graph.ops if op.phase is not Phase.UPDATE]
         written = {v for op in forward if op.type.startswith(_WRITES) for v in op.variables}
         read: dict[str, str] = {}
@@ -151,7 +151,7 @@ class _Finder:
         return states, aliases, writes
 
     def _find_live(self) -> set[str]:
-        """Ops that are needed. A state is carried if the step shall change it, or if an op that is needed reads it."""
+        """The needed ops. A state is carried if the step has side effects, or if a needed op reads it."""
         live: set[str] = set()
         stack = [self.producer(self.aliases.get(name, name)) for name in self.results]
         stack += self.roots
@@ -165,12 +165,12 @@ class _Finder:
                 op = self.graph.op[name]
                 stack += [self.producer(tensor) for tensor in self.inputs[op.name] if tensor != self.seed]
                 stack += op.control_inputs
-            found = [s for s in self.states if self.roots or (s.read and self.producer(s.read) in live)]
-            if found == carried:
+            needed = [s for s in self.states if self.roots or (s.read and self.producer(s.read) in live)]
+            if needed == carried:
                 self.states = carried
                 return live
-            stack = [self.producer(name) for state in found for name in (state.written, state.read) if name]
-            carried = found
+            stack = [self.producer(name) for state in needed for name in (state.written, state.read) if name]
+            carried = needed
 
     def _find_roles(self) -> dict[str, Role]:
         carried = {state.read for state in self.states if state.read}
@@ -207,7 +207,7 @@ class _Finder:
         return bool(inputs) and bool(sizes) and sum(sizes) <= _MAX_COPIED_ELEMENTS
 
     def _is_index_of_forward(self, op: Op, roles: set[Role]) -> bool:
-        """Whether a backward op is arithmetic on shapes: its few integers are kept, not what they tell of."""
+        """Whether a backward op is arithmetic on shapes: its few integers are kept instead of its inputs."""
         if Role.BACKWARD in roles or self.seed in op.inputs or not op.outputs or op.stateful:
             return False
         specs = [self.graph.tensor[name].spec for name in op.outputs]

@@ -1,9 +1,9 @@
 """How far a CPU may run ahead of an order that needs little memory.
 
-TensorFlow's executor starts an op as soon as it can. On a CPU it takes up last what became ready first, so gradients of
-weights that nobody waits for may come at the very end, and keep alive all that they read; and what comes first differs
-from process to process. So each op that works waits for those that are some places or more before it in an order of
-ours: forward and backward as traced, and the update of a variable as soon as its gradient is there. Ops less far apart
+TensorFlow's executor starts an op as soon as it can. On a CPU it runs last what became ready first, so gradients of
+weights that no op waits for may run at the very end, and keep their inputs alive; and which op runs first differs
+from process to process. So each op that works waits for ops that are at least some places before it in an order of
+ours: forward and backward as traced, and the update of a variable as soon as its gradient is there. Ops that are closer
 still run at the same time. For gradients only places of gradients count: updates are chains of small ops, which they
 need not wait for one by one. Ops on vectors and scalars are left alone: they are many, and what they keep alive is
 little. A GPU runs ops in the order in which they become ready, and is left alone.
@@ -22,7 +22,7 @@ from partitioner.ir.op_graph import OpGraph, Phase
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """How strictly ops are held to the order.
+    """How strictly ops must keep to the order.
 
     Attributes:
         ahead: Places before an op, of ops that update no variable, at which others must have ended before it starts. By
@@ -39,20 +39,20 @@ class Order:
 
 
 ORDER = Order()
-"""Of ops that have the device's cores to themselves."""
+"""For a step on one device, which has all cores."""
 ORDER_IN_STAGES = Order(ahead=3, ahead_of_updates=4)
-"""Of stages whose devices work at the same time, so that cores are busy anyway. A pipeline of convolutions over two
+"""For stages whose devices work at the same time, so that cores are busy anyway. A pipeline of convolutions over two
 devices took a sixth less memory than with 48, and varied by 1 % from process to process instead of 25 %
 (`tests.benchmarks.pipeline_memory`)."""
 
 
 def order_among(devices: Iterable[Hashable]) -> Order:
-    """How ops are held of a step that runs on these devices."""
+    """The order for a step that runs on these devices."""
     return ORDER if len(set(devices)) == 1 else ORDER_IN_STAGES
 
 
 def keeps_order(device: str) -> bool:
-    """Whether ops on a device are held to an order."""
+    """Whether ops on a device keep to an order."""
     return DeviceName.parse(device).type == "CPU"
 
 
@@ -65,10 +65,10 @@ def run_ahead_limits(
     order: Order | None = None,
     placement: Mapping[str, str] | None = None,
 ) -> dict[str, list[str]]:
-    """For ops, those that each has to wait for, besides what it needs.
+    """For each op, the ops that it must wait for besides its inputs.
 
     Args:
-        graph: Has the ops.
+        graph: The graph of the ops.
         ops: Names in graph order.
         aliases: Tensors that are read in place of others.
         given: Tensors that are there before any op runs.
@@ -77,7 +77,7 @@ def run_ahead_limits(
     """
     needs = _needs(graph, ops, aliases or {}, given)
     by_device: dict[str, list[str]] = {}
-    # One order of all, so that no two devices wait for each other.
+    # One order for all devices, so that no two devices wait for each other.
     for name in _order(graph, ops, needs):
         by_device.setdefault(placement[name] if placement else "", []).append(name)
     limits: dict[str, list[str]] = {}
@@ -103,23 +103,23 @@ def _limits_on(
             if is_held:
                 starts.append(len(held))
             last = starts[-how.ahead] if len(starts) >= how.ahead else 0
-        first = lasts[last - 1] if last else 0  # those before end before `last - 1`, in turn
-        known = {index for source in needs[name] for index in ended.get(source, ()) if index >= first}
+        first = lasts[last - 1] if last else 0  # earlier ops end before `last - 1`, in turn
+        before = {index for source in needs[name] for index in ended.get(source, ()) if index >= first}
         if is_held:
             for index in range(last - 1, first - 1, -1):
-                if index not in known:
+                if index not in before:
                     limits.setdefault(name, []).append(held[index])
-                    known |= ended[held[index]]
-            known.add(len(held))
+                    before |= ended[held[index]]
+            before.add(len(held))
             held.append(name)
             lasts.append(last)
-        ended[name] = frozenset(known)
+        ended[name] = frozenset(before)
     return limits
 
 
 def _is_held(graph: OpGraph, name: str, least_rank: int) -> bool:
     op = graph.op[name]
-    if op.type in FREE_OP_TYPES or op.host_only:  # a GPU may wait for what only its host can run
+    if op.type in FREE_OP_TYPES or op.host_only:  # a GPU may wait for ops that only its host can run
         return False
     return any(len(graph.tensor[tensor].spec.shape) >= least_rank for tensor in (*op.inputs, *op.outputs))
 
@@ -160,7 +160,7 @@ def _order(graph: OpGraph, ops: Sequence[str], needs: Mapping[str, Sequence[str]
 def _keys(graph: OpGraph, ops: Sequence[str], needs: Mapping[str, Sequence[str]]) -> dict[str, tuple[int, int, int]]:
     """By op, the place of the last backward op that it needs, if it is an update; else its own place.
 
-    An update op that needs none (a slot times its decay) goes with the first that reads it.
+    An update op that needs no backward op (a slot times its decay) has the place of its first reader.
     """
     last: dict[str, int] = {}
     for index, name in enumerate(ops):

@@ -25,7 +25,7 @@ et al. 2021, "Memory-efficient pipeline-parallel DNN training").
 
 `interleaved`: each device holds several stages, dealt round robin, and works for groups of as many microbatches as
 there are devices (Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters using
-Megatron-LM", section 2.2). Three stages and four microbatches do not go together, so: four stages on two devices.
+Megatron-LM", section 2.2). It shows four stages on two devices, as four microbatches are no multiple of three devices.
 
     a | 0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1  .  2B2  .  2B3 0B2 0B3
     b |  .  1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3  .
@@ -58,12 +58,12 @@ def device_orders(
 ) -> dict[str, tuple[Action, ...]]:
     """The actions of each device, in the order in which it runs them.
 
-    Every stage takes its microbatches in order, forward and backward. `gpipe` and `1f1b` are played in unit time, so
-    that a device may hold several stages: what became ready in earlier units may run; a device takes a backward before
-    a forward, then the oldest microbatch (a microbatch waits in one place only, so no tie is left). In `gpipe` a device
-    starts its backwards after all its forwards; in `1f1b` a forward of stage s must leave at most
+    Every stage takes its microbatches in order, forward and backward. `gpipe` and `1f1b` are simulated in unit time,
+    so that a device may hold several stages: actions that became ready in earlier units may run; a device takes a
+    backward before a forward, then the oldest microbatch (a microbatch waits in one place only, so no tie is left). In
+    `gpipe` a device starts its backwards after all its forwards; in `1f1b` a forward of stage s must leave at most
     min(microbatches, S - s) microbatches there that wait for their backward. With one stage per device this is the
-    order of the paper: S - 1 - s forwards, then one forward and one backward in turn, then the backwards left.
+    order of the paper: S - 1 - s forwards, then one forward and one backward in turn, then the remaining backwards.
 
     Args:
         kind: The schedule.
@@ -103,10 +103,10 @@ def merged_order(orders: Mapping[str, Sequence[Action]], num_stages: int) -> tup
     """One order of all actions that respects every device's order and what actions need of each other.
 
     A forward needs the forward of the stage before; a backward needs its stage's forward and the backward of the stage
-    behind. Actions that can run at the same time, were each to take one unit, stand together, sorted.
+    behind. Actions that could run in the same unit of time are next to each other, sorted.
 
     Raises:
-        ValueError: Actions wait for each other in a circle, or for one that no device runs; it names them.
+        ValueError: Actions wait for each other in a cycle, or for an action that no device runs; it names them.
     """
     everything = {action for actions in orders.values() for action in actions}
     sorter: TopologicalSorter[Action] = TopologicalSorter()
@@ -120,8 +120,8 @@ def merged_order(orders: Mapping[str, Sequence[Action]], num_stages: int) -> tup
     try:
         sorter.prepare()
     except CycleError as error:
-        circle = reversed(error.args[1])
-        raise ValueError(f"actions wait for each other: {' waits for '.join(map(str, circle))}") from error
+        cycle = reversed(error.args[1])
+        raise ValueError(f"actions wait for each other: {' waits for '.join(map(str, cycle))}") from error
     merged: list[Action] = []
     while sorter.is_active():
         ready = sorted(sorter.get_ready())
@@ -154,8 +154,8 @@ def _needed(action: Action, num_stages: int) -> Iterator[Action]:
         yield Action(stage + 1, _BACKWARD, microbatch)
 
 
-def _way(num_stages: int, microbatch: int) -> Iterator[Action]:
-    """The way of one microbatch through all stages and back."""
+def _path(num_stages: int, microbatch: int) -> Iterator[Action]:
+    """The actions of one microbatch: forward through all stages, then backward."""
     yield from (Action(stage, _FORWARD, microbatch) for stage in range(num_stages))
     yield from (Action(stage, _BACKWARD, microbatch) for stage in reversed(range(num_stages)))
 
@@ -163,7 +163,7 @@ def _way(num_stages: int, microbatch: int) -> Iterator[Action]:
 def _sequential(stage_devices: Sequence[str], num_microbatches: int) -> dict[str, list[Action]]:
     orders: dict[str, list[Action]] = {device: [] for device in stage_devices}
     for microbatch in range(num_microbatches):
-        for action in _way(len(stage_devices), microbatch):
+        for action in _path(len(stage_devices), microbatch):
             orders[stage_devices[action.stage]].append(action)
     return orders
 
@@ -190,7 +190,7 @@ def _interleaved(stage_devices: Sequence[str], num_microbatches: int) -> dict[st
             _alternate(
                 [Action(s, _FORWARD, m) for group in groups for s in stages for m in group],
                 [Action(s, _BACKWARD, m) for group in groups for s in reversed(stages) for m in group],
-                # A microbatch's way to the last device and back leaves time for two forwards per device between.
+                # A microbatch's path to the last device and back leaves time for two forwards per device between.
                 num_warmup=2 * (num_devices - 1 - index) + (len(stages) - 1) * num_devices,
             )
         )
@@ -206,7 +206,7 @@ def _check_interleaved(devices: Sequence[str], stage_devices: Sequence[str], num
         raise UsageError(
             "the interleaved schedule needs stages dealt round robin, equally many to each device",
             notes=[f"{len(stage_devices)} stages on: {', '.join(stage_devices)}", f"{num_devices} devices"],
-            help="take the schedule 1f1b, which runs stages placed in any way",
+            help="take the schedule 1f1b, which runs stages in any placement",
         )
     if num_microbatches % num_devices:
         lower = num_microbatches // num_devices * num_devices
@@ -231,14 +231,14 @@ def _alternate(forwards: Sequence[Action], backwards: Sequence[Action], *, num_w
 def _in_unit_time(
     stage_devices: Sequence[str], num_microbatches: int, most_live: Sequence[int], *, forwards_first: bool = False
 ) -> dict[str, list[Action]]:
-    """What devices do that take, of what is ready and may run, backwards first and then the oldest microbatch.
+    """List scheduling in unit time: of its ready actions, a device runs backwards first, then the oldest microbatch.
 
     A forward may run while its stage holds fewer than `most_live` (at least 1) microbatches; with `forwards_first`, a
     backward may run once its device has no forwards left. The oldest microbatch never waits for a younger one's
     backward, so all actions get their turn.
     """
-    ways = [_way(len(stage_devices), microbatch) for microbatch in range(num_microbatches)]
-    ready = {next(way) for way in ways}
+    paths = [_path(len(stage_devices), microbatch) for microbatch in range(num_microbatches)]
+    ready = {next(path) for path in paths}
     orders: dict[str, list[Action]] = {device: [] for device in stage_devices}
     live = [0] * len(stage_devices)
     forwards_left = {device: stage_devices.count(device) * num_microbatches for device in stage_devices}
@@ -258,5 +258,5 @@ def _in_unit_time(
             live[chosen.stage] += 1 if chosen.kind is _FORWARD else -1
             forwards_left[device] -= chosen.kind is _FORWARD
             ready.remove(chosen)
-            ready.update(islice(ways[chosen.microbatch], 1))
+            ready.update(islice(paths[chosen.microbatch], 1))
     return orders

@@ -31,15 +31,15 @@ def fork() -> Builder:
 
 
 def test_the_peak_and_who_is_alive_by_hand() -> None:
-    found = run(fork().graph())
-    assert found.most_bytes == 1024 + 256 + 2048
-    assert sorted(found.alive()) == [("a:0", 1024), ("c:0", 256), ("d:0", 2048)]
-    assert found.left_bytes == 0  # nobody keeps d
+    walked = run(fork().graph())
+    assert walked.most_bytes == 1024 + 256 + 2048
+    assert sorted(walked.alive()) == [("a:0", 1024), ("c:0", 256), ("d:0", 2048)]
+    assert walked.left_bytes == 0  # nobody keeps d
 
 
 def test_what_is_kept_is_left() -> None:
-    found = run(fork().graph(), kept=["d:0", "b:0"])
-    assert (found.most_bytes, found.left_bytes) == (1024 + 512 + 256 + 2048, 512 + 2048)
+    walked = run(fork().graph(), kept=["d:0", "b:0"])
+    assert (walked.most_bytes, walked.left_bytes) == (1024 + 512 + 256 + 2048, 512 + 2048)
 
 
 def test_what_is_given_does_not_count() -> None:
@@ -74,25 +74,25 @@ def test_another_name_keeps_the_buffer() -> None:
     made = fork()
     made.add("again", 0.0, "b", size_bytes=512, type="Reshape")
     made.add("e", 1.0, "again", "d", size_bytes=256, type="MatMul")
-    found = run(made.graph(), roots={"again:0": "b:0"})
-    assert found.most_bytes == 1024 + 512 + 256 + 2048
+    walked = run(made.graph(), roots={"again:0": "b:0"})
+    assert walked.most_bytes == 1024 + 512 + 256 + 2048
 
 
 def test_an_alias_is_read_in_place_of_the_other() -> None:
     made = fork()
-    found = run(made.graph(), aliases={"c:0": "b:0"})
-    assert found.most_bytes == 1024 + 512 + 2048
+    walked = run(made.graph(), aliases={"c:0": "b:0"})
+    assert walked.most_bytes == 1024 + 512 + 2048
 
 
 @given(random_graphs())
 def test_it_is_at_least_what_an_op_reads_and_makes_and_at_most_everything(made: Builder) -> None:
     graph = made.graph()
-    found = run(graph)
+    walked = run(graph)
     sizes = {tensor.name: tensor.size_bytes for tensor in graph.tensors}
     for op in graph.ops:
         reads = sum(sizes[name] for name in set(op.inputs))
         # Made where an input was, or beside it.
-        assert found.most_bytes >= max(reads, sum(sizes[name] for name in op.outputs))
+        assert walked.most_bytes >= max(reads, sum(sizes[name] for name in op.outputs))
         if op.type == "MatMul":
-            assert found.most_bytes >= reads + sum(sizes[name] for name in op.outputs)
-    assert found.most_bytes <= sum(sizes.values())
+            assert walked.most_bytes >= reads + sum(sizes[name] for name in op.outputs)
+    assert walked.most_bytes <= sum(sizes.values())

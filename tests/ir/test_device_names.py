@@ -14,7 +14,7 @@ def ranges(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "short"),
     [
         ("GPU:0", ["GPU:0"]),
         ("GPU:0-511", ["GPU:0-511"]),
@@ -27,15 +27,15 @@ def ranges(text: str) -> list[str]:
         ("/job:localhost/task:1/GPU:0", ["/job:localhost/task:1/GPU:0"]),
     ],
 )
-def test_ranges(names: str, told: list[str]) -> None:
-    assert ranges(names) == told
+def test_ranges(names: str, short: list[str]) -> None:
+    assert ranges(names) == short
 
 
 @given(st.sets(st.integers(0, 40), min_size=1))
 def test_ranges_name_every_device_once(indices: set[int]) -> None:
     names = [DeviceName(type="GPU", index=index) for index in sorted(indices)]
-    told = short_ranges(name.canonical for name in names)
-    assert parse_devices(told) == names
+    short = short_ranges(name.canonical for name in names)
+    assert parse_devices(short) == names
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ _ATTRIBUTES = st.one_of(st.booleans(), _SIZES, st.floats(0.25, 0.75), _TEXT, st.
 
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
     """Any value of a dataclass whose fields need not agree with each other."""
-    known = {
+    strategies = {
         "int": _SIZES,
         "float": _FINITE,
         "str": _TEXT,
@@ -64,7 +64,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         "Phase": st.sampled_from(Phase),
         "VariableKind": st.sampled_from(VariableKind),
     }
-    return st.builds(kind, **{f.name: known[str(f.type)] for f in fields(kind) if str(f.type) in known})
+    return st.builds(kind, **{f.name: strategies[str(f.type)] for f in fields(kind) if str(f.type) in strategies})
 
 
 @pytest.mark.parametrize(

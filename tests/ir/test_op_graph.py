@@ -84,13 +84,13 @@ def test_look_ups() -> None:
 
 
 def test_networkx_has_data_and_control_edges() -> None:
-    found = graph().to_networkx()
-    assert dict(found.edges) == {
+    networkx_graph = graph().to_networkx()
+    assert dict(networkx_graph.edges) == {
         ("x", "y"): {"tensors": ("x:0",)},
         ("x", "z"): {"tensors": ()},
         ("y", "z"): {"tensors": ("y:1",)},
     }
-    assert found.nodes["y"]["op"].layer == "A"
+    assert networkx_graph.nodes["y"]["op"].layer == "A"
 
 
 def renamed() -> OpGraph:
@@ -153,10 +153,10 @@ def test_the_fingerprint_tells_models_apart(what: str) -> None:
 def test_ops_that_look_alike_share_what_formulas_see() -> None:
     made = graph()
     add = made.ops[2]
-    twin, scaled = (replace(add, name=name, outputs=(f"{name}:0",)) for name in "uv")
+    alike, scaled = (replace(add, name=name, outputs=(f"{name}:0",)) for name in "uv")
     more = tuple(Tensor(name=f"{name}:0", producer=name, spec=SPEC) for name in "uv")
     made = replace(
-        made, ops=(*made.ops, twin, replace(scaled, attributes={"alpha": 2.0})), tensors=(*made.tensors, *more)
+        made, ops=(*made.ops, alike, replace(scaled, attributes={"alpha": 2.0})), tensors=(*made.tensors, *more)
     )
     first, product, *sums = made.specs
     assert [spec.type for spec in made.specs] == ["Placeholder", "MatMul", "Add", "Add", "Add"]

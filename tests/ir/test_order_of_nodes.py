@@ -32,7 +32,7 @@ def test_a_node_moves_behind_what_it_needs() -> None:
 @given(st.permutations(range(6)), st.sets(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8))
 def test_every_node_comes_behind_what_it_needs(order: list[int], edges: set[tuple[int, int]]) -> None:
     needs = {number: tuple(f"{a}" for a, b in sorted(edges) if b == number and a < b) for number in range(6)}
-    found = in_run_order([Node(f"{n}", needs[n]) for n in order], lambda node: node.needs)
-    place = {node.name: index for index, node in enumerate(found)}
+    ordered = in_run_order([Node(f"{n}", needs[n]) for n in order], lambda node: node.needs)
+    place = {node.name: index for index, node in enumerate(ordered)}
     assert sorted(place) == sorted(map(str, range(6)))
-    assert all(place[name] < place[node.name] for node in found for name in node.needs)
+    assert all(place[name] < place[node.name] for node in ordered for name in node.needs)

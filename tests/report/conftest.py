@@ -207,7 +207,7 @@ def single_plan(split_plan: PlanDocument) -> PlanDocument:
 @pytest.fixture
 def pipeline_plan(split_plan: PlanDocument) -> PlanDocument:
     """The split net with four microbatches, every pass of a stage 100 us: ten of them, then 200 us of updates."""
-    ways = [
+    candidates = [
         (1, 1, "sequential", 0, 2620, 1349, True),
         (2, 1, "sequential", 0, 2000, 1229, True),
         (2, 2, "1f1b", 0, 1400, 900, True),
@@ -238,7 +238,7 @@ def pipeline_plan(split_plan: PlanDocument) -> PlanDocument:
                 largest_peak_bytes=mib << 20,
                 fits=fits,
             )
-            for num_stages, num_microbatches, schedule, num_recomputed, microseconds, mib, fits in ways
+            for num_stages, num_microbatches, schedule, num_recomputed, microseconds, mib, fits in candidates
         ),
         timeline=timeline(
             {

@@ -1,4 +1,4 @@
-"""The ways considered and the idle time of schedules, held against tables of schedules counted slot by slot."""
+"""The candidates considered and the idle time of schedules, held against tables of schedules counted slot by slot."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def test_sequential_inference_is_a_pipeline(split_plan: PlanDocument) -> None:
     """0F0 0F1 0F2 . on a and . 1F0 1F1 1F2 on b: 2 of 8 slots are idle."""
     plan = _plan(split_plan, "sequential", "ab", 3)
     inference = replace(plan, model=replace(plan.model, training=False))
-    found = least_idle(inference)
-    assert found is not None
-    assert found.share == pytest.approx(1 / 4)
+    least = least_idle(inference)
+    assert least is not None
+    assert least.share == pytest.approx(1 / 4)
 
 
 def test_the_idle_sentence_tells_what_the_schedule_takes(
@@ -102,8 +102,8 @@ def test_a_step_is_staged_by_microbatches_schedule_or_recompute(split_plan: Plan
 
 def test_the_best_way_for_each_number_of_stages_and_microbatches(pipeline_plan: PlanDocument) -> None:
     """With two microbatches gpipe is faster but does not fit; with four, 1f1b is the plan's own."""
-    found = [(way.num_stages, way.num_microbatches, way.schedule) for way in best_candidates(pipeline_plan)]
-    assert found == [
+    candidates = best_candidates(pipeline_plan)
+    assert [(candidate.num_stages, candidate.num_microbatches, candidate.schedule) for candidate in candidates] == [
         (2, 8, "1f1b"),
         (2, 4, "1f1b"),
         (2, 2, "1f1b"),
@@ -113,28 +113,29 @@ def test_the_best_way_for_each_number_of_stages_and_microbatches(pipeline_plan: 
 
 
 def test_the_chosen_way_is_shown_however_slow(pipeline_plan: PlanDocument) -> None:
-    ways = [_way(num_microbatches=count, step_seconds=1e-3 * count) for count in range(1, 31)]
-    chosen = _way(num_microbatches=4, step_seconds=9.0)
-    plan = replace(pipeline_plan, considered=(*ways[:3], *ways[4:], chosen))
+    candidates = [_candidate(num_microbatches=count, step_seconds=1e-3 * count) for count in range(1, 31)]
+    chosen = _candidate(num_microbatches=4, step_seconds=9.0)
+    plan = replace(pipeline_plan, considered=(*candidates[:3], *candidates[4:], chosen))
     shown = best_candidates(plan)
-    assert [way.num_microbatches for way in shown] == [1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 4]
-    assert [is_chosen(plan, way) for way in shown] == [False] * 11 + [True]
+    assert [candidate.num_microbatches for candidate in shown] == [1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 4]
+    assert [is_chosen(plan, candidate) for candidate in shown] == [False] * 11 + [True]
 
 
 def test_the_chosen_way_stands_for_its_number_of_microbatches_though_another_is_faster(
     pipeline_plan: PlanDocument,
 ) -> None:
-    plan = replace(pipeline_plan, considered=(_way(step_seconds=2.0), _way(schedule="gpipe", step_seconds=1.0)))
-    assert [way.schedule for way in best_candidates(plan)] == ["1f1b"]
+    considered = (_candidate(step_seconds=2.0), _candidate(schedule="gpipe", step_seconds=1.0))
+    plan = replace(pipeline_plan, considered=considered)
+    assert [candidate.schedule for candidate in best_candidates(plan)] == ["1f1b"]
 
 
 def test_a_way_is_chosen_by_all_that_tells_ways_apart(pipeline_plan: PlanDocument) -> None:
-    assert is_chosen(pipeline_plan, _way())
+    assert is_chosen(pipeline_plan, _candidate())
     for other in ({"num_stages": 3}, {"num_microbatches": 2}, {"schedule": "gpipe"}, {"num_recomputed": 1}):
-        assert not is_chosen(pipeline_plan, _way(**other))
+        assert not is_chosen(pipeline_plan, _candidate(**other))
 
 
-def _way(**given: object) -> Considered:
+def _candidate(**given: object) -> Considered:
     fields = {
         "num_stages": 2,
         "num_microbatches": 4,

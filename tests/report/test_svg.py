@@ -82,5 +82,5 @@ def test_a_text_that_is_no_dot_is_refused(tmp_path: Path) -> None:
 
 def _texts(path: Path) -> str:
     """All text Graphviz drew, joined as one line per `<text>`, spaces as typed."""
-    found = re.findall(r"<text[^>]*>([^<]*)</text>", path.read_text(encoding="utf-8"))
-    return "\n".join(html.unescape(text).replace("\xa0", " ") for text in found)
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", path.read_text(encoding="utf-8"))
+    return "\n".join(html.unescape(text).replace("\xa0", " ") for text in texts)

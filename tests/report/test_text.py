@@ -183,7 +183,7 @@ def test_the_chosen_candidate_alone_is_marked(pipeline_plan: PlanDocument) -> No
 
 
 @pytest.mark.parametrize(
-    ("seconds", "fits", "told"),
+    ("seconds", "fits", "sentence"),
     [
         (1.8e-3, True, "4 microbatches are 1.50x faster than the batch in one piece: 1.20 ms a step against 1.80 ms"),
         (0.6e-3, True, "4 microbatches are 2.00x slower than the batch in one piece: 1.20 ms a step against 600 us"),
@@ -192,13 +192,15 @@ def test_the_chosen_candidate_alone_is_marked(pipeline_plan: PlanDocument) -> No
     ],
 )
 def test_microbatches_are_compared_with_the_batch_in_one_piece(
-    pipeline_plan: PlanDocument, seconds: float, fits: bool, told: str
+    pipeline_plan: PlanDocument, seconds: float, fits: bool, sentence: str
 ) -> None:
-    ways = [
-        replace(way, step_seconds=seconds, fits=fits) if (way.num_stages, way.num_microbatches) == (2, 1) else way
-        for way in pipeline_plan.considered
+    candidates = [
+        replace(candidate, step_seconds=seconds, fits=fits)
+        if (candidate.num_stages, candidate.num_microbatches) == (2, 1)
+        else candidate
+        for candidate in pipeline_plan.considered
     ]
-    assert f"\n  {told}\n" in render(replace(pipeline_plan, considered=tuple(ways)))
+    assert f"\n  {sentence}\n" in render(replace(pipeline_plan, considered=tuple(candidates)))
 
 
 def test_passes_are_coloured_by_direction(pipeline_plan: PlanDocument) -> None:

@@ -107,9 +107,9 @@ def test_layers_of_keras() -> None:
     model.compile("adam", "mse", metrics=["mae"], jit_compile=False)
     specs = (input_specs(model), tf.TensorSpec([None, 3], "float32"), None)
     step = capture_step(model, StepKind.TRAIN, specs, batch_size=8, objective=training_objective(model))
-    found = [sentence.split(" ", 1) for sentence in batch_coupling(step.graph)]
+    sentences = [sentence.split(" ", 1) for sentence in batch_coupling(step.graph)]
     random = "draws anew for each microbatch"
-    assert [(layer.split("/")[0], text) for layer, text in found] == [
+    assert [(layer.split("/")[0], text) for layer, text in sentences] == [
         ("average", AVERAGES.removeprefix("one ")),
         ("spectral", "updates its variables once per microbatch"),
         ("attention", random),

@@ -506,10 +506,10 @@ def test_parts_of_a_sparse_gradient_are_joined() -> None:
     whole = graph(*ops, dtypes={"rows": "int32", "shape": "int32"})
     sparse = [("dw1:0", "rows:0", "shape:0")]
     programs = cut_up(whole, also(TWO, A="rows shape"), sparse_gradients=sparse, results=["loss:0", "shape:0"])
-    found = gathered(programs)
-    assert found["dw1"] is found["rows"] is Gather.CONCAT
-    assert found["dw2"] is Gather.SUM
-    assert "shape" not in found or found["shape"] is Gather.FIRST
+    gathers = gathered(programs)
+    assert gathers["dw1"] is gathers["rows"] is Gather.CONCAT
+    assert gathers["dw2"] is Gather.SUM
+    assert "shape" not in gathers or gathers["shape"] is Gather.FIRST
 
 
 def test_the_same_rows_of_every_microbatch_are_summed() -> None:
@@ -534,10 +534,10 @@ def test_the_same_rows_of_every_microbatch_are_summed() -> None:
 def check(whole: OpGraph, programs: StagePrograms, *, seed: str) -> None:
     """Every op in exactly the programs it should be, and nothing that a program needs missing when it runs."""
     arguments = {name for one in whole.ops if one.type == "Placeholder" for name in one.outputs} | {seed}
-    known = arguments | {state.read for state in programs.states}
+    available = arguments | {state.read for state in programs.states}
     own: dict[str, list[StageProgram]] = {}
     for program in programs.programs:
-        missing = set(program.inputs) - known
+        missing = set(program.inputs) - available
         assert not missing, f"{program.kind} {program.stage} needs {missing}"
         inside = set(program.inputs)
         for name in program.ops:
@@ -547,9 +547,9 @@ def check(whole: OpGraph, programs: StagePrograms, *, seed: str) -> None:
             inside.update(one.outputs)
             own.setdefault(name, []).append(program)
         assert set(program.outputs) <= inside
-        known.update(program.outputs)
+        available.update(program.outputs)
     for state in programs.states:
-        assert state.written in known
+        assert state.written in available
     for index, program in enumerate(programs.update):
         assert all(other < index for other in program.waits_for)
     for name, where in own.items():
@@ -586,12 +586,12 @@ class Arithmetic:
 
     def run(self, ops: Iterable[str], given: Mapping[str, int]) -> dict[str, int]:
         """Values of everything that `ops` make; a KeyError where something is missing."""
-        found = dict(given)
+        values = dict(given)
         for one in map(self.whole.op.__getitem__, ops):
             if not set(one.outputs) <= given.keys():
-                value = self.value(one, [found[name] for name in one.inputs])
-                found |= dict.fromkeys(one.outputs, value)
-        return found
+                value = self.value(one, [values[name] for name in one.inputs])
+                values |= dict.fromkeys(one.outputs, value)
+        return values
 
     def in_one_piece(self, rows: Sequence[int]) -> dict[str, int]:
         """Row by row; updates get the sums of what the rows gave."""
@@ -606,8 +606,8 @@ class Arithmetic:
     def in_programs(self, programs: StagePrograms, rows: Sequence[int]) -> dict[str, int]:
         """A microbatch per row, program by program, each knowing only what it is given."""
 
-        def called(program: StageProgram, known: Mapping[str, int]) -> dict[str, int]:
-            made = self.run(program.ops, {name: known[name] for name in program.inputs})
+        def called(program: StageProgram, values: Mapping[str, int]) -> dict[str, int]:
+            made = self.run(program.ops, {name: values[name] for name in program.inputs})
             return {name: made[name] for name in program.outputs}
 
         whole: dict[str, int] = {}
@@ -691,9 +691,9 @@ def test_any_network_on_any_devices_computes_the_same(
     in_programs = {name for program in programs.programs for name in program.ops}
     assert {one.name for one in whole.ops if one.phase is Phase.UPDATE} <= in_programs
     arithmetic, rows = Arithmetic(whole, "seed:0"), [3, 5, 11]
-    expected, found = arithmetic.in_one_piece(rows), arithmetic.in_programs(programs, rows)
+    expected, computed = arithmetic.in_one_piece(rows), arithmetic.in_programs(programs, rows)
     for name in (one.name for one in whole.ops if one.phase is Phase.UPDATE and one.variables):
-        assert found[f"{name}:0"] == expected[f"{name}:0"]
+        assert computed[f"{name}:0"] == expected[f"{name}:0"]
 
 
 # -- traced models -----------------------------------------------------------------------------------------------------
@@ -724,8 +724,8 @@ def by_layers(whole: OpGraph, num_devices: int) -> dict[str, str]:
     device: dict[str, str] = {}
     for one in reversed(whole.ops):
         readers = (device[reader] for name in one.outputs for reader in whole.consumers[name])
-        found = of_group.get(one.colocation_group) or of_layer.get(layer(one)) or next(readers, "")
-        device[one.name] = found or f"D{num_devices - 1}"
+        chosen = of_group.get(one.colocation_group) or of_layer.get(layer(one)) or next(readers, "")
+        device[one.name] = chosen or f"D{num_devices - 1}"
     return device
 
 

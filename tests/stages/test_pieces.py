@@ -14,8 +14,8 @@ from partitioner.stages.pieces import pieces
 def of(placed: str, late: str = "", **needs: str) -> list[str]:
     """Pieces of the ops `a`, `b`, ... on the devices of `placed`; each piece as the letters of its ops."""
     ops = "abcdefghij"[: len(placed)]
-    found = pieces(ops, {op: needs.get(op, "") for op in ops}, dict(zip(ops, placed, strict=True)), late)
-    return ["".join(piece) for piece in found]
+    groups = pieces(ops, {op: needs.get(op, "") for op in ops}, dict(zip(ops, placed, strict=True)), late)
+    return ["".join(piece) for piece in groups]
 
 
 def test_a_chain_has_a_piece_per_run_of_one_device() -> None:
@@ -66,10 +66,10 @@ def placed_graphs(draw: st.DrawFn, most: int) -> tuple[list[str], dict[str, list
     return ops, needs, {op: draw(st.sampled_from("123")) for op in ops}
 
 
-def quotient(found: Sequence[Sequence[str]], needs: Mapping[str, Sequence[str]]) -> nx.DiGraph:
-    piece = {op: index for index, ops in enumerate(found) for op in ops}
+def quotient(groups: Sequence[Sequence[str]], needs: Mapping[str, Sequence[str]]) -> nx.DiGraph:
+    piece = {op: index for index, ops in enumerate(groups) for op in ops}
     graph = nx.DiGraph()
-    graph.add_nodes_from(range(len(found)))
+    graph.add_nodes_from(range(len(groups)))
     graph.add_edges_from((piece[s], piece[op]) for op in needs for s in needs[op] if piece[s] != piece[op])
     return graph
 
@@ -81,15 +81,15 @@ def test_pieces_run_one_after_the_other_and_no_two_could_be_one(
 ) -> None:
     ops, needs, device = graph
     late = [op for op in ops[:num_late] if not set(needs[op]) - set(ops[:num_late])]
-    found = pieces(ops, needs, device, late)
-    assert sorted(op for piece in found for op in piece) == sorted(ops)
-    for piece in found:
+    groups = pieces(ops, needs, device, late)
+    assert sorted(op for piece in groups for op in piece) == sorted(ops)
+    for piece in groups:
         assert piece == sorted(piece, key=ops.index)
         assert len({device[op] for op in piece}) == 1
-    assert all(before < behind for before, behind in quotient(found, needs).edges)
-    for first in range(len(found)):
-        for second in range(first + 1, len(found)):
-            if device[found[first][0]] == device[found[second][0]]:
-                rest = [piece for index, piece in enumerate(found) if index not in (first, second)]
-                joined = [[*found[first], *found[second]], *rest]
+    assert all(before < behind for before, behind in quotient(groups, needs).edges)
+    for first in range(len(groups)):
+        for second in range(first + 1, len(groups)):
+            if device[groups[first][0]] == device[groups[second][0]]:
+                rest = [piece for index, piece in enumerate(groups) if index not in (first, second)]
+                joined = [[*groups[first], *groups[second]], *rest]
                 assert not nx.is_directed_acyclic_graph(quotient(joined, needs)), joined

@@ -17,18 +17,18 @@ from partitioner.stages.run_ahead import ORDER, Order, keeps_order, run_ahead_li
 
 def limits(made: Builder, order: Order) -> Mapping[str, set[str]]:
     graph = made.graph()
-    found = run_ahead_limits(graph, [op.name for op in graph.ops], order=order)
-    return {name: set(sources) for name, sources in found.items()}
+    sources_of = run_ahead_limits(graph, [op.name for op in graph.ops], order=order)
+    return {name: set(sources) for name, sources in sources_of.items()}
 
 
 def test_an_op_waits_for_all_that_come_some_places_before_it() -> None:
     made = Builder()
     for index in range(12):
         made.add(f"o{index}", 1.0)
-    found = limits(made, Order(ahead=4))
-    assert "o3" not in found
-    assert found["o4"] == {"o0"}
-    assert found["o11"] == {"o4", "o5", "o6", "o7"}  # which wait for o0 to o3
+    sources_of = limits(made, Order(ahead=4))
+    assert "o3" not in sources_of
+    assert sources_of["o4"] == {"o0"}
+    assert sources_of["o11"] == {"o4", "o5", "o6", "o7"}  # which wait for o0 to o3
 
 
 def test_a_chain_needs_no_waits() -> None:
@@ -115,9 +115,11 @@ def test_nothing_waits_in_a_circle_and_everything_far_before_has_ended(made: Bui
 def test_cpus_hold_their_own_ops_to_one_order_and_do_not_wait_for_each_other(made: Builder, places: list[str]) -> None:
     graph, ahead = made.graph(), 2
     device = {op.name: f"/job:localhost/device:{place}" for op, place in zip(graph.ops, places, strict=False)}
-    found = run_ahead_limits(graph, list(device), order=Order(ahead=ahead, ahead_of_updates=ahead), placement=device)
+    sources_of = run_ahead_limits(
+        graph, list(device), order=Order(ahead=ahead, ahead_of_updates=ahead), placement=device
+    )
     edges = graph.to_networkx()
-    for name, sources in found.items():
+    for name, sources in sources_of.items():
         edges.add_edges_from((source, name) for source in sources)
         assert {device[source] for source in sources} == {device[name]}
         assert keeps_order(device[name])

@@ -34,8 +34,8 @@ def parse(text: str) -> tuple[Action, ...]:
 def needed(action: Action, num_stages: int) -> set[Action]:
     forwards = [Action(stage, ActionKind.FORWARD, action.microbatch) for stage in range(num_stages)]
     backwards = [Action(stage, ActionKind.BACKWARD, action.microbatch) for stage in reversed(range(num_stages))]
-    way = forwards + backwards
-    return set(way[: way.index(action)])
+    path = forwards + backwards
+    return set(path[: path.index(action)])
 
 
 def ticks(orders: Orders, num_stages: int) -> dict[Action, int]:

@@ -1,1 +1,1 @@
-"""What no placement can be faster than."""
+"""Lower bounds on the step time over all placements."""

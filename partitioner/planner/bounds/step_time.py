@@ -25,7 +25,7 @@ def lower_bound_seconds(costed: CostedGraph) -> float:
 
 
 def least_load_seconds(rows: Sequence[Sequence[float]]) -> float:
-    """No way to spread ops over devices leaves each with less work, at the most; `rows` are their seconds on each.
+    """Lower bound on the work of the fullest device, over all placements; `rows` are the seconds of each op by device.
 
     A device that takes at least r times as long as the fastest for every op does in a time T what takes the fastest
     T / r at the most, so all together do in T what takes it the sum of these.
@@ -36,6 +36,6 @@ def least_load_seconds(rows: Sequence[Sequence[float]]) -> float:
     for row in set(map(tuple, rows)):  # of thousands of ops, few are different
         fastest = min(row)
         if fastest > 0:
-            least = [min(known, seconds / fastest) for known, seconds in zip(least, row, strict=True)]
+            least = [min(ratio, seconds / fastest) for ratio, seconds in zip(least, row, strict=True)]
     speed = sum(1 / ratio if ratio < float("inf") else 1.0 for ratio in least)
     return sum(map(min, rows)) / speed

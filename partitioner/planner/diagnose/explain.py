@@ -1,4 +1,4 @@
-"""Why nothing fits, and the nearest changes under which something does: each was planned before it is named."""
+"""Why nothing fits, and the smallest changes that help: each is planned before it is named."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def explained(
 
     Args:
         error: That nothing fits.
-        planner: What was planned with.
-        replan: Plans what was asked for with such a planner.
+        planner: The planner that raised the error.
+        replan: Plans the request with a given planner.
         groups: Devices of the replicas.
     """
     deadline = Deadline.after(min(EXPLANATION_SECONDS, planner.time_limit_seconds))
     refusal = described(error.shortfall) if error.shortfall else error
-    quick = planner.within(CHANGED_PLAN_SECONDS)
+    quick = planner.with_time_limit(CHANGED_PLAN_SECONDS)
     packing = _Packing(planner, groups)
     conflict = packing.conflict()
 
@@ -73,7 +73,7 @@ def _changes(
 ) -> Iterator[tuple[str, LayoutPlanner]]:
     for requirement in requirements:
         others = [other for other in planner.requirements if other is not requirement]
-        yield f"leave out {requirement.text}", planner.asking(others)
+        yield f"leave out {requirement.text}", planner.with_requirements(others)
     if extra := _missing_bytes(planner, replan):
         sizes = [placed.memory_bytes + extra for placed in planner.machines.devices]
         yield f"{format_bytes(extra)} more on each device", planner.with_memory(sizes)
@@ -82,10 +82,10 @@ def _changes(
 def _missing_bytes(planner: LayoutPlanner, replan: Callable[[LayoutPlanner], ParallelLayout]) -> int:
     """By how much the plan with the smallest largest peak passes the limits; 0 if there is none."""
     try:
-        layout = replan(planner.unlimited().minimising(Objective.MEMORY))
+        layout = replan(planner.unlimited().with_objective(Objective.MEMORY))
     except PartitionError:
         return 0
-    peak = layout.found.schedule.peak
+    peak = layout.result.schedule.peak
     limits = {placed.name: placed.memory_bytes for placed in planner.machines.devices}
     over = max(use.total_bytes - limits[name] for name, use in peak.items())
     return math.ceil(max(over, 0) / _MIB) * _MIB
@@ -98,7 +98,7 @@ class _Conflict:
 
 
 class _Packing:
-    """What each item needs at the least against what devices have: a plan that fits packs them."""
+    """Bin packing of the least bytes of each item into the devices' memory: a necessary condition for any plan."""
 
     def __init__(self, planner: LayoutPlanner, groups: ReplicaGroups) -> None:
         self._planner, self._groups = planner, groups
@@ -120,7 +120,7 @@ class _Packing:
         names = shown(list(dict.fromkeys(coarsening.names[item] for item in bound if sizes[item] > total / 1000)))
         room = sum(self._devices[device].memory_bytes for device in limited)
         places = ", ".join(short_name(self._devices[device].name) for device in limited)
-        why = f" ({', '.join(fact.text for fact in requirements)})" if requirements else ""
+        why = f" ({', '.join(requirement.text for requirement in requirements)})" if requirements else ""
         return _Conflict(
             requirements=requirements,
             note=f"conflict: {names} keep {format_bytes(total)} and may be on {places} only{why}: "
@@ -128,7 +128,7 @@ class _Packing:
         )
 
     def fewest_more_devices(self) -> float:
-        """Devices like the last one without which what lasts has no room; infinite where none would help."""
+        """Fewest added devices, like the last one, with room for what items keep; infinite where no number helps."""
         sizes = lasting_item_bytes(self._costed, self._coarsened(self._planner.requirements))
         room = [placed.memory_bytes for placed in self._devices]
         if max(sizes, default=0) > max(room) or not room[-1]:
@@ -139,7 +139,7 @@ class _Packing:
         return coarsen(self._costed, constraints=self._planner.constraints(self._groups, requirements))
 
     def _can_hold(self, facts: Sequence[Requirement | int]) -> bool:
-        """Whether items can be packed under some of the requirements and limits; also where that was not decided."""
+        """Whether items can be packed under these requirements and limits; true where the solver did not decide."""
         coarsening = self._coarsened([fact for fact in facts if isinstance(fact, Requirement)])
         sizes = lasting_item_bytes(self._costed, coarsening)
         count = len(self._devices)

@@ -1,4 +1,4 @@
-"""What to say when nothing fits: the bytes needed, the bytes there are, and changes that would help."""
+"""The error when nothing fits: the bytes needed, the bytes available, and changes that help."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from partitioner.spelling import argument
 
 
 def described(shortfall: MemoryShortfall) -> InfeasibleError:
-    """The error with its numbers, and with changes that were computed to help."""
+    """The error with its numbers, and with changes that are computed to help."""
     return _Description(shortfall).error()
 
 
@@ -49,7 +49,7 @@ class _Description:
         return ", more than any device has; parts cannot be split" if size > room else ""
 
     def _bytes_by_kind(self) -> dict[str, int]:
-        """What is kept between phases; in inference nothing is, and what counts is the peak on one device."""
+        """Bytes kept between phases; in inference nothing is kept, and the peak on one device counts."""
         need = total_bytes(self.costed)
         if not self.costed.graph.training:
             alone = simulate(self.costed, dict.fromkeys(self.costed.graph.op, 0))

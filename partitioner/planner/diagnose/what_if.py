@@ -1,4 +1,4 @@
-"""What a better machine would gain: one more device, faster links, more memory; each planned anew."""
+"""The gains of a better machine: one more device, faster links, more memory; each planned again."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLa
 def what_if(
     planner: LayoutPlanner, replan: Callable[[LayoutPlanner], ParallelLayout], layout: ParallelLayout
 ) -> tuple[WhatIf, ...]:
-    """The gains of three changes, each planned as the layout was.
+    """The gains of three changes, each planned by the same request.
 
     Args:
-        planner: What the layout was planned by.
-        replan: Plans what was asked for with such a planner.
-        layout: The plan as it is.
+        planner: The planner of the layout.
+        replan: Plans the request with a given planner.
+        layout: The layout without changes.
     """
     is_memory = planner.objective is Objective.MEMORY
     before = float(layout.largest_peak_bytes) if is_memory else layout.step_seconds
@@ -38,8 +38,8 @@ def _changes(planner: LayoutPlanner, layout: ParallelLayout) -> Iterator[tuple[s
     if len(devices) > 1:
         yield "twice the bandwidth of every link", planner.with_faster_links(2.0)
     first = layout.groups[0]
-    peak = layout.found.schedule.peak
-    used = set(layout.found.placement.values())
+    peak = layout.result.schedule.peak
+    used = set(layout.result.placement.values())
     left = {place: devices[first[place]].memory_bytes - peak[devices[first[place]].name].total_bytes for place in used}
     tightest = min(left, key=lambda place: (left[place], place))
     # Its peers in other replicas hold the same, so it takes as much on each.

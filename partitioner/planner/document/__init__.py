@@ -1,1 +1,1 @@
-"""What was found, written as a plan."""
+"""The search result as a plan document."""

@@ -1,4 +1,4 @@
-"""Write what was found as a plan: stages, the picture's boxes and arrows, predicted figures."""
+"""Write the search result as a plan: stages, the picture's boxes and arrows, predicted figures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from partitioner.planner.layouts.result import SearchResult
 from partitioner.planner.model.op_devices import op_devices
 
 _LOSS = "loss"
-# Bars beyond this many are left out of a plan: nobody can look at them, and each takes 150 bytes.
+# A plan has at most this many bars of its timeline: each takes 150 bytes, and nobody can look at more.
 _MAX_TIMELINE = 2000
 
 
@@ -87,40 +87,39 @@ def _predicted(schedule: Schedule, stages: Sequence[Stage], used: Sequence[str])
 
 
 def _with_hosts(infos: Sequence[DeviceInfo], placement: Mapping[str, str]) -> tuple[DeviceInfo, ...]:
-    known = {info.name for info in infos}
-    hosts = sorted(set(placement.values()) - known)
+    hosts = sorted(set(placement.values()) - {info.name for info in infos})
     return (
         *infos,
         *(DeviceInfo(name=name, hardware="host", origin=Origin.ASSUMED, memory_bytes=0) for name in hosts),
     )
 
 
-def _stages(costed: CostedGraph, found: SearchResult, placement: Mapping[str, str]) -> list[Stage]:
+def _stages(costed: CostedGraph, result: SearchResult, placement: Mapping[str, str]) -> list[Stage]:
     """One stage per used device, in the order the forward pass reaches them."""
     graph, topology = costed.graph, costed.topology
     forward = [op for op in graph.ops if op.phase is Phase.FORWARD and op.layer]
-    order = list(dict.fromkeys(found.placement[op.name] for op in [*forward, *graph.ops]))
+    order = list(dict.fromkeys(result.placement[op.name] for op in [*forward, *graph.ops]))
     users = variable_users(graph)
-    home = {variable: found.placement[user] for variable, user in users.items()}
+    home = {variable: result.placement[user] for variable, user in users.items()}
     stages = []
     for index, device in enumerate(order):
         name = topology.devices[device].name
-        layers = dict.fromkeys(op.layer for op in forward if found.placement[op.name] == device and op.layer)
+        layers = dict.fromkeys(op.layer for op in forward if result.placement[op.name] == device and op.layer)
         stages.append(
             Stage(
                 index=index,
                 replica=0,
                 device=name,
                 layers=tuple(layers),
-                num_ops=sum(1 for one in placement if found.placement[one] == device),
+                num_ops=sum(1 for op in placement if result.placement[op] == device),
                 parameter_bytes=sum(
                     v.size_bytes
                     for v in graph.variables
                     if v.kind is VariableKind.PARAMETER and home.get(v.name) == device
                 ),
-                peak_bytes=found.schedule.peak[name].total_bytes,
-                compute_seconds=found.schedule.busy_seconds[name],
-                send_bytes=sum(send.size_bytes for send in found.schedule.sends if send.source == name),
+                peak_bytes=result.schedule.peak[name].total_bytes,
+                compute_seconds=result.schedule.busy_seconds[name],
+                send_bytes=sum(send.size_bytes for send in result.schedule.sends if send.source == name),
             )
         )
     return stages
@@ -159,7 +158,7 @@ def _majorities(graph: OpGraph, placement: Mapping[str, str]) -> dict[str, str]:
     for op in graph.ops:
         if op.phase is Phase.FORWARD:
             counts.setdefault(op.layer, Counter())[placement[op.name]] += 1
-    return {layer: max(found, key=lambda device: (found[device], device)) for layer, found in counts.items()}
+    return {layer: max(count, key=lambda device: (count[device], device)) for layer, count in counts.items()}
 
 
 def forward_boxes(graph: OpGraph) -> list[str]:

@@ -1,4 +1,4 @@
-"""Asynchronous updates in a plan: what they take of memory."""
+"""Asynchronous updates in a plan: the memory that they take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HOST = DeviceName(type="CPU", index=0)
 
 
 def with_async_updates(plan: PlanDocument, max_staleness: int) -> PlanDocument:
-    """A plan of synchronous replicas, for asynchronous ones; its seconds stay those of a synchronous step.
+    """A plan of synchronous replicas turned into a plan of asynchronous replicas; its seconds stay the same.
 
     Args:
         plan: As `replicated` gives it.
@@ -27,13 +27,13 @@ def with_async_updates(plan: PlanDocument, max_staleness: int) -> PlanDocument:
     remote = {stage.replica for stage in plan.stages if not DeviceName.parse(stage.device).is_local}
     shared = [memory for memory in plan.memory if memory.device in first]
     memory = tuple(
-        _receiving(one, shared, len(remote)) if DeviceName.parse(one.device) == _HOST else one
-        for one in (_sharing(one) if one.device in first else _without_slots(one) for one in plan.memory)
+        _receiving(use, shared, len(remote)) if DeviceName.parse(use.device) == _HOST else use
+        for use in (_sharing(own) if own.device in first else _without_slots(own) for own in plan.memory)
     )
-    if contended := [one for one in memory if one.headroom_bytes < 0]:
+    if overfull := [use for use in memory if use.headroom_bytes < 0]:
         raise InfeasibleError(
             "the variables that asynchronous replicas share do not fit beside those of the first replica",
-            notes=[f"{short_name(one.device)}: {-one.headroom_bytes / 2**30:.2f} GiB too much" for one in contended],
+            notes=[f"{short_name(use.device)}: {-use.headroom_bytes / 2**30:.2f} GiB too much" for use in overfull],
             help=argument("updates", "sync"),
         )
     added = {new.device: new.peak_bytes - old.peak_bytes for new, old in zip(memory, plan.memory, strict=True)}
@@ -46,7 +46,7 @@ def with_async_updates(plan: PlanDocument, max_staleness: int) -> PlanDocument:
         plan,
         updates=Updates.ASYNC,
         max_staleness=max_staleness,
-        stages=tuple(replace(one, peak_bytes=one.peak_bytes + added.get(one.device, 0)) for one in plan.stages),
+        stages=tuple(replace(stage, peak_bytes=stage.peak_bytes + added.get(stage.device, 0)) for stage in plan.stages),
         predicted=replace(plan.predicted, peak_bytes=peaks),
         memory=memory,
         notes=(*plan.notes, note),
@@ -54,7 +54,7 @@ def with_async_updates(plan: PlanDocument, max_staleness: int) -> PlanDocument:
 
 
 def _sharing(memory: DeviceMemory) -> DeviceMemory:
-    """With what all share beside the replica's own, and the gradients of another replica that has ended."""
+    """A device with the shared variables beside the replica's own, and the gradients of another replica."""
     own = memory.parameter_bytes + memory.state_bytes
     return replace(
         memory,
@@ -66,8 +66,8 @@ def _sharing(memory: DeviceMemory) -> DeviceMemory:
 
 
 def _receiving(memory: DeviceMemory, shared: Sequence[DeviceMemory], count: int) -> DeviceMemory:
-    """With what the replicas of other processes have here: parameters on their way there, or gradients from there."""
-    size = count * sum(one.parameter_bytes + one.state_bytes for one in shared)
+    """The host with buffers for replicas of other processes: parameters to send, or gradients received."""
+    size = count * sum(use.parameter_bytes + use.state_bytes for use in shared)
     return replace(memory, gradient_bytes=memory.gradient_bytes + size, headroom_bytes=memory.headroom_bytes - size)
 
 

@@ -1,4 +1,4 @@
-"""The links that a plan's figures rest on: what each is, where its numbers come from, and how much takes it."""
+"""The links of a plan: what each is, where its numbers come from, and the bytes that cross it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def link_infos(
     """The kinds of links of a topology, in the order in which its devices reach them.
 
     Args:
-        topology: What was planned for.
-        sends: What crosses links in a step of the plan.
-        is_described: Whether the user said what joins each pair, rather than at most naming a link.
+        topology: The devices and links of the plan.
+        sends: All transfers of a step of the plan.
+        is_described: Whether the user gave the link of each pair, rather than at most one link by name.
         named: The link that the user named.
     """
     of_pair = _pairs(topology)
@@ -32,11 +32,11 @@ def link_infos(
     uplinks: dict[Link, int] = {}
     for uplink in topology.uplinks:
         uplinks[uplink.link] = uplinks.get(uplink.link, 0) + 1
-    known = {link.name for link in of_pair} & {(named or "").lower()}
+    chosen = (named or "").lower()
     return tuple(
         LinkInfo(
             name=link.name,
-            origin=_origin(link, is_assumed=not is_described and link.name not in known),
+            origin=_origin(link, is_assumed=not is_described and link.name != chosen),
             latency_seconds=link.latency_seconds,
             bandwidth_bytes_per_second=link.bandwidth_bytes_per_second,
             num_pairs=len(pairs := of_pair.get(link, [])),
@@ -52,15 +52,15 @@ def _pairs(topology: Topology) -> dict[Link, list[tuple[str, str]]]:
     """Names of source and target of every pair, by its link."""
     names = [placed.name for placed in topology.devices]
     # By identity first: hundreds of devices have hundreds of thousands of pairs, and few links.
-    found: dict[int, list[tuple[str, str]]] = {}
+    pairs_of: dict[int, list[tuple[str, str]]] = {}
     links: dict[int, Link] = {}
     for a, row in enumerate(topology.links):
         for b, link in enumerate(row):
             if a != b:
                 links[id(link)] = link
-                found.setdefault(id(link), []).append((names[a], names[b]))
+                pairs_of.setdefault(id(link), []).append((names[a], names[b]))
     merged: dict[Link, list[tuple[str, str]]] = {}
-    for key, pairs in found.items():
+    for key, pairs in pairs_of.items():
         merged.setdefault(links[key], []).extend(pairs)
     return merged
 
@@ -71,5 +71,5 @@ def _origin(link: Link, *, is_assumed: bool) -> Origin:
     if is_assumed:
         return Origin.ASSUMED
     hops = link.hops if isinstance(link, StagedLink) else (link,)
-    is_known = all(catalogue().links.get(hop.name) == hop for hop in hops)
-    return Origin.CATALOGUE if is_known else Origin.FILE
+    is_listed = all(catalogue().links.get(hop.name) == hop for hop in hops)
+    return Origin.CATALOGUE if is_listed else Origin.FILE

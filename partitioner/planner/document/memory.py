@@ -1,4 +1,4 @@
-"""What a plan says of each device's memory: over time, and at the peak by purpose and by the largest tensors."""
+"""Memory of each device in a plan: over time, and at the peak by purpose and by the largest tensors."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from partitioner.ir.schedule import HeldTensor, Schedule
 from partitioner.planner.simulate.memory_use import most_over_time
 
 _PARTS = 60
-"""Of a step, in which the plan tells the most bytes held: as many as a line of text has room for."""
+"""Parts of a step; a plan has the most bytes held in each. A line of text has room for this many."""
 
 
 def planned_memory(costed: CostedGraph, schedule: Schedule, devices: Iterable[str]) -> tuple[DeviceMemory, ...]:
     """The memory of some devices of the topology, as simulated."""
-    known = {placed.name: placed for placed in costed.topology.devices}
-    found = []
+    devices_by_name = {placed.name: placed for placed in costed.topology.devices}
+    memory = []
     for name in devices:
-        use, placed = schedule.peak[name], known[name]
-        found.append(
+        use, placed = schedule.peak[name], devices_by_name[name]
+        memory.append(
             DeviceMemory(
                 device=name,
                 peak_seconds=use.seconds,
@@ -37,7 +37,7 @@ def planned_memory(costed: CostedGraph, schedule: Schedule, devices: Iterable[st
                 over_time=most_over_time(schedule.memory.get(name, ()), schedule.step_seconds, num_parts=_PARTS),
             )
         )
-    return tuple(found)
+    return tuple(memory)
 
 
 def _large_tensor(graph: OpGraph, held: HeldTensor) -> LargeTensor:

@@ -1,4 +1,4 @@
-"""The plan of one replica, written out for all."""
+"""The plan of one replica, extended to all replicas."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from partitioner.planner.layouts.result import SearchResult
 def replicated(
     plan: PlanDocument, result: SearchResult, infos: Sequence[DeviceInfo], groups: ReplicaGroups
 ) -> PlanDocument:
-    """A plan of the first replica, or of some of the devices, for all of them.
+    """The plan of the first replica, or of some of the devices, extended to all.
 
     Args:
         plan: As `plan_document` gives it.
-        result: What it was made from.
+        result: The search result of the plan.
         infos: All devices.
         groups: The devices of each replica.
     """
     names = [[infos[index].name for index in group] for group in groups]
     peers = [dict(zip(names[0], group, strict=True)) for group in names]
-    known = {info.name for info in infos}
+    listed = {info.name for info in infos}
     degrees = dict(zip(names[0], data_parallel_degrees(groups), strict=True))
     return replace(
         plan,
-        devices=(*infos, *(host for host in plan.devices if host.name not in known)),
+        devices=(*infos, *(host for host in plan.devices if host.name not in listed)),
         strategy=_strategy(groups) if len(groups) > 1 else plan.strategy,
         num_replicas=len(groups),
         stages=tuple(
@@ -54,7 +54,7 @@ def replicated(
 
 
 def _on_shared(stages: Sequence[Stage], degrees: Mapping[str, int], count: int) -> Iterator[str]:
-    """What the timeline of the first replica does not show of devices that others work on too."""
+    """Notes on devices that work for several replicas, which the timeline of the first replica does not show."""
     for device in dict.fromkeys(stage.device for stage in stages):
         if (times := count // degrees[device]) > 1:
             yield (
@@ -70,9 +70,9 @@ def _strategy(groups: ReplicaGroups) -> Strategy:
 def _with_all_sends(
     stages: Sequence[Stage], result: SearchResult, degrees: Mapping[str, int], count: int
 ) -> list[Stage]:
-    """The stages of the first replica, with what they send for others that share their devices.
+    """The stages of the first replica; bytes sent include those of replicas that share the device.
 
-    What a device sends to its peers counts for its first stage.
+    Bytes from a device to its peers count for its first stage.
     """
     sent = Counter[str]()
     for exchange in result.exchanges:

@@ -16,18 +16,18 @@ def variable_users(graph: OpGraph) -> dict[str, str]:
     return {variable: op.name for op in reversed(graph.ops) for variable in op.variables}
 
 
-def staged_stages(costed: CostedGraph, found: SearchResult) -> list[Stage]:
-    """One plan stage per stage program, with what the forward and backward of a whole step take and send.
+def staged_stages(costed: CostedGraph, result: SearchResult) -> list[Stage]:
+    """One plan stage per stage program, with the seconds and bytes sent of its forwards and backwards in a whole step.
 
-    A parameter belongs to the first stage on its device that reads it, an op to the first whose programs have it, and
-    what runs once or updates to the first on its device.
+    A parameter belongs to the first stage on its device that reads it, an op to the first stage whose programs have
+    it, and ops that run once or update to the first stage on their device.
     """
-    programs, staged = found.programs, found.staged
+    programs, staged = result.programs, result.staged
     assert programs is not None and staged is not None
     graph = costed.graph
-    homes = _stage_of_parameters(costed, found, programs)
-    sent = _sent_bytes(found, programs)
-    num_ops = _op_counts(found, programs, [placed.name for placed in costed.topology.devices])
+    homes = _stage_of_parameters(costed, result, programs)
+    sent = _sent_bytes(result, programs)
+    num_ops = _op_counts(result, programs, [placed.name for placed in costed.topology.devices])
     stages = []
     for index, device in enumerate(programs.stages):
         forward = programs.forward[index]
@@ -49,20 +49,20 @@ def staged_stages(costed: CostedGraph, found: SearchResult) -> list[Stage]:
     return stages
 
 
-def _op_counts(found: SearchResult, programs: StagePrograms, names: list[str]) -> list[int]:
+def _op_counts(result: SearchResult, programs: StagePrograms, names: list[str]) -> list[int]:
     stage_of: dict[str, int] = {}
     for program in (*programs.forward, *programs.backward):
         for name in program.ops:
             stage_of.setdefault(name, program.stage)
     counts = [0] * len(programs.stages)
-    for name, device in found.placement.items():
+    for name, device in result.placement.items():
         first = programs.stages.index(names[device]) if names[device] in programs.stages else 0
         counts[stage_of.get(name, first)] += 1
     return counts
 
 
-def _stage_of_parameters(costed: CostedGraph, found: SearchResult, programs: StagePrograms) -> Mapping[str, int]:
-    """For each parameter, the first stage on its device whose forward reads what comes of it, else the first there."""
+def _stage_of_parameters(costed: CostedGraph, result: SearchResult, programs: StagePrograms) -> Mapping[str, int]:
+    """For each parameter, the first stage on its device whose forward depends on it, else the first stage there."""
     graph = costed.graph
     names = [placed.name for placed in costed.topology.devices]
     users = variable_users(graph)
@@ -78,20 +78,20 @@ def _stage_of_parameters(costed: CostedGraph, found: SearchResult, programs: Sta
                 stack += op.inputs
         for name in reached:
             for variable in graph.op[name].variables:
-                if programs.stages[program.stage] == names[found.placement[users[variable]]]:
+                if programs.stages[program.stage] == names[result.placement[users[variable]]]:
                     readers.setdefault(variable, program.stage)
-    found_homes = {}
+    homes = {}
     for variable in graph.variables:
         if variable.kind is VariableKind.PARAMETER and variable.name in users:
-            device = names[found.placement[users[variable.name]]]
+            device = names[result.placement[users[variable.name]]]
             there = [stage for stage, name in enumerate(programs.stages) if name == device]
-            found_homes[variable.name] = readers.get(variable.name, there[0] if there else 0)
-    return found_homes
+            homes[variable.name] = readers.get(variable.name, there[0] if there else 0)
+    return homes
 
 
-def _sent_bytes(found: SearchResult, programs: StagePrograms) -> list[int]:
-    """Bytes of a step that leave each stage; what runs once or updates counts for the first stage of its device."""
-    assert found.staged is not None
+def _sent_bytes(result: SearchResult, programs: StagePrograms) -> list[int]:
+    """Bytes that each stage sends in a step; `once` and update programs count for the first stage of their device."""
+    assert result.staged is not None
     stage_of = {
         name: program.stage
         for program in programs.programs
@@ -99,7 +99,7 @@ def _sent_bytes(found: SearchResult, programs: StagePrograms) -> list[int]:
         for name in program.outputs
     }
     sent = [0] * len(programs.stages)
-    for send in found.staged.sends:
+    for send in result.staged.sends:
         first = programs.stages.index(send.source) if send.source in programs.stages else 0
         sent[stage_of.get(send.tensor, first)] += send.size_bytes
     return sent

@@ -1,4 +1,4 @@
-"""What summing gradients over replicas adds to a step that was planned for one of them: time, memory, bytes sent."""
+"""All-reduce of gradients over replicas: the time, memory and bytes sent that it adds to the step of one replica."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Curve = tuple[tuple[float, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllReduce:
-    """What a device of the first replica exchanges with its peers when the backwards of its stages have ended.
+    """The exchange of a device of the first replica with its peers, after the last backward of its stages.
 
     Attributes:
         device: Its name.
@@ -31,9 +31,9 @@ class AllReduce:
         sharing: How many replicas each of them works for.
         sum_bytes: Of gradients that are summed.
         row_bytes: Of rows of sparse gradients, which every peer gets of all.
-        shares_memory: Whether a tensor on one peer is on all: then they sum once, in turns.
+        shares_memory: Whether peers share memory: then they sum once, in turns.
         ready_seconds: When the last backward of its stages has ended.
-        times: What the exchange takes alone.
+        times: Seconds of the exchange alone.
         waiting_seconds: Until an uplink that it needs is free.
     """
 
@@ -54,15 +54,15 @@ class AllReduce:
 
     @property
     def buffer_bytes(self) -> int:
-        """What a peer holds of the sums and of all rows, beyond its own gradients."""
+        """Bytes of the sums and of all rows on a peer, beyond its own gradients."""
         sums = self.sum_bytes // len(self.peers) if self.shares_memory else self.sum_bytes
         own = self.sum_bytes if self.sharing > 1 and len(self.peers) > 1 else 0
         return own + sums + self.row_bytes * len(self.peers) * self.sharing
 
     def exchanges(self, machines: Topology) -> Iterator[Exchange]:
-        """What peers send each other: of the sums a part, and of their own gradients another; their rows."""
-        sums = exchange_rounds(self.sum_bytes, machines, self.peers)
-        groups = [(group, int(2 * one.part_bytes)) for one in sums for group in one.groups]
+        """The exchanges between peers: parts of their gradients, parts of the sums, and their rows."""
+        rounds = exchange_rounds(self.sum_bytes, machines, self.peers)
+        groups = [(group, int(2 * round_.part_bytes)) for round_ in rounds for group in round_.groups]
         for group, size in [*groups, (self.peers, self.row_bytes * self.sharing)]:
             if size and len(group) > 1:
                 yield Exchange(
@@ -74,15 +74,15 @@ class AllReduce:
 
 
 def with_all_reduce(
-    found: SearchResult, graph: OpGraph, machines: Topology, groups: Sequence[Sequence[int]]
+    result: SearchResult, graph: OpGraph, machines: Topology, groups: Sequence[Sequence[int]]
 ) -> SearchResult:
-    """What was found for one replica, with what summing gradients over all takes.
+    """The result for one replica, with the time and memory that summing gradients over all replicas takes.
 
-    The sums of a device are made while earlier stages still run backwards; what is left when all have ended delays the
-    updates.
+    A device sums its gradients while earlier stages still run backwards. What remains of the sums after the last
+    backward delays the updates.
 
     Args:
-        found: A step in stages on the devices of the first replica.
+        result: A step in stages on the devices of the first replica.
         graph: The op graph at the size of a microbatch.
         machines: All devices.
         groups: The devices of each replica.
@@ -90,39 +90,41 @@ def with_all_reduce(
     Raises:
         InfeasibleError: A device has no room for the sums.
     """
-    assert found.staged is not None
-    reduces = _all_reduces(found, graph, machines, groups)
-    gate = max(action.end_seconds for action in found.staged.timeline if action.action != _UPDATE)
+    assert result.staged is not None
+    reduces = _all_reduces(result, graph, machines, groups)
+    gate = max(action.end_seconds for action in result.staged.timeline if action.action != _UPDATE)
     delay = max([0.0, *(reduce.end_seconds - gate for reduce in reduces)])
     buffers = {reduce.device: reduce for reduce in reduces}
     memory = {
-        name: _delayed_curve(curve, gate, delay, buffers.get(name)) for name, curve in found.staged.memory.items()
+        name: _delayed_curve(curve, gate, delay, buffers.get(name)) for name, curve in result.staged.memory.items()
     }
-    peak = {name: _peak(use, memory.get(name, ()), buffers.get(name)) for name, use in found.staged.peak.items()}
+    peak = {name: _peak(use, memory.get(name, ()), buffers.get(name)) for name, use in result.staged.peak.items()}
     _refuse_too_much(peak, machines, buffers)
-    step = found.staged.step_seconds + delay
+    step = result.staged.step_seconds + delay
     staged = replace(
-        found.staged,
+        result.staged,
         step_seconds=step,
         peak=peak,
         memory=memory,
-        timeline=tuple(_delayed(action, delay) for action in found.staged.timeline),
+        timeline=tuple(_delayed(action, delay) for action in result.staged.timeline),
     )
-    bound = found.solver.lower_bound
+    bound = result.solver.lower_bound
     return replace(
-        found,
+        result,
         staged=staged,
         schedule=staged.schedule,
-        solver=replace(found.solver, objective=step, gap=(step - bound) / step if step else 0.0),
-        considered=tuple(replace(way, step_seconds=way.step_seconds + delay) for way in found.considered),
+        solver=replace(result.solver, objective=step, gap=(step - bound) / step if step else 0.0),
+        considered=tuple(
+            replace(candidate, step_seconds=candidate.step_seconds + delay) for candidate in result.considered
+        ),
         exchanges=tuple(exchange for reduce in reduces for exchange in reduce.exchanges(machines)),
     )
 
 
 def _all_reduces(
-    found: SearchResult, graph: OpGraph, machines: Topology, groups: Sequence[Sequence[int]]
+    result: SearchResult, graph: OpGraph, machines: Topology, groups: Sequence[Sequence[int]]
 ) -> list[AllReduce]:
-    programs, staged = found.programs, found.staged
+    programs, staged = result.programs, result.staged
     assert programs is not None and staged is not None
     tensor = graph.tensor
     made_on = {name: p.device for p in (*programs.forward, *programs.backward) for name in p.outputs}
@@ -130,14 +132,14 @@ def _all_reduces(
     for of_replicas in zip(*groups, strict=True):
         peers = tuple(dict.fromkeys(of_replicas))
         sharing = len(of_replicas) // len(peers)
-        name = machines.devices[peers[0]].name
-        own = [(one, how) for one, how in programs.gathered.items() if made_on.get(one) == name]
-        sums = sum(tensor[one].size_bytes for one, how in own if how is Gather.SUM)
-        rows = sum(tensor[one].size_bytes for one, how in own if how is Gather.CONCAT) * found.num_microbatches
+        device = machines.devices[peers[0]].name
+        own = [(tensor[name], how) for name, how in programs.gathered.items() if made_on.get(name) == device]
+        sums = sum(gradient.size_bytes for gradient, how in own if how is Gather.SUM)
+        rows = sum(gradient.size_bytes for gradient, how in own if how is Gather.CONCAT) * result.num_microbatches
         if sums or rows:
             reduces.append(
                 AllReduce(
-                    device=name,
+                    device=device,
                     peers=peers,
                     sharing=sharing,
                     sum_bytes=sums,
@@ -146,24 +148,24 @@ def _all_reduces(
                     ready_seconds=max(
                         action.end_seconds
                         for action in staged.timeline
-                        if action.device == name and action.action != _UPDATE
+                        if action.device == device and action.action != _UPDATE
                     ),
                     times=sum_times(sums, rows, num_tensors=len(own), topology=machines, peers=peers, sharing=sharing),
                 )
             )
-    return _one_after_the_other(reduces)
+    return _queued_on_uplinks(reduces)
 
 
-def _one_after_the_other(reduces: Sequence[AllReduce]) -> list[AllReduce]:
-    """What devices of a host exchange shares its uplink: the first that is ready has it first."""
+def _queued_on_uplinks(reduces: Sequence[AllReduce]) -> list[AllReduce]:
+    """All-reduces in the order in which they are ready, each waiting until its uplinks are free."""
     free = [0.0] * max((len(reduce.times.uplink_seconds) for reduce in reduces), default=0)
-    found = []
-    for reduce in sorted(reduces, key=lambda one: one.ready_seconds):
+    queued = []
+    for reduce in sorted(reduces, key=lambda reduce: reduce.ready_seconds):
         taken = reduce.times.uplink_seconds
         waits = max((free[uplink] - reduce.ready_seconds for uplink, seconds in enumerate(taken) if seconds), default=0)
-        found.append(replace(reduce, waiting_seconds=max(0.0, waits)))
+        queued.append(replace(reduce, waiting_seconds=max(0.0, waits)))
         free = [max(end, reduce.ready_seconds) + seconds for end, seconds in zip(free, taken, strict=True)]
-    return found
+    return queued
 
 
 def _delayed(action: PlannedAction, delay: float) -> PlannedAction:
@@ -173,7 +175,7 @@ def _delayed(action: PlannedAction, delay: float) -> PlannedAction:
 
 
 def _delayed_curve(curve: Curve, gate: float, delay: float, reduce: AllReduce | None) -> Curve:
-    """The bytes that a device holds when updates wait, and sums take room from when its backwards have ended."""
+    """The bytes that a device holds over time when updates wait; sums take memory once its backwards have ended."""
     later = [(seconds + delay if seconds >= gate else seconds, size) for seconds, size in curve]
     if reduce is None:
         return tuple(later)
@@ -185,7 +187,7 @@ def _delayed_curve(curve: Curve, gate: float, delay: float, reduce: AllReduce | 
 
 
 def _peak(use: MemoryUse, curve: Curve, reduce: AllReduce | None) -> MemoryUse:
-    """The worst moment, which may now be that of the sums: then gradients are all that there is beside variables."""
+    """Peak memory, which may now be during the sums: the device then holds gradients and variables only."""
     if reduce is None or not curve:
         return use
     seconds, most = max(curve, key=lambda point: point[1])

@@ -8,19 +8,19 @@ from cost_models.topology import Topology
 from partitioner.ir.devices import short_name
 from partitioner.planner.layouts.groups import ReplicaGroups, of_widths
 
-# Replicas of more devices are not looked at.
+# The most devices of a replica that are tried.
 MOST_PER_REPLICA = 8
-# Of more devices, not every number is looked at.
+# With more devices, only some numbers of replicas are tried.
 MANY = 16
 _MOST_SHARED = 2
 
 
 def candidates(topology: Topology, *, most_replicas: int) -> Iterator[ReplicaGroups]:
-    """ReplicaGroups of devices for replicas, several of them: the smallest groups first, of these the most.
+    """Groups of devices for two or more replicas: the smallest groups first, and of these the most groups first.
 
-    A group is of consecutive devices, within one host where it has as many. The numbers of replicas and of devices in
-    each divide that of all devices or are powers of two; of more than a few devices, powers of two and as many as
-    there are.
+    A group has consecutive devices, of one host where a host has enough. The number of replicas and the number of
+    devices in each divide the number of all devices or are powers of two; with more than `MANY` devices, they are
+    powers of two or the largest possible number.
     """
     count = len(topology.devices)
     powers = {2**power for power in range(count.bit_length())}
@@ -33,9 +33,9 @@ def candidates(topology: Topology, *, most_replicas: int) -> Iterator[ReplicaGro
 
 
 def sharing_candidates(topology: Topology, *, most_replicas: int) -> Iterator[ReplicaGroups]:
-    """ReplicaGroups that use all devices, of which one or two are in all replicas; the others are in one each.
+    """Groups that use all devices: one or two devices are in all replicas, every other device is in one replica.
 
-    Parameters on a shared device need no sum over devices: it pays where few layers have most of them.
+    Parameters on a shared device need no sum over devices. That pays where few layers have most of the parameters.
     """
     num_devices = len(topology.devices)
     numbers = range(1, _MOST_SHARED + 1) if num_devices <= MANY else ()
@@ -47,7 +47,7 @@ def sharing_candidates(topology: Topology, *, most_replicas: int) -> Iterator[Re
 
 
 def runs_of(topology: Topology, size: int) -> ReplicaGroups:
-    """As many groups of consecutive devices as there are, within hosts where these have so many."""
+    """All groups of `size` consecutive devices, within hosts where a host has enough devices."""
     by_host: dict[int, list[int]] = {}
     for device in range(len(topology.devices)):
         by_host.setdefault(topology.host(device), []).append(device)
@@ -58,10 +58,10 @@ def runs_of(topology: Topology, size: int) -> ReplicaGroups:
 
 
 def unlike(topology: Topology, groups: ReplicaGroups) -> str:
-    """Two devices that would do the same though they are not alike; empty if there are none."""
+    """Names of two peers that are not alike; empty if all peers are."""
     for first, *peers in zip(*groups, strict=True):
         for peer in peers:
-            one, other = topology.devices[first], topology.devices[peer]
-            if (one.device, one.memory_bytes) != (other.device, other.memory_bytes):
-                return f"{short_name(one.name)} and {short_name(other.name)}"
+            a, b = topology.devices[first], topology.devices[peer]
+            if (a.device, a.memory_bytes) != (b.device, b.memory_bytes):
+                return f"{short_name(a.name)} and {short_name(b.name)}"
     return ""

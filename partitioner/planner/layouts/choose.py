@@ -1,4 +1,4 @@
-"""The layout that was asked for, or the best of all of them."""
+"""Choose the layout: the requested one, or the best of all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LayoutRequest:
         strategy: How devices may be used.
         replicas: How many, `auto`, or numbers of devices that do the same.
         microbatches: Of a replica, or `auto`.
-        coupling: What replicas would change of the numbers, a sentence each.
+        coupling: What replicas would change in the results, a sentence each.
         is_cuttable: Whether the batch can be cut at all.
         counts: Numbers of microbatches of a replica to choose from.
     """
@@ -37,11 +37,11 @@ class LayoutRequest:
 
     @property
     def is_open(self) -> bool:
-        """Whether strategies are compared, rather than one of them planned."""
+        """Whether all strategies are compared, rather than the requested strategy planned."""
         return self.strategy is Strategy.AUTO and self.replicas == "auto"
 
     def groups(self, machines: Topology, batch_size: int) -> ReplicaGroups:
-        """The devices of each replica, where that is not open.
+        """The devices of each replica, where they follow from the request.
 
         Raises:
             UsageError: The replicas do not go with the devices.
@@ -62,7 +62,7 @@ class LayoutRequest:
         return [batch_size, *_parts(batch_size, numbers, self.counts)]
 
     def smaller_rows(self, machines: Topology, batch_size: int) -> list[int]:
-        """The numbers of rows to look at where nothing fits: of ever more microbatches."""
+        """The numbers of rows to try where nothing fits: those of more and more microbatches."""
         counts = [2**power for power in range(batch_size.bit_length())]
         return _parts(batch_size, [len(self.groups(machines, batch_size))], counts)
 
@@ -73,11 +73,11 @@ def _parts(batch_size: int, numbers: Iterable[int], counts: Sequence[int]) -> li
 
 
 def choose_layout(request: LayoutRequest, planner: LayoutPlanner, seconds: float | None = None) -> ParallelLayout:
-    """Plan what is asked for with a planner's devices and requirements, in its time limit or so many seconds.
+    """Plan a request with a planner's devices and requirements, within its time limit or the given seconds.
 
     Raises:
         InfeasibleError: Nothing fits.
-        TimeLimitError: Nothing that fits was found in time.
+        TimeLimitError: No layout that fits was found in time.
         UsageError: The requirements do not go with the devices.
     """
     planner = planner.started(seconds)

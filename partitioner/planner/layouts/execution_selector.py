@@ -1,4 +1,4 @@
-"""Choose how the batch passes: as one graph or as a pipeline; and what is proved of all candidates."""
+"""Choose how the step runs, as one graph or as a pipeline, and bound all candidates."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from partitioner.spelling import argument, arguments
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionSelector:
-    """All candidates for passing a batch: the step as one graph, and pipelines.
+    """All candidates for running the step: as one graph, and as pipelines.
 
     Attributes:
         costed: The graph at the full batch size.
         coarsening: Its items.
-        microbatching: What may be chosen; None for one graph only.
+        search_space: The pipelines that may be chosen; None for one graph only.
         strategy: How devices may be used.
-        objective: What is minimised.
-        deadline: When the search ends with the best found.
-        evaluator: What simulates stages; None where only one graph may be chosen.
+        objective: The objective.
+        deadline: When the search ends with its incumbent.
+        evaluator: Simulates pipelines; None where only one graph may be chosen.
     """
 
     costed: CostedGraph
     coarsening: Coarsening
-    microbatching: PipelineSearchSpace | None
+    search_space: PipelineSearchSpace | None
     strategy: Strategy
     objective: Objective
     deadline: Deadline
@@ -47,15 +47,15 @@ class ExecutionSelector:
     @property
     def allows_unpipelined(self) -> bool:
         """Whether the step may run as one graph."""
-        return self.microbatching is None or self.microbatching.allows_unpipelined
+        return self.search_space is None or self.search_space.allows_unpipelined
 
     @property
-    def are_replicated(self) -> bool:
-        """Whether it is the step of one replica of several."""
-        return self.microbatching is not None and self.microbatching.is_of_replica
+    def is_of_replica(self) -> bool:
+        """Whether the step is that of one replica of several."""
+        return self.search_space is not None and self.search_space.is_of_replica
 
-    def are_needed(self, unpipelined: Sequence[Evaluation]) -> bool:
-        """Whether pipelines can help: on one device only where its memory is what matters."""
+    def pipelines_help(self, unpipelined: Sequence[Evaluation]) -> bool:
+        """Whether pipelines can help; on one device they can only save memory."""
         if self.evaluator is None:
             return False
         single = self.strategy is Strategy.SINGLE or len(self.costed.topology.devices) == 1
@@ -69,17 +69,17 @@ class ExecutionSelector:
             self._stage_search(unpipelined).run(given, thorough=thorough)
 
     def bound_seconds(self, unpipelined: Sequence[Evaluation]) -> float:
-        """No candidate is simulated faster; `unpipelined` as for `search`."""
+        """Lower bound on the step of every candidate; `unpipelined` as for `search`."""
         return min(self._bounds(unpipelined))
 
-    def are_proved(self, unpipelined: Sequence[Evaluation]) -> bool:
-        """Whether nothing that may be chosen is simulated faster than the best of `unpipelined`."""
+    def is_proved_optimal(self, unpipelined: Sequence[Evaluation]) -> bool:
+        """Whether the best of `unpipelined` is proved optimal: it meets the bound of every candidate."""
         best = min((evaluation.step_seconds for evaluation in unpipelined), default=float("inf"))
         return best < float("inf") and all(best <= bound * (1 + ROUNDING) for bound in self._bounds(unpipelined))
 
     def _bounds(self, unpipelined: Sequence[Evaluation]) -> Iterator[float]:
-        """For the step as one graph and for each number of microbatches; one by one, as each takes its time."""
-        counts = self._stage_search(unpipelined).counts() if self.are_needed(unpipelined) else []
+        """Bounds for the step as one graph and for each number of microbatches; lazy, as each takes long to compute."""
+        counts = self._stage_search(unpipelined).counts() if self.pipelines_help(unpipelined) else []
         if self.allows_unpipelined or not counts:
             yield self._unpipelined_bound
         if self.evaluator is not None:
@@ -115,23 +115,23 @@ class ExecutionSelector:
     ) -> tuple[Considered, ...]:
         """The best of each number of stages and microbatches, schedule and number of stages that recompute.
 
-        Of its kind the chosen one stands for all, though another may be faster by less than estimates tell apart.
+        The chosen candidate represents its kind, even where another of that kind is faster within the tolerance.
         """
         if self.evaluator is None:
             return ()
         allowed = self._stage_search(()).is_allowed
         figures = [evaluation.considered for evaluation in unpipelined]
         figures += [candidate.considered for candidate in self.evaluator.candidates() if allowed(candidate.assignment)]
-        figures.sort(key=lambda those: (not those.fits, those.step_seconds, those.largest_peak_bytes))
+        figures.sort(key=lambda figure: (not figure.fits, figure.step_seconds, figure.largest_peak_bytes))
         best: dict[tuple[int, int, str, int], Considered] = {}
-        for those in [*([chosen.considered] if chosen else []), *figures]:
-            kind = (those.num_stages, those.num_microbatches, those.schedule, those.num_recomputed)
-            best.setdefault(kind, those)
+        for figure in [*([chosen.considered] if chosen else []), *figures]:
+            kind = (figure.num_stages, figure.num_microbatches, figure.schedule, figure.num_recomputed)
+            best.setdefault(kind, figure)
         return tuple(best[key] for key in sorted(best))
 
     def refusal(self) -> UsageError | None:
-        """Why the step cannot run in stages, or not in one on each device, where it must."""
-        if self.microbatching is None or self.evaluator is None or self.allows_unpipelined:
+        """Why the step cannot run in stages, or in a stage on each device, where the request needs that."""
+        if self.search_space is None or self.evaluator is None or self.allows_unpipelined:
             return None
         num_devices = len(self.costed.topology.devices)
         if candidates := self.evaluator.candidates():
@@ -145,8 +145,8 @@ class ExecutionSelector:
             )
         if self.evaluator.refusal is not None or self.deadline.is_over:
             return self.evaluator.refusal
-        counts = ", ".join(map(str, self.microbatching.counts))
-        schedules = ", ".join(self.microbatching.schedules)
+        counts = ", ".join(map(str, self.search_space.counts))
+        schedules = ", ".join(self.search_space.schedules)
         return UsageError(
             f"a batch of {self.costed.graph.batch_size} rows cannot pass in {counts} microbatches "
             f"with the schedule {schedules}",
@@ -154,27 +154,27 @@ class ExecutionSelector:
             help=arguments(microbatches="auto", schedule="auto"),
         )
 
-    def way_out(self) -> str:
-        """Arguments under which something would fit; empty if none are known."""
-        microbatching = self.microbatching
-        if microbatching is None or self.evaluator is None:
+    def fitting_arguments(self) -> str:
+        """Arguments under which a pipeline would fit; empty where nothing fits."""
+        search_space = self.search_space
+        if search_space is None or self.evaluator is None:
             return ""
         size = self.costed.graph.batch_size
-        more = tuple(2**power for power in range(1, size.bit_length()) if 2**power not in microbatching.counts)
-        recompute = self.costed.graph.training and microbatching.recompute == "none"
+        more = tuple(2**power for power in range(1, size.bit_length()) if 2**power not in search_space.counts)
+        recompute = self.costed.graph.training and search_space.recompute == "none"
         tries = [
-            (more, microbatching.recompute),
-            (microbatching.counts if recompute else (), "all"),
+            (more, search_space.recompute),
+            (search_space.counts if recompute else (), "all"),
             (more if recompute else (), "all"),
         ]
         for counts, how in tries:
-            other = replace(microbatching, counts=counts, recompute=how)
-            selector = replace(self, microbatching=other, evaluator=self.evaluator.choosing(other))
+            other = replace(search_space, counts=counts, recompute=how)
+            selector = replace(self, search_space=other, evaluator=self.evaluator.choosing(other))
             if counts:
                 selector.search((), thorough=False)
             if fitting := selector.fitting():
                 count = min(candidate.num_microbatches for candidate in fitting)
-                changes: dict[str, Any] = {} if count in microbatching.counts else {"microbatches": count}
+                changes: dict[str, Any] = {} if count in search_space.counts else {"microbatches": count}
                 return arguments(**changes, **({"recompute": "all"} if how == "all" else {}))
         return ""
 
@@ -185,12 +185,12 @@ class ExecutionSelector:
             strategy=self.strategy,
             objective=self.objective,
             unpipelined_seconds=min((evaluation.step_seconds for evaluation in unpipelined), default=float("inf")),
-            one_device=self._one_device_matters(unpipelined),
+            one_device=self._tries_one_device(unpipelined),
             deadline=self.deadline,
         )
 
-    def _one_device_matters(self, unpipelined: Sequence[Evaluation]) -> bool:
-        """Cutting the batch on one device costs time and saves memory only."""
+    def _tries_one_device(self, unpipelined: Sequence[Evaluation]) -> bool:
+        """Whether pipelines on one device are tried: microbatches there only save memory, and cost time."""
         alone = any(len(set(evaluation.assignment)) == 1 for evaluation in unpipelined)
         return self.objective is Objective.MEMORY or not alone
 

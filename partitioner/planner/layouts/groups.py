@@ -1,4 +1,4 @@
-"""The devices of replicas: as many groups as there are replicas, apart from each other or with devices in common."""
+"""The devices of replicas: one group for each replica; groups may share devices."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 ReplicaGroups = tuple[tuple[int, ...], ...]
-"""For each replica, the indices of its devices; the n-th ones of all replicas do the same, and may be the same."""
+"""For each replica, the indices of its devices. The n-th devices of all replicas are peers: they do the same."""
 
 
 def data_parallel_degrees(groups: ReplicaGroups) -> tuple[int, ...]:
-    """For each device of a replica, how many devices do the same."""
+    """For each device of a replica, the number of its peers, itself included."""
     return tuple(len(set(peers)) for peers in zip(*groups, strict=True))
 
 
@@ -20,13 +20,13 @@ def has_shared(groups: ReplicaGroups) -> bool:
 
 
 def of_widths(sizes: Sequence[int]) -> ReplicaGroups:
-    """As many replicas as the largest size: of n devices that do the same, replica r has that of index r mod n.
+    """As many replicas as the largest size; of n peers, replica r has the peer of index r mod n.
 
     Stages on unlike numbers of devices are those of PipeDream (Narayanan et al. 2019, "PipeDream: generalized pipeline
     parallelism for DNN training"); its planner writes `3-1` for what is `3,1` here.
 
     Args:
-        sizes: Numbers of devices that do the same; each divides the largest.
+        sizes: Numbers of peers; each divides the largest.
     """
     starts = list(accumulate(sizes, initial=0))
     return tuple(

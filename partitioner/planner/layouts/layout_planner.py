@@ -1,4 +1,4 @@
-"""Plan a shape: so many replicas of so many devices each, of which one is planned and the others do the same."""
+"""Plan a layout: a number of replicas on groups of devices. One replica is planned, the others do the same."""
 
 from __future__ import annotations
 
@@ -29,48 +29,48 @@ from partitioner.stages.schedules import ScheduleKind
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelLayout:
-    """Replicas on groups of devices, and what was found for them.
+    """A layout: replicas on groups of devices, and the search result for one replica.
 
     Attributes:
         groups: The devices of each replica.
         costed: The step of one replica on its devices.
-        found: The plan of one replica; what replicas exchange is in its figures.
+        result: The search result for one replica; its figures include what replicas exchange.
     """
 
     groups: ReplicaGroups
     costed: CostedGraph
-    found: SearchResult
+    result: SearchResult
 
     @property
     def step_seconds(self) -> float:
         """Seconds of a step."""
-        return self.found.schedule.step_seconds
+        return self.result.schedule.step_seconds
 
     @property
     def largest_peak_bytes(self) -> int:
         """Peak of the fullest device."""
-        return max(use.total_bytes for use in self.found.schedule.peak.values())
+        return max(use.total_bytes for use in self.result.schedule.peak.values())
 
     @property
     def num_devices(self) -> int:
         """Devices that run something."""
-        used = set(self.found.placement.values())
+        used = set(self.result.placement.values())
         return len({group[place] for group in self.groups for place in used})
 
 
 class LayoutPlanner:
-    """Plans shapes of one step; what several need is computed once.
+    """Plans layouts of one step; costs that several layouts need are computed once.
 
     Args:
         machines: All devices.
         batch_size: Rows of a batch.
-        costed: The step for a number of rows, with what its ops cost on some of the devices; asked once for each.
+        costed: The step for a number of rows, with the costs of its ops on some of the devices; called once for each.
         programs: The stage programs of an execution.
         counts: Numbers of microbatches of a replica to choose from.
         schedules: Schedules to choose from.
         recompute: As in `PipelineSearchSpace`.
-        objective: What is minimised.
-        requirements: What ops may be on and with; pins name devices of the first replica.
+        objective: The objective.
+        requirements: Allowed devices and colocations of ops; pins name devices of the first replica.
         time_limit_seconds: For all that is planned with it, from `started` on.
         seed: For the solver.
     """
@@ -101,12 +101,12 @@ class LayoutPlanner:
         self._of_replica: dict[tuple[int, ReplicaGroups], CostedGraph] = {}
         self._baselines: dict[tuple[int, ...], tuple[Baseline, ...]] = {}
 
-    def __call__(self, strategy: Strategy, groups: ReplicaGroups, *, advises: bool = True) -> ParallelLayout:
-        """The best found for these replicas; `advises` as for `search`.
+    def __call__(self, strategy: Strategy, groups: ReplicaGroups, *, explains: bool = True) -> ParallelLayout:
+        """The best layout on these groups; `explains` as for `search`.
 
         Raises:
             InfeasibleError: Nothing fits, or requirements contradict each other or the strategy.
-            TimeLimitError: Nothing that fits was found in time.
+            TimeLimitError: No layout that fits was found in time.
             UsageError: The step, the requirements or the strategy do not go with the devices.
         """
         first, count = groups[0], len(groups)
@@ -121,7 +121,7 @@ class LayoutPlanner:
             unpipelined=count == 1,
         )
         constraints = self.constraints(groups, self.requirements)
-        found = search(
+        result = search(
             costed,
             strategy=within_replica(strategy, groups),
             objective=self.objective,
@@ -129,33 +129,33 @@ class LayoutPlanner:
             time_limit_seconds=self.time_limit_seconds,
             deadline=self.deadline,
             seed=self._seed,
-            microbatching=choices,
-            advises=advises,
+            search_space=choices,
+            explains=explains,
         )
         if count > 1:
-            graph = self._costed_for(math.ceil(costed.graph.batch_size / found.num_microbatches), first).graph
-            found = replace(found, baselines=self._single_device_baselines(first))
-            found = with_all_reduce(found, graph, self.machines, groups)
-        return ParallelLayout(groups=groups, costed=costed, found=found)
+            graph = self._costed_for(math.ceil(costed.graph.batch_size / result.num_microbatches), first).graph
+            result = replace(result, baselines=self._single_device_baselines(first))
+            result = with_all_reduce(result, graph, self.machines, groups)
+        return ParallelLayout(groups=groups, costed=costed, result=result)
 
     @property
-    def tells_devices_apart(self) -> bool:
+    def names_devices(self) -> bool:
         """Whether requirements name devices."""
         return any(requirement.kind is not RequirementKind.COLOCATE for requirement in self.requirements)
 
     def with_memory(self, sizes_bytes: Sequence[int]) -> LayoutPlanner:
-        """A planner for the same devices with so much memory to use."""
+        """A planner for the same devices with other memory limits."""
         devices = zip(self.machines.devices, sizes_bytes, strict=True)
         return self._on(
             replace(self.machines, devices=tuple(replace(placed, memory_bytes=size) for placed, size in devices))
         )
 
     def unlimited(self) -> LayoutPlanner:
-        """A planner for devices of the same kinds with room for everything."""
+        """A planner for devices of the same kinds with unlimited memory."""
         return self.with_memory([2**62] * len(self.machines.devices))
 
     def with_another_device(self, like: int) -> LayoutPlanner:
-        """A planner for one more device, like one that there is."""
+        """A planner with one more device, of the kind of device `like`."""
         names = [DeviceName.parse(placed.name) for placed in self.machines.devices]
         kin = [name.index for name in names if replace(name, index=0) == replace(names[like], index=0)]
         name = replace(names[like], index=max(kin) + 1)
@@ -164,22 +164,22 @@ class LayoutPlanner:
         return other
 
     def with_faster_links(self, factor: float) -> LayoutPlanner:
-        """A planner for links of so many times the bandwidth."""
+        """A planner for links with their bandwidth multiplied by `factor`."""
         return self._on(self.machines.faster(factor))
 
-    def asking(self, requirements: Sequence[Requirement]) -> LayoutPlanner:
+    def with_requirements(self, requirements: Sequence[Requirement]) -> LayoutPlanner:
         """A planner for other requirements."""
         other = copy(self)
         other.requirements = requirements
         return other
 
-    def minimising(self, objective: Objective) -> LayoutPlanner:
+    def with_objective(self, objective: Objective) -> LayoutPlanner:
         """A planner for another objective."""
         other = copy(self)
         other.objective = objective
         return other
 
-    def within(self, seconds: float) -> LayoutPlanner:
+    def with_time_limit(self, seconds: float) -> LayoutPlanner:
         """A planner that has at most so many seconds, once it is started."""
         other = copy(self)
         other.time_limit_seconds = min(seconds, self.time_limit_seconds)
@@ -203,11 +203,11 @@ class LayoutPlanner:
         return other
 
     def bound_seconds(self, groups: ReplicaGroups) -> float:
-        """No plan of this shape is simulated faster, sums aside."""
+        """Lower bound on the step of these replicas, without the sums of gradients."""
         return lower_bound_seconds(self.costed(groups))
 
     def costed(self, groups: ReplicaGroups) -> CostedGraph:
-        """The step of one replica on the first devices."""
+        """The step of one replica on the devices of the first."""
         return self._sized(math.ceil(self.batch_size / len(groups)), groups)
 
     def _single_device_baselines(self, devices: Sequence[int]) -> tuple[Baseline, ...]:
@@ -222,7 +222,7 @@ class LayoutPlanner:
         return self._baselines[distinct]
 
     def _sized(self, rows: int, groups: ReplicaGroups) -> CostedGraph:
-        """The step for a number of rows on the first devices, whose peers, if any, do the same at the same time."""
+        """The step for a number of rows on the devices of the first replica, while their peers do the same."""
         if (rows, groups) not in self._of_replica:
             costed = self._costed_for(rows, groups[0])
             are_crowded = share_memory([self.machines.devices[index].name for group in groups for index in group])
@@ -235,7 +235,7 @@ class LayoutPlanner:
         return self._of_replica[rows, groups]
 
     def constraints(self, groups: ReplicaGroups, requirements: Sequence[Requirement]) -> tuple[ResolvedConstraint, ...]:
-        """What requirements mean for the step of one replica.
+        """The requirements, resolved to constraints on the step of one replica.
 
         Raises:
             UsageError: They do not go with the devices.
@@ -248,7 +248,7 @@ class LayoutPlanner:
         key = rows, tuple(first)
         if key not in self._costed:
             machines = self.machines if len(first) == len(self.machines.devices) else self.machines.subset(first)
-            # A device that was only thought of costs what the one that it is like does.
+            # A device added for a what-if question has the costs of the device that it is like.
             own = list(dict.fromkeys(self._like[device] for device in first))
             costed = self._cost(rows, own)
             origins = [own.index(self._like[device]) for device in first]

@@ -1,4 +1,4 @@
-"""Which devices make a replica, and what one of several is planned as."""
+"""Which devices make a replica, and the strategy by which one replica is planned."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def replica_groups(
     batch_size: int,
     microbatches: int | str,
 ) -> ReplicaGroups:
-    """The devices of each replica: consecutive ones, so that stages exchange tensors over the shortest links.
+    """The devices of each replica: consecutive devices, so that stages exchange tensors over the shortest links.
 
     Args:
-        strategy: `mirrored` has a device per replica; `mixed` needs their number; of the others only `auto` takes one.
+        strategy: `mirrored` has a device per replica; `mixed` needs their number, and `auto` takes it.
         replicas: How many, or `auto`; or sizes as in `of_widths`.
         topology: The devices.
         batch_size: Rows of a batch.
@@ -110,17 +110,19 @@ def _count(strategy: Strategy, replicas: Any, num_devices: int) -> int:
 def _refuse_unequal(topology: Topology, groups: ReplicaGroups) -> None:
     for peers in zip(*groups, strict=True):
         placed = [topology.devices[index] for index in peers]
-        names = [short_name(one.name) for one in placed]
-        if any(one.device != placed[0].device for one in placed):
+        names = [short_name(peer.name) for peer in placed]
+        if any(peer.device != placed[0].device for peer in placed):
             raise UsageError(
                 f"{' and '.join(names)} would run the same stage of different replicas, but are not alike",
-                notes=[f"{name}: {one.device.name}" for name, one in zip(names, placed, strict=True)],
+                notes=[f"{name}: {peer.device.name}" for name, peer in zip(names, placed, strict=True)],
                 help="order the devices so that those of each replica follow each other",
             )
-        if len(sizes := {one.memory_bytes for one in placed}) > 1:
+        if len(sizes := {peer.memory_bytes for peer in placed}) > 1:
             raise UsageError(
                 f"{' and '.join(names)} would hold the same stage of different replicas, but not as much memory",
-                notes=[f"{name}: {one.memory_bytes / 2**30:.2f} GiB" for name, one in zip(names, placed, strict=True)],
+                notes=[
+                    f"{name}: {peer.memory_bytes / 2**30:.2f} GiB" for name, peer in zip(names, placed, strict=True)
+                ],
                 help=f"{argument('memory_limit', min(sizes))} makes all of them equal",
             )
 

@@ -1,4 +1,4 @@
-"""What a search found: a placement, how the batch passes through it, and what is proved of both."""
+"""The result of a search: a placement, how the step runs on it, and the proved bound."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from partitioner.stages.schedules import ScheduleKind
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryShortfall:
-    """A graph that does not fit.
+    """A graph that does not fit, with the facts for the error message.
 
     Attributes:
         costed: The graph, its costs and its devices.
         coarsening: Its items.
         attempts: The placements (device by op) that came closest.
-        alternatives: Arguments under which something was found to fit.
+        alternatives: Arguments under which a placement fits.
     """
 
     costed: CostedGraph
@@ -43,7 +43,7 @@ class OutOfMemoryError(InfeasibleError):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """The chosen placement, how the batch passes through it, what it was compared with, and what is proved of it.
+    """The chosen placement, how the step runs on it, what it was compared with, and the proved bound.
 
     `staged` and `programs` are None where the step runs as one graph; the schedule is then `sequential`. `exchanges` is
     what replicas send each other to sum gradients.

@@ -1,4 +1,4 @@
-"""Find the best placement: simple ones, the solver's and their neighbours, all judged by one simulation."""
+"""Find the best placement among simple placements, the solver's and their neighbours, all evaluated by simulation."""
 
 from __future__ import annotations
 
@@ -53,32 +53,32 @@ def search(
     time_limit_seconds: float = 60.0,
     deadline: Deadline | None = None,
     seed: int = 0,
-    microbatching: PipelineSearchSpace | None = None,
-    advises: bool = True,
+    search_space: PipelineSearchSpace | None = None,
+    explains: bool = True,
 ) -> SearchResult:
-    """Choose a device for every op, and how the batch passes through them.
+    """Choose a device for every op, and how the step runs on them.
 
     Args:
         costed: The graph, its costs and its topology (which holds the memory limits).
         strategy: `single`; `layer-split`, which uses every device; or `auto`, which uses as many as pay.
         objective: `throughput` minimises the step, `memory` the largest peak.
-        constraints: What ops may be on and with.
-        time_limit_seconds: For the search. So long as the deadline does not cut in, what is looked at depends on this
-            alone, not on the machine.
-        deadline: When it ends with the best found; when the time limit is over, unless given.
+        constraints: Allowed devices and colocations of ops.
+        time_limit_seconds: For the search. Unless the deadline ends it early, the placements that are evaluated depend
+            on this limit only, not on the machine.
+        deadline: When the search ends with its incumbent; the end of the time limit, unless given.
         seed: For the solver.
-        microbatching: What may be chosen of microbatches, schedule and recompute; the step runs as one graph without.
-        advises: Whether to look for what would help where nothing fits, which can take as long as the search.
+        search_space: Microbatches, schedules and recompute to choose from; without it the step runs as one graph.
+        explains: Whether to look for changes that help where nothing fits; that can take as long as the search.
 
     Raises:
         InfeasibleError: No placement fits, with the bytes needed and available and what would help; or constraints
             contradict each other or the strategy.
-        TimeLimitError: The time ran out before a placement that fits was found.
+        TimeLimitError: No placement that fits was found in time.
         UsageError: A layer split has fewer parts than devices.
     """
     deadline = deadline or Deadline.after(time_limit_seconds)
     return _Search(
-        costed, strategy, objective, constraints, time_limit_seconds, deadline, seed, microbatching, advises
+        costed, strategy, objective, constraints, time_limit_seconds, deadline, seed, search_space, explains
     ).run()
 
 
@@ -92,10 +92,10 @@ class _Search:
         time_limit_seconds: float,
         deadline: Deadline,
         seed: int,
-        microbatching: PipelineSearchSpace | None,
-        advises: bool,
+        search_space: PipelineSearchSpace | None,
+        explains: bool,
     ) -> None:
-        self.advises = advises
+        self.explains = explains
         self.costed, self.strategy, self.objective = costed, strategy, objective
         self.time_limit_seconds, self.deadline, self.seed = time_limit_seconds, deadline, seed
         self.unpipelined_deadline = deadline
@@ -106,11 +106,11 @@ class _Search:
         self.selector = ExecutionSelector(
             costed=costed,
             coarsening=self.coarsening,
-            microbatching=microbatching,
+            search_space=search_space,
             strategy=strategy,
             objective=objective,
             deadline=deadline,
-            evaluator=PipelineEvaluator(costed, self.coarsening, microbatching) if microbatching else None,
+            evaluator=PipelineEvaluator(costed, self.coarsening, search_space) if search_space else None,
         )
 
     def run(self) -> SearchResult:
@@ -123,7 +123,7 @@ class _Search:
         if self._is_too_large():
             raise self._out_of_memory()
         compared = self._compared()
-        if self.selector.are_needed(self._eligible()):
+        if self.selector.pipelines_help(self._eligible()):
             self.unpipelined_deadline = self.deadline.at_share(SHARE_AS_ONE_GRAPH)
         seconds, status, note = 0.0, "optimal", ""
         starts = self._starts()
@@ -133,9 +133,9 @@ class _Search:
                 status, note = result.solution.status, result.note
                 if result.solution.assignment is not None:
                     starts.append(result.solution.assignment)
-                    self._make_fit(result.solution.assignment)
+                    self._search_fitting(result.solution.assignment)
             self._improve_unpipelined(starts)
-        if self.selector.are_needed(self._eligible()) and not self._is_proved():
+        if self.selector.pipelines_help(self._eligible()) and not self._is_proved():
             simulated = [evaluation.assignment for evaluation in sorted(self._unpipelined(), key=self._objective_key)]
             self.selector.search(self._eligible(), list(dict.fromkeys([*simulated, *starts])))
         unpipelined = self._in_order(self._choose(list(compared.values()))) if self._eligible() else None
@@ -165,7 +165,7 @@ class _Search:
         )
 
     def _is_late(self, status: str) -> bool:
-        """Whether the solver or the search was cut off."""
+        """Whether the solver or the search ran out of time."""
         return status == "time-limit" or self.deadline.is_over
 
     def _as_one_graph(self, unpipelined: Evaluation | None) -> dict[str, Any]:
@@ -182,17 +182,17 @@ class _Search:
         return f"light parts were joined to their neighbours, until {count} remained to be placed"
 
     def _relocation_note(self, candidate: PipelineCandidate | None) -> str:
-        """What had to leave the devices that constraints leave it, if anything."""
+        """Names the ops that had to leave the devices which constraints allow; empty if there are none."""
         relocated = candidate.programs.relocated if candidate else {}
         allowed, item_of = self.coarsening.allowed, self.coarsening.item_of
         names = [placed.name for placed in self.devices]
         moved = [op for op, device in relocated.items() if names.index(device) not in allowed[item_of[op]]]
         if not moved:
             return ""
-        return f"{shown(moved)} run elsewhere than required, lest stages wait for each other"
+        return f"{shown(moved)} run elsewhere than required, so that stages do not wait for each other"
 
     def _refuse_other_strategy(self, constraints: Sequence[ResolvedConstraint]) -> None:
-        """Refuse constraints under which the strategy cannot be: all on one device, or something on each.
+        """Refuse constraints that contradict the strategy: all ops on one device, or some ops on each.
 
         Raises:
             InfeasibleError: Naming them.
@@ -204,15 +204,15 @@ class _Search:
             refuse_contradictions(
                 self.coarsening.item_of, [whole, *constraints], names, title=lambda name: graph.op[name].title
             )
-        if self.strategy is Strategy.LAYER_SPLIT and (idle := self._must_be_idle()):
+        if self.strategy is Strategy.LAYER_SPLIT and (idle := self._unmatched_devices()):
             raise InfeasibleError(
                 f"the strategy layer-split uses every device, but these parts cannot use {', '.join(idle)}",
                 notes=[constraint.text for constraint in constraints],
                 help=f"leave out one of them, name fewer devices, or {argument('strategy', 'auto')}",
             )
 
-    def _must_be_idle(self) -> list[str]:
-        """Devices that get nothing when as many as can be get an item; none if items are too few for any constraint."""
+    def _unmatched_devices(self) -> list[str]:
+        """Devices left without an item in a maximum matching; none if there are fewer items than devices."""
         count = len(self.devices)
         if len(self.coarsening.items) < count:
             return []
@@ -221,25 +221,25 @@ class _Search:
         return [short_name(placed.name) for index, placed in enumerate(self.devices) if f"{index}" not in used]
 
     def _baselines(self) -> dict[str, Assignment]:
-        """What a plan is compared with, by name: made without regard to constraints or memory."""
+        """Simple placements that a plan is compared with, by name; they ignore constraints and memory."""
         count = len(self.devices)
-        found = {
+        assignments = {
             f"single-device {short_name(self.devices[d].name)}": baselines.single_device(self.coarsening, d)
             for d in self._distinct_devices()
         }
         if count > 1:
-            found["equal-layers"] = baselines.equal_layers(self.coarsening, count)
-            found["greedy-by-bytes"] = baselines.greedy_by_bytes(self.costed, self.coarsening, count)
-        return found
+            assignments["equal-layers"] = baselines.equal_layers(self.coarsening, count)
+            assignments["greedy-by-bytes"] = baselines.greedy_by_bytes(self.costed, self.coarsening, count)
+        return assignments
 
     def _compared(self) -> dict[str, Evaluation]:
-        """Baselines as they would run; replicas are not compared with what one of them might do otherwise."""
-        if self.selector.are_replicated:
+        """Evaluations of the baselines; none for the step of one replica of several."""
+        if self.selector.is_of_replica:
             return {}
         return {name: self.evaluator(assignment) for name, assignment in self._baselines().items()}
 
     def _distinct_devices(self) -> list[int]:
-        """One device of each kind: identical ones give identical baselines, unless constraints tell them apart."""
+        """One device of each kind: identical devices give identical baselines, unless their constraints differ."""
         kinds: dict[object, int] = {}
         for index, placed in enumerate(self.devices):
             barred = frozenset(item for item, places in enumerate(self.coarsening.allowed) if index not in places)
@@ -247,14 +247,14 @@ class _Search:
         return list(kinds.values())
 
     def _starts(self) -> list[Assignment]:
-        """Placements that keep to the constraints, from which the solver and the polishing set out."""
+        """Placements that obey the constraints, as starts for the solver and the local search."""
         consecutive = [
             baselines.balanced_compute(self.costed, self.coarsening, count) for count in range(2, len(self.devices) + 1)
         ]
-        made = [self._obeying(start) for start in [*self._baselines().values(), *consecutive]]
+        made = [self._repaired(start) for start in [*self._baselines().values(), *consecutive]]
         return list(dict.fromkeys(made))
 
-    def _obeying(self, assignment: Assignment) -> Assignment:
+    def _repaired(self, assignment: Assignment) -> Assignment:
         places = self.coarsening.allowed
         return tuple(device if device in places[item] else min(places[item]) for item, device in enumerate(assignment))
 
@@ -268,22 +268,23 @@ class _Search:
         return allowed and all(map(contains, self.coarsening.allowed, assignment))
 
     def _unpipelined(self) -> list[Evaluation]:
-        """Placements known so far that may run as one graph, if they fit."""
+        """Evaluated placements that may run as one graph, if they fit."""
         if not self.selector.allows_unpipelined:
             return []
-        return [evaluation for evaluation in self.evaluator.known.values() if self._is_allowed(evaluation.assignment)]
+        evaluations = self.evaluator.evaluations.values()
+        return [evaluation for evaluation in evaluations if self._is_allowed(evaluation.assignment)]
 
     def _eligible(self) -> list[Evaluation]:
         return [evaluation for evaluation in self._unpipelined() if evaluation.fits]
 
     def _is_settled(self) -> bool:
-        """Whether a simple placement is already known to be best, so that nothing else need be looked at."""
+        """Whether a simple placement is already proved optimal, so that no search is needed."""
         if self.strategy is Strategy.SINGLE or len(self.devices) == 1:
             return True
         return self._is_proved()
 
     def _is_proved(self) -> bool:
-        return self.objective is not Objective.MEMORY and self.selector.are_proved(self._eligible())
+        return self.objective is not Objective.MEMORY and self.selector.is_proved_optimal(self._eligible())
 
     def _objective_key(self, evaluation: Evaluation) -> tuple[float, ...]:
         if self.objective is Objective.MEMORY:
@@ -291,9 +292,10 @@ class _Search:
         return (evaluation.over_bytes, evaluation.step_seconds, evaluation.largest_peak_bytes)
 
     def _choose(self, compared: Sequence[Evaluation]) -> Evaluation:
-        """The best: of those about as fast, and no slower than anything it is compared with, the simplest.
+        """The best evaluation.
 
-        Of these, one whose fullest device is hardly fuller than it need be, and of these, the one that sends least.
+        For throughput: of the placements within the tolerance of the fastest, and no slower than any baseline that
+        fits, those whose largest peak is close to the least; of these, the placement that sends the fewest bytes.
         """
         eligible = self._eligible()
         if self.objective is Objective.MEMORY:
@@ -313,7 +315,7 @@ class _Search:
         return self.evaluator(self._local_search(min(as_fast, key=sent).assignment, sent, share=0.5))
 
     def _in_order(self, evaluation: Evaluation) -> Evaluation:
-        """The same with devices named in the order the layers reach them, where that changes nothing."""
+        """The placement with devices renamed in the order in which layers use them, where that changes no figure."""
         item_of = self.coarsening.item_of
         forward = [op for op in self.costed.graph.ops if op.phase is Phase.FORWARD and op.layer]
         layers = [evaluation.assignment[item_of[op.name]] for op in forward]
@@ -324,9 +326,9 @@ class _Search:
         return renamed if same else evaluation
 
     def _improve_unpipelined(self, starts: Sequence[Assignment]) -> None:
-        """Climb from every start, the best first, each with an equal share of the allowance.
+        """Local search from every start, the best first, each with an equal share of the allowance.
 
-        With no time left, starts are simulated until one fits.
+        With no time left, starts are evaluated until a placement fits.
         """
         allowed = []
         for start in filter(self._is_allowed, dict.fromkeys(starts)):
@@ -335,8 +337,8 @@ class _Search:
         for evaluation in sorted(allowed, key=self._objective_key):
             self._local_search(evaluation.assignment, self._objective_key, share=1 / len(allowed))
 
-    def _make_fit(self, start: Assignment) -> None:
-        """Climb from a placement until something fits, if nothing does yet."""
+    def _search_fitting(self, start: Assignment) -> None:
+        """Local search from a placement until some placement fits, unless one fits already."""
 
         def over(evaluation: Evaluation) -> tuple[float, ...] | None:
             return None if self._eligible() else (evaluation.over_bytes, evaluation.largest_peak_bytes)
@@ -346,15 +348,15 @@ class _Search:
     def _local_search(
         self, start: Assignment, objective_key: Callable[[Evaluation], tuple[float, ...] | None], *, share: float
     ) -> Assignment:
-        """Improve a placement while this share of the allowance lasts; the evaluator remembers what was seen."""
+        """Improve a placement while this share of the allowance lasts; the evaluator keeps all evaluations."""
         num_ops = min(MAX_LOCAL_SEARCH_OPS, int(LOCAL_SEARCH_OPS_PER_SECOND * self.time_limit_seconds)) * share
-        known = self.evaluator.known
-        most = len(known) + max(1, int(num_ops / len(self.costed.graph.ops)))
+        evaluations = self.evaluator.evaluations
+        most = len(evaluations) + max(1, int(num_ops / len(self.costed.graph.ops)))
 
         def key_of(assignment: Assignment) -> tuple[float, ...] | None:
             if not self._is_allowed(assignment):
                 return (float("inf"),)
-            if assignment not in known and (len(known) >= most or self.unpipelined_deadline.is_over):
+            if assignment not in evaluations and (len(evaluations) >= most or self.unpipelined_deadline.is_over):
                 return None
             return objective_key(self.evaluator(assignment))
 
@@ -362,10 +364,10 @@ class _Search:
         return local_search(start, adjacent=adjacent, num_devices=len(self.devices), objective_key=key_of)
 
     def _answers(self, hints: Sequence[Assignment]) -> Iterator[SolveResult]:
-        """What the solver finds; as long as that is simulated to pass a limit, again with that much less room.
+        """The solver's answers, until one fits.
 
-        When what is kept between phases cannot be placed, the solver is asked again without what need not be
-        held at the same time.
+        Where the simulated peak of an answer passes a limit, the problem is solved again with that much less capacity.
+        Where the problem is infeasible, it is solved again without the bytes that need not be held at the same time.
         """
         problem = placement_problem(
             self.costed,
@@ -391,7 +393,7 @@ class _Search:
                 return
 
     def _relaxed(self, problem: PlacementProblem, result: SolveResult) -> PlacementProblem | None:
-        """The problem with what each item needs at least, when there is no room for all that it keeps."""
+        """The problem with the least bytes that each item needs, where all that items keep does not fit."""
         least = item_bytes(self.costed, self.coarsening, at_least=True)
         items = tuple(replace(i, memory_bytes=size) for i, size in zip(problem.items, least, strict=True))
         if result.solution.status != "infeasible" or items == problem.items:
@@ -399,7 +401,7 @@ class _Search:
         return replace(problem, items=items)
 
     def _tighter(self, problem: PlacementProblem, result: SolveResult) -> PlacementProblem | None:
-        """The problem with less room where the simulated peak passed the limit; None when everything fits."""
+        """The problem with less capacity where the simulated peak passed the limit; None where the answer fits."""
         assignment = result.solution.assignment
         if assignment is None or self.evaluator(assignment).fits:
             return None
@@ -421,24 +423,25 @@ class _Search:
                 f"no placement that fits was found within {self.time_limit_seconds:g} s",
                 help=argument("time_limit", 2 * self.time_limit_seconds),
             )
-        return self._out_of_memory(self.selector.way_out)
+        return self._out_of_memory(self.selector.fitting_arguments)
 
     def _is_too_large(self) -> bool:
-        """Whether the variables alone have no room, whatever is placed where and run how."""
+        """Whether the variables alone do not fit, in any placement and any pipeline."""
         sizes = variable_item_bytes(self.costed, self.coarsening)
         room = [placed.memory_bytes for placed in self.devices]
         return overfull(sizes, self.coarsening.allowed, room) is not None
 
     def _out_of_memory(self, *alternatives: Callable[[], str]) -> OutOfMemoryError:
-        """That nothing fits, with the facts and with what each of `alternatives` finds to help."""
-        if not self.advises:
+        """The error that nothing fits, with its facts and the arguments that each of `alternatives` returns."""
+        if not self.explains:
             return OutOfMemoryError("no placement fits")
-        for assignment in self._baselines().values():  # of replicas, none is known yet
+        for assignment in self._baselines().values():  # replicas have not evaluated them yet
             self.evaluator(assignment)
-        allowed = [one for one in self.evaluator.known.values() if self._is_allowed(one.assignment)]
+        evaluations = self.evaluator.evaluations.values()
+        allowed = [evaluation for evaluation in evaluations if self._is_allowed(evaluation.assignment)]
         closest = sorted(allowed, key=lambda evaluation: evaluation.over_bytes)[:4]
         helps = [alternative() for alternative in alternatives]
-        if self.strategy is not Strategy.AUTO and any(one.fits for one in self.evaluator.known.values()):
+        if self.strategy is not Strategy.AUTO and any(evaluation.fits for evaluation in evaluations):
             helps.append(argument("strategy", "auto"))
         return OutOfMemoryError(
             "the model does not fit on the given devices",

@@ -1,6 +1,6 @@
-"""The automatic choice: one device, a split, mirrored replicas or mixed ones, by what each is predicted to take.
+"""The automatic choice among one device, a layer split, mirrored replicas and mixed replicas, by predicted step time.
 
-Of each family the best is planned and listed, and the best of all is chosen, so that it is worse than none of them.
+The best layout of each family is planned and listed, and the best of these is chosen.
 """
 
 from __future__ import annotations
@@ -23,220 +23,217 @@ from partitioner.planner.layouts.groups import ReplicaGroups, data_parallel_degr
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
 from partitioner.planner.model.tolerances import ROUNDING
 
-# Replicas that share devices are looked at where these could make a step shorter by so much, sums taken to be free.
+# Layouts that share devices are tried where their bound, without sums of gradients, is shorter by at least this share.
 _GAIN_OF_SHARING = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Family:
-    """The best shape of a strategy; `fits` tells whether there is room for it."""
+    """The best layout of a strategy, and whether it fits."""
 
     strategy: Strategy
-    shape: ParallelLayout
+    layout: ParallelLayout
     fits: bool
 
     @property
     def baseline(self) -> Baseline:
-        name = _title(self.shape) + _passing(self.shape.found.num_microbatches)
-        return Baseline(name=name, step_seconds=self.shape.step_seconds, fits=self.fits)
+        name = _title(self.layout) + _passing(self.layout.result.num_microbatches)
+        return Baseline(name=name, step_seconds=self.layout.step_seconds, fits=self.fits)
 
 
 def best_strategy(
-    plan: LayoutPlanner, *, microbatches: int | str, coupling: Sequence[str], is_cuttable: bool
+    planner: LayoutPlanner, *, microbatches: int | str, coupling: Sequence[str], is_cuttable: bool
 ) -> ParallelLayout:
     """Plan every family that may be chosen, and choose.
 
     Args:
-        plan: Plans a shape.
+        planner: Plans a layout.
         microbatches: As asked for, per replica.
-        coupling: What replicas would change of the numbers, a sentence each; if any, none are chosen.
+        coupling: What replicas would change in the results, a sentence each; if there are any, replicas are not chosen.
         is_cuttable: Whether the batch can be cut at all.
 
     Raises:
         InfeasibleError: Nothing fits.
-        TimeLimitError: Nothing that fits was found in time.
+        TimeLimitError: No layout that fits was found in time.
         UsageError: The requirements do not go with the devices.
     """
-    has_others = len(plan.machines.devices) > 1 and is_cuttable and not plan.tells_devices_apart
-    is_large = len(plan.machines.devices) > MANY
-    most_replicas = plan.batch_size // (microbatches if isinstance(microbatches, int) else 1)
+    has_others = len(planner.machines.devices) > 1 and is_cuttable and not planner.names_devices
+    is_large = len(planner.machines.devices) > MANY
+    most_replicas = planner.batch_size // (microbatches if isinstance(microbatches, int) else 1)
     notes: list[str] = []
-    shapes = _even_shapes(plan, most_replicas, notes) if has_others else []
-    mirrored = [groups for groups in shapes if len(groups[0]) == 1]
-    mixed = [] if coupling else [groups for groups in shapes if len(groups[0]) > 1]
+    groupings = _even_groupings(planner, most_replicas, notes) if has_others else []
+    mirrored = [groups for groups in groupings if len(groups[0]) == 1]
+    mixed = [] if coupling else [groups for groups in groupings if len(groups[0]) > 1]
 
-    on_one = plan.with_share(SHARE_OF_MIRRORED)
-    found = [_best(on_one, Strategy.MIRRORED, mirrored[:1] if coupling else mirrored, notes)]
+    on_one = planner.with_share(SHARE_OF_MIRRORED)
+    planned = [_best(on_one, Strategy.MIRRORED, mirrored[:1] if coupling else mirrored, notes)]
     share_of_one = SHARE_OF_ONE_REPLICA_OF_MANY if is_large else SHARE_OF_ONE_REPLICA
-    alone = _one_replica(plan.with_share(share_of_one) if has_others else plan)
-    found.append(_best(plan, Strategy.MIXED, mixed, notes))
+    alone = _one_replica(planner.with_share(share_of_one) if has_others else planner)
+    planned.append(_best(planner, Strategy.MIXED, mixed, notes))
     if has_others and not coupling:
-        known = [family.shape for family in found if family and family.fits]
-        known += [alone] if isinstance(alone, ParallelLayout) else []
-        found.append(_best(plan, Strategy.MIXED, _worth_sharing(plan, known, most_replicas), notes))
-    families = _best_of_each(found, plan.objective)
-    if plan.tells_devices_apart and len(plan.machines.devices) > 1:
+        fitting = [family.layout for family in planned if family and family.fits]
+        fitting += [alone] if isinstance(alone, ParallelLayout) else []
+        planned.append(_best(planner, Strategy.MIXED, _promising_shared(planner, fitting, most_replicas), notes))
+    families = _best_of_each(planned, planner.objective)
+    if planner.names_devices and len(planner.machines.devices) > 1:
         notes.append("requirements name devices, so that no replicas were considered")
 
     eligible = [alone] if isinstance(alone, ParallelLayout) else []
-    eligible += [family.shape for family in families if family.fits and not coupling]
+    eligible += [family.layout for family in families if family.fits and not coupling]
     if not eligible:
         assert isinstance(alone, PartitionError)
         raise alone
-    chosen = min(eligible, key=lambda shape: _objective_key(shape, plan.objective))
+    chosen = min(eligible, key=lambda layout: _objective_key(layout, planner.objective))
     if coupling:
         notes += _left_out(chosen, families, coupling)
     return _with_comparison(
-        plan, chosen, alone if isinstance(alone, ParallelLayout) else None, families, eligible, notes
+        planner, chosen, alone if isinstance(alone, ParallelLayout) else None, families, eligible, notes
     )
 
 
-def _even_shapes(plan: LayoutPlanner, most_replicas: int, notes: list[str]) -> list[ReplicaGroups]:
-    """ReplicaGroups of devices that can do the same; why there are no others is added to `notes`."""
-    shapes = list(candidates(plan.machines, most_replicas=most_replicas))
-    even = [groups for groups in shapes if not unlike(plan.machines, groups)]
-    if len(even) < len(shapes):
-        others = next(filter(None, (unlike(plan.machines, groups) for groups in shapes)))
+def _even_groupings(planner: LayoutPlanner, most_replicas: int, notes: list[str]) -> list[ReplicaGroups]:
+    """Groups whose peers are alike; where some were left out, the reason is added to `notes`."""
+    groupings = list(candidates(planner.machines, most_replicas=most_replicas))
+    even = [groups for groups in groupings if not unlike(planner.machines, groups)]
+    if len(even) < len(groupings):
+        others = next(filter(None, (unlike(planner.machines, groups) for groups in groupings)))
         notes.append(f"{others} are not alike, so that no replicas were considered that do the same on them")
     return even
 
 
-def _worth_sharing(plan: LayoutPlanner, known: Iterable[ParallelLayout], most_replicas: int) -> list[ReplicaGroups]:
-    """ReplicaGroups that share devices, and could be much faster than what is known if sums were free."""
-    shapes = sharing_candidates(plan.machines, most_replicas=most_replicas)
-    alike = [groups for groups in shapes if not unlike(plan.machines, groups)]
-    if plan.objective is Objective.MEMORY:
+def _promising_shared(
+    planner: LayoutPlanner, planned: Iterable[ParallelLayout], most_replicas: int
+) -> list[ReplicaGroups]:
+    """Groups that share devices, and whose bound is much below the step time of the layouts already planned."""
+    groupings = sharing_candidates(planner.machines, most_replicas=most_replicas)
+    alike = [groups for groups in groupings if not unlike(planner.machines, groups)]
+    if planner.objective is Objective.MEMORY:
         return alike
-    least = min((shape.step_seconds for shape in known), default=float("inf")) * (1 - _GAIN_OF_SHARING)
-    return [groups for groups in alike if not plan.deadline.is_over and plan.bound_seconds(groups) <= least]
+    least = min((layout.step_seconds for layout in planned), default=float("inf")) * (1 - _GAIN_OF_SHARING)
+    return [groups for groups in alike if not planner.deadline.is_over and planner.bound_seconds(groups) <= least]
 
 
 def _best_of_each(families: Iterable[_Family | None], objective: Objective) -> list[_Family]:
     """For each strategy the best family."""
     best: dict[Strategy, _Family] = {}
     for family in filter(None, families):
-        known = best.setdefault(family.strategy, family)
-        if (not family.fits, _objective_key(family.shape, objective)) < (
-            not known.fits,
-            _objective_key(known.shape, objective),
+        incumbent = best.setdefault(family.strategy, family)
+        if (not family.fits, _objective_key(family.layout, objective)) < (
+            not incumbent.fits,
+            _objective_key(incumbent.layout, objective),
         ):
             best[family.strategy] = family
     return list(best.values())
 
 
-def _one_replica(plan: LayoutPlanner) -> ParallelLayout | PartitionError:
-    """One device or a split, of the first of many devices that are alike; of more where these have no room."""
-    topology = plan.machines
+def _one_replica(planner: LayoutPlanner) -> ParallelLayout | PartitionError:
+    """One device or a layer split; of many equal devices, only as many are used as the step needs to fit."""
+    topology = planner.machines
     count = size = len(topology.devices)
-    if (
-        count > MANY
-        and not plan.tells_devices_apart
-        and not unlike(topology, tuple((device,) for device in range(count)))
-    ):
+    if count > MANY and not planner.names_devices and not unlike(topology, tuple((device,) for device in range(count))):
         size = MOST_PER_REPLICA
     while True:
         try:
             group = runs_of(topology, size)[0] if size < count else tuple(range(count))
-            return plan(Strategy.AUTO, (group,))
+            return planner(Strategy.AUTO, (group,))
         except (InfeasibleError, TimeLimitError) as error:
             if size == count or isinstance(error, TimeLimitError):
                 return error
             size = min(2 * size, count)
 
 
-def _best(plan: LayoutPlanner, strategy: Strategy, shapes: Sequence[ReplicaGroups], notes: list[str]) -> _Family | None:
-    """The best shape of a family; where none has room, the first as it would be with room.
+def _best(
+    planner: LayoutPlanner, strategy: Strategy, groupings: Sequence[ReplicaGroups], notes: list[str]
+) -> _Family | None:
+    """The best layout of a family; where none fits, the first as it would be with unlimited memory.
 
-    What there was no time for is added to `notes`.
+    A note counts the layouts for which there was no time.
     """
     best: ParallelLayout | None = None
-    short: ReplicaGroups | None = None
-    known = [(plan.bound_seconds(groups), groups) for groups in shapes if not plan.deadline.is_over]
-    known.sort(key=lambda bound_and_groups: bound_and_groups[0])
-    num_late = len(shapes) - len(known)
-    for index, (bound, groups) in enumerate(known):
-        if best is not None and plan.objective is not Objective.MEMORY and bound >= best.step_seconds:
+    too_large: ReplicaGroups | None = None
+    bounded = [(planner.bound_seconds(groups), groups) for groups in groupings if not planner.deadline.is_over]
+    bounded.sort(key=lambda bound_and_groups: bound_and_groups[0])
+    num_late = len(groupings) - len(bounded)
+    for index, (bound, groups) in enumerate(bounded):
+        if best is not None and planner.objective is not Objective.MEMORY and bound >= best.step_seconds:
             break
-        if plan.deadline.is_over:
-            num_late += len(known) - index
+        if planner.deadline.is_over:
+            num_late += len(bounded) - index
             break
-        is_simple = len(groups[0]) == 1 or len(plan.machines.devices) <= MANY
+        is_simple = len(groups[0]) == 1 or len(planner.machines.devices) <= MANY
         try:
-            shape = (plan if is_simple else plan.with_share(SHARE_OF_LAYOUT))(strategy, groups, advises=False)
+            layout = (planner if is_simple else planner.with_share(SHARE_OF_LAYOUT))(strategy, groups, explains=False)
         except UsageError:  # more devices than parts, say
             continue
         except InfeasibleError:
-            short = short or groups
+            too_large = too_large or groups
             continue
         except TimeLimitError:
             num_late += 1
             continue
-        if best is None or _objective_key(shape, plan.objective) < _objective_key(best, plan.objective):
-            best = shape
+        if best is None or _objective_key(layout, planner.objective) < _objective_key(best, planner.objective):
+            best = layout
     if num_late:
         notes.append(
-            f"no time was left for {num_late} of {len(shapes)} {strategy} layouts; a longer time limit has some"
+            f"no time was left for {num_late} of {len(groupings)} {strategy} layouts; a longer time limit has some"
         )
     if best is not None:
-        return _Family(strategy=strategy, shape=best, fits=True)
-    if short is None:
+        return _Family(strategy=strategy, layout=best, fits=True)
+    if too_large is None:
         return None
     try:
-        return _Family(strategy=strategy, shape=plan.unlimited()(strategy, short, advises=False), fits=False)
-    except (
-        InfeasibleError,
-        TimeLimitError,
-    ):  # not for want of room: some part of the step needs that others are with it
+        return _Family(strategy=strategy, layout=planner.unlimited()(strategy, too_large, explains=False), fits=False)
+    except (InfeasibleError, TimeLimitError):  # memory is not the cause: constraints or coupled ops forbid the layout
         return None
 
 
-def _objective_key(shape: ParallelLayout, objective: Objective) -> tuple[float, ...]:
-    """What is minimised, then the number of devices."""
-    figures = (shape.step_seconds, float(shape.largest_peak_bytes))
+def _objective_key(layout: ParallelLayout, objective: Objective) -> tuple[float, ...]:
+    """The objective, then the number of devices."""
+    figures = (layout.step_seconds, float(layout.largest_peak_bytes))
     if objective is Objective.MEMORY:
-        return (*reversed(figures), float(shape.num_devices))
-    return (figures[0], float(shape.num_devices), figures[1])
+        return (*reversed(figures), float(layout.num_devices))
+    return (figures[0], float(layout.num_devices), figures[1])
 
 
 def _with_comparison(
-    plan: LayoutPlanner,
+    planner: LayoutPlanner,
     chosen: ParallelLayout,
     alone: ParallelLayout | None,
     families: Sequence[_Family],
     eligible: Sequence[ParallelLayout],
     notes: Sequence[str],
 ) -> ParallelLayout:
-    """The chosen shape with the best of every family beside it, what is proved of all, and notes."""
-    found = chosen.found
-    simple = (alone or chosen).found.baselines
+    """The chosen layout with the best of every family as baselines, the bound over all, and notes."""
+    result = chosen.result
+    simple = (alone or chosen).result.baselines
     compared = [*simple, *(_of_one_replica(alone, simple) if alone else ()), *(family.baseline for family in families)]
     step = chosen.step_seconds
-    bound = min([step, *(shape.found.solver.lower_bound for shape in eligible)])
+    bound = min([step, *(layout.result.solver.lower_bound for layout in eligible)])
     gap = (step - bound) / step if step else 0.0
     solver = replace(
-        found.solver,
-        status="optimal" if gap <= ROUNDING else (alone or chosen).found.solver.status.replace("optimal", "feasible"),
+        result.solver,
+        status="optimal" if gap <= ROUNDING else (alone or chosen).result.solver.status.replace("optimal", "feasible"),
         lower_bound=bound,
         gap=gap,
-        seconds=(alone or chosen).found.solver.seconds,
+        seconds=(alone or chosen).result.solver.seconds,
     )
-    is_large = len(plan.machines.devices) > MANY
+    is_large = len(planner.machines.devices) > MANY
     efficiency = [_efficiency(chosen, simple)] if len(chosen.groups) > 1 or is_large else []
     return replace(
         chosen,
-        found=replace(
-            found, baselines=tuple(compared), solver=solver, notes=(*found.notes, *filter(None, efficiency), *notes)
+        result=replace(
+            result, baselines=tuple(compared), solver=solver, notes=(*result.notes, *filter(None, efficiency), *notes)
         ),
     )
 
 
 def _of_one_replica(alone: ParallelLayout, simple: Sequence[Baseline]) -> Iterator[Baseline]:
-    """One device in microbatches, where it has no room for the batch in one piece; the best split."""
-    fitting = [candidate for candidate in alone.found.considered if candidate.fits]
+    """The best split, and one device with microbatches where the whole batch does not fit on one device."""
+    fitting = [candidate for candidate in alone.result.considered if candidate.fits]
     on_one_device = [candidate for candidate in fitting if candidate.num_stages == 1]
     if on_one_device and not any(baseline.fits for baseline in simple if _is_single(baseline)):
         yield _baseline("single-device", on_one_device)
-    if split := [candidate for candidate in alone.found.considered if candidate.num_stages > 1]:
+    if split := [candidate for candidate in alone.result.considered if candidate.num_stages > 1]:
         yield _baseline("layer-split", [candidate for candidate in split if candidate.fits] or split)
 
 
@@ -249,10 +246,10 @@ def _is_single(baseline: Baseline) -> bool:
     return baseline.name.startswith("single")
 
 
-def _title(shape: ParallelLayout) -> str:
-    count, size = len(shape.groups), len(shape.groups[0])
-    if has_shared(shape.groups):
-        return f"mixed {','.join(map(str, data_parallel_degrees(shape.groups)))}"
+def _title(layout: ParallelLayout) -> str:
+    count, size = len(layout.groups), len(layout.groups[0])
+    if has_shared(layout.groups):
+        return f"mixed {','.join(map(str, data_parallel_degrees(layout.groups)))}"
     return f"mirrored on {count} devices" if size == 1 else f"mixed {count} x {size}"
 
 
@@ -260,30 +257,30 @@ def _passing(num_microbatches: int) -> str:
     return f" in {num_microbatches} microbatches" if num_microbatches > 1 else ""
 
 
-def _efficiency(shape: ParallelLayout, baselines: Sequence[Baseline]) -> str:
+def _efficiency(layout: ParallelLayout, baselines: Sequence[Baseline]) -> str:
     single = [baseline for baseline in baselines if _is_single(baseline)]
-    if not single or not shape.step_seconds:
+    if not single or not layout.step_seconds:
         return ""
     best = min(single, key=lambda baseline: (not baseline.fits, baseline.step_seconds))
-    speed_up, count = best.step_seconds / shape.step_seconds, shape.num_devices
+    speed_up, count = best.step_seconds / layout.step_seconds, layout.num_devices
     had = "" if best.fits else " that had the memory"
-    devices = f"{len(shape.groups)} x {count // len(shape.groups)} devices (replicas x devices of each)"
-    if has_shared(shape.groups):
-        devices = f"{len(shape.groups)} replicas on {count} devices, of which they share some,"
+    devices = f"{len(layout.groups)} x {count // len(layout.groups)} devices (replicas x devices of each)"
+    if has_shared(layout.groups):
+        devices = f"{len(layout.groups)} replicas on {count} devices, of which they share some,"
     efficiency = (
         f"{devices} are {speed_up:.1f} times as fast as one device{had}, an efficiency of "
         f"{100 * speed_up / count:.0f} %"
     )
-    if len(shape.groups) == 1:
+    if len(layout.groups) == 1:
         return efficiency
     when = "when all its backward passes have ended, those of a host first"
     return f"{efficiency}, if peers sum the gradients of a stage {when}"
 
 
 def _left_out(chosen: ParallelLayout, families: Sequence[_Family], coupling: Sequence[str]) -> Iterator[str]:
-    """What replicas would have gained, had they not changed the numbers."""
+    """Notes on strategies that would be faster but change the results."""
     for family in families:
-        ratio = chosen.step_seconds / family.shape.step_seconds
+        ratio = chosen.step_seconds / family.layout.step_seconds
         if family.fits and ratio > 1 + ROUNDING:
             yield (
                 f"the strategy {family.strategy} would be {ratio:.2f} times as fast, but would change the numbers: "

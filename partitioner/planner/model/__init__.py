@@ -1,1 +1,1 @@
-"""The model of the problem: op costs, the items that are placed as one, the bytes that they hold."""
+"""The model of the problem: op costs, the items (ops that share a device), the bytes that they hold."""

@@ -1,4 +1,4 @@
-"""Which tensors share a buffer, what they and the ops take, where variables live, what is kept between phases."""
+"""Buffers: which tensors share one, their bytes, where variables live, what is kept between phases."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Buffers:
     def passes_on(self) -> Mapping[str, str | None]:
         """For each output without a buffer of its own, the tensor that has it; None for a variable."""
         graph = self.costed.graph
-        found: dict[str, str | None] = dict(graph.passed_on)
+        sources: dict[str, str | None] = dict(graph.passed_on)
         for op, spec, cost in zip(graph.ops, graph.specs, self.costed.costs, strict=True):
             given = [None] * len(op.variables) + list(op.inputs)
             for name, index in zip(op.outputs, handed_on(spec, cost), strict=True):
                 if index is not None:
-                    found[name] = given[index]
-        return found
+                    sources[name] = given[index]
+        return sources
 
     @cached_property
     def gradients(self) -> frozenset[str]:
@@ -57,10 +57,10 @@ class Buffers:
     def kept(self) -> Mapping[str, str]:
         """Tensors that outlive their phase (saved for the backward pass, or gradients), by their op.
 
-        A reader that costs nothing and hands nothing on (Shape) runs as soon as it can, and keeps nothing.
+        A reader without cost whose output needs its own buffer (Shape) runs at once, and keeps no tensor alive.
         """
         graph = self.costed.graph
-        found: dict[str, str] = {}
+        makers: dict[str, str] = {}
         for op, cost in zip(graph.ops, self.costed.costs, strict=True):
             is_free = not cost.flops and not cost.moved_bytes
             if is_free and not any(name in self.passes_on for name in op.outputs):
@@ -70,12 +70,12 @@ class Buffers:
                 if root is not None:
                     maker = graph.op[graph.tensor[root].producer]
                     if maker.phase is not op.phase and maker.type != "Const":
-                        found[root] = maker.name
-        return found
+                        makers[root] = maker.name
+        return makers
 
     @cached_property
     def sizes(self) -> Mapping[str, Mapping[str, int]]:
-        """By type of device, the bytes of every tensor's buffer where the step is one graph."""
+        """Bytes of every tensor's buffer where the step is one graph, by type of device."""
         return {kind: sizes_of_tensors(self.costed, kind, workspaces=self.costed.graph.training) for kind in self.kinds}
 
     @cached_property
@@ -89,7 +89,7 @@ class Buffers:
         return tuple(dict.fromkeys(DeviceName.parse(placed.name).type for placed in self.costed.topology.devices))
 
     def orders_on_cpu(self, held: Order) -> Sequence[Sequence[str]]:
-        """The orders in which CPUs may run the ops, where they are held that closely to ours."""
+        """The orders in which CPUs may run the ops, for the given strictness of our own order."""
         if held not in self._orders:
             self._orders[held] = list(_orders(self.costed, held))
         return self._orders[held]
@@ -101,11 +101,11 @@ class Buffers:
     @cached_property
     def home_op(self) -> Mapping[str, str]:
         """For each variable, an op that uses it: they share a device."""
-        found: dict[str, str] = {}
+        users: dict[str, str] = {}
         for op in self.costed.graph.ops:
             for variable in op.variables:
-                found.setdefault(variable, op.name)
-        return found
+                users.setdefault(variable, op.name)
+        return users
 
 
 def _orders(costed: CostedGraph, held: Order) -> Iterator[list[str]]:

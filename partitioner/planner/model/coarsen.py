@@ -1,9 +1,9 @@
 """Coarsen an op graph to items: ops that share a device.
 
-They are colocation groups; all ops of one leaf layer, since TensorFlow fuses inside layers and
-people name layers; and ops that cost nothing, with whoever reads them. Until here nothing is lost that a
-placement could want, but for splitting a leaf layer. Only when more than `max_items` remain, the lightest
-item joins the neighbour it exchanges most with.
+Items are colocation groups; all ops of one leaf layer, since TensorFlow fuses inside layers and people name
+layers; and ops without cost, with the op that reads them. So far no useful placement is lost, except those that
+split a leaf layer. Only when more than `max_items` remain, the lightest item joins the neighbour with which it
+exchanges most.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from partitioner.ir.op_graph import VariableKind
 from partitioner.ir.requirements import ResolvedConstraint
 
 DEFAULT_MAX_ITEMS = 64
-# A leaf layer with more parameters than this (LSTM has 3, batch normalization 2) is a model in disguise, and
+# A leaf layer with more parameters than this (LSTM has 3, batch normalization 2) is a model of its own, and
 # is placed op by op.
 _MAX_LEAF_PARAMETERS = 4
 
@@ -52,10 +52,10 @@ def coarsen(
     Args:
         costed: The graph with its costs.
         max_items: Merge on, lightest first, while there are more.
-        constraints: What ops may be on and with; nothing merges for size with what may be elsewhere.
+        constraints: Allowed devices and colocations; items with different allowed devices do not merge for size.
 
     Raises:
-        InfeasibleError: Rules contradict each other.
+        InfeasibleError: Constraints contradict each other.
     """
     graph = costed.graph
     sets = _Sets(costed, constraints)
@@ -100,7 +100,7 @@ class _Sets:
         return self._allowed.get(root, self._everywhere)
 
     def join(self, into: str, root: str) -> str:
-        """Join two sets; the name of what they become."""
+        """Join two sets; returns the name of the joined set."""
         places = self.allowed(into) & self.allowed(root)
         self._sets.union(into, root)
         joined = self._sets[into]
@@ -127,7 +127,7 @@ def _join_leaf_layers(costed: CostedGraph, sets: UnionFind) -> None:
 
 
 def _join_free_ops(costed: CostedGraph, sets: _Sets) -> None:
-    """Sets that cost nothing join the only one that reads them, or else the only one that feeds them."""
+    """Sets without cost join the only set that reads them, or else the only set that feeds them."""
     graph = costed.graph
     costly = {sets[op.name] for op, seconds in zip(graph.ops, costed.seconds, strict=True) if any(seconds)}
 

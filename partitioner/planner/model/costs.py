@@ -1,4 +1,4 @@
-"""Ask the cost models what every op of a graph costs on every device of a topology."""
+"""Cost every op of a graph on every device of a topology by the cost models."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def cost_ops(
 ) -> CostedGraph:
     """The graph with the cost of each op.
 
-    Ops whose type has no formula, or has one that needs the rank of a tensor that TensorFlow does not know (what a
-    Python function gives), are costed by bytes and reported.
+    Ops are costed by bytes and reported where their type has no formula, or where the formula needs the rank of a
+    tensor that TensorFlow does not know (the result of a Python function).
 
     Args:
         graph: The graph.
-        topology: What it is planned for.
-        measured: What is known of ops on devices of the topology, by their index.
-        kernels: What runs ops on its CPUs.
+        topology: The devices and links it is planned for.
+        measured: Measured costs of ops, by index of the device in the topology.
+        kernels: The kernels that run ops on its CPUs.
     """
     costs = graph.of_specs(lambda spec: _cost(graph, spec))
     costed = CostedGraph(graph=graph, costs=costs, topology=topology, kernels=kernels)
@@ -38,21 +38,21 @@ def cost_ops(
     cost_of = {id(spec): cost for spec, cost in zip(graph.specs, costs, strict=True)}
     columns: dict[tuple[int, str, bool], tuple[float, ...]] = {}
 
-    def column(index: int, known: MeasuredDevice, *, crowded: bool) -> tuple[float, ...]:
+    def column(index: int, measurement: MeasuredDevice, *, crowded: bool) -> tuple[float, ...]:
         device = topology.devices[index].device
-        key = id(known), device.name, crowded
+        key = id(measurement), device.name, crowded
         if key not in columns:
             columns[key] = graph.of_specs(
-                lambda spec: known.seconds(spec, cost_of[id(spec)], device, spec.compute_dtype, crowded=crowded)
+                lambda spec: measurement.seconds(spec, cost_of[id(spec)], device, spec.compute_dtype, crowded=crowded)
             )
         return columns[key]
 
-    are_known = graph.of_specs(lambda spec: all(known.has(spec) for known in measured.values()))
+    are_measured = graph.of_specs(lambda spec: all(device.has(spec) for device in measured.values()))
     return replace(
         costed,
-        measured={index: column(index, known, crowded=False) for index, known in measured.items()},
-        crowded={index: column(index, known, crowded=True) for index, known in measured.items() if known.crowd > 1},
-        measured_ops=frozenset(op.name for op, known in zip(graph.ops, are_known, strict=True) if known),
+        measured={index: column(index, device, crowded=False) for index, device in measured.items()},
+        crowded={index: column(index, device, crowded=True) for index, device in measured.items() if device.crowd > 1},
+        measured_ops=frozenset(op.name for op, is_measured in zip(graph.ops, are_measured, strict=True) if is_measured),
     )
 
 

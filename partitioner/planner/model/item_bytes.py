@@ -28,12 +28,12 @@ def lasting_item_bytes(costed: CostedGraph, coarsening: Coarsening) -> list[int]
 
 def variable_item_bytes(costed: CostedGraph, coarsening: Coarsening) -> list[int]:
     """Bytes of each item's variables, unrounded: what it keeps at the least, however it is run."""
-    found = [0] * len(coarsening.items)
+    sizes = [0] * len(coarsening.items)
     home_op = Buffers(costed).home_op
     for variable in costed.graph.variables:
         if variable.name in home_op:
-            found[coarsening.item_of[home_op[variable.name]]] += variable.size_bytes
-    return found
+            sizes[coarsening.item_of[home_op[variable.name]]] += variable.size_bytes
+    return sizes
 
 
 def _bytes_by_kind(costed: CostedGraph, coarsening: Coarsening) -> tuple[list[int], list[int], list[int]]:

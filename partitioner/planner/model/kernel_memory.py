@@ -1,4 +1,4 @@
-"""Bytes that ops of a graph take besides their inputs and outputs."""
+"""Bytes that ops of a graph need besides their inputs and outputs."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from partitioner.ir.costed import CostedGraph
 
 
 def scratch_of_ops(costed: CostedGraph, device_type: str) -> dict[str, int]:
-    """While they run, by op; those that take nothing are left out.
+    """Scratch bytes of ops while they run, by op; ops without scratch memory are left out.
 
-    Both gradients of an op can be computed as soon as that of its output is there. Where a CPU runs several ops at a
-    time, and TensorFlow's own kernels take as much as they do for convolutions, each counts with the other's.
+    Both gradients of an op can start when the gradient of its output is ready. Where a CPU runs several ops at a time
+    with TensorFlow's own kernels, which take much memory for convolutions, each counts with the scratch of the other.
     """
     graph, kernels = costed.graph, costed.kernels
-    found = {
+    sizes = {
         op.name: size
         for op, spec in zip(graph.ops, graph.specs, strict=True)
         if (size := scratch_bytes(spec, device_type, kernels))
     }
     if device_type != "CPU" or kernels.onednn or kernels.inter_op_threads == 1:
-        return found
+        return sizes
     together: dict[str, int] = {}
-    for name, size in found.items():
+    for name, size in sizes.items():
         source = graph.op[name].differentiates or name
         together[source] = together.get(source, 0) + size
-    return {name: together[graph.op[name].differentiates or name] for name in found}
+    return {name: together[graph.op[name].differentiates or name] for name in sizes}
 
 
 def sizes_of_tensors(costed: CostedGraph, device_type: str, *, workspaces: bool = False) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What the ops of a step cost, for the numbers of rows that may be planned with."""
+"""Costs of the ops of a step, for every number of rows that may be planned with."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class StepCosts:
     Attributes:
         graphs: The op graph by number of rows: of the batch, and of every part that it may be cut into.
         machines: The devices.
-        measured: What is known of ops on devices, by their index.
-        kernels: What runs ops on CPUs.
+        measured: Measured costs of ops, by index of the device.
+        kernels: The kernels that run ops on CPUs.
     """
 
     graphs: Mapping[int, OpGraph]
@@ -30,6 +30,6 @@ class StepCosts:
     kernels: Kernels
 
     def on(self, rows: int, devices: Sequence[int]) -> CostedGraph:
-        """The step for a number of rows, with what its ops cost on some of the devices."""
-        known = {place: self.measured[index] for place, index in enumerate(devices) if index in self.measured}
-        return cost_ops(self.graphs[rows], self.machines.subset(devices), known, self.kernels)
+        """The step for a number of rows, with the costs of its ops on some of the devices."""
+        measured = {place: self.measured[index] for place, index in enumerate(devices) if index in self.measured}
+        return cost_ops(self.graphs[rows], self.machines.subset(devices), measured, self.kernels)

@@ -1,11 +1,11 @@
-"""By how much estimates may differ and still say the same."""
+"""Tolerances: differences below which estimates count as equal."""
 
 from __future__ import annotations
 
 ALIKE = 0.01
 """Step times within this share of each other count as equally fast, because estimates are not that exact."""
 AS_FAST = 1 + ALIKE
-"""What is this many times as slow as the fastest counts as equally fast; the simpler one is then preferred."""
+"""Candidates at most this many times as slow as the fastest count as equally fast; the simplest is preferred."""
 BALANCE_PERMILLE = round(1000 * ALIKE)
 """The same for the solver, which counts in whole numbers."""
 PEAK_ROOM = 1.1

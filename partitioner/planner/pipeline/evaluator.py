@@ -25,9 +25,9 @@ from partitioner.stages.schedules import ScheduleKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Least:
-    """Seconds of the work of a step on the fastest devices, of the fullest device where that is spread as well as can
-    be, and of the longest path of a microbatch."""
+class LowerBounds:
+    """Lower bounds on a step, in seconds: all work on the fastest devices, the load of the busiest device, and the
+    critical path of a microbatch."""
 
     work_seconds: float
     load_seconds: float
@@ -35,16 +35,16 @@ class Least:
 
 
 class PipelineEvaluator:
-    """Simulates pipelines, and remembers them.
+    """Simulates pipelines, and keeps the results.
 
     Args:
         costed: The graph at the full batch size.
         coarsening: Its items.
-        microbatching: How to ask for costs and programs.
+        search_space: The search space, which gives costs and programs.
     """
 
-    def __init__(self, costed: CostedGraph, coarsening: Coarsening, microbatching: PipelineSearchSpace) -> None:
-        self.costed, self.coarsening, self.microbatching = costed, coarsening, microbatching
+    def __init__(self, costed: CostedGraph, coarsening: Coarsening, search_space: PipelineSearchSpace) -> None:
+        self.costed, self.coarsening, self.search_space = costed, coarsening, search_space
         self.names = [placed.name for placed in costed.topology.devices]
         self.order = forward_order(costed, coarsening)
         self.adjacent = adjacent_items(costed, coarsening)
@@ -56,11 +56,11 @@ class PipelineEvaluator:
         self._items: dict[int, OrderedItems] = {}
         self._programs: dict[tuple[Assignment, frozenset[int]], StagePrograms | None] = {}
         self._wiring: dict[tuple[Assignment, frozenset[int], int], Dataflow] = {}
-        self._least: dict[int, Least] = {}
+        self._lower_bounds: dict[int, LowerBounds] = {}
 
-    def choosing(self, microbatching: PipelineSearchSpace) -> PipelineEvaluator:
-        """An evaluator for other choices, with the costs and programs that this one has already."""
-        other = PipelineEvaluator(self.costed, self.coarsening, microbatching)
+    def choosing(self, search_space: PipelineSearchSpace) -> PipelineEvaluator:
+        """An evaluator for another search space that shares the costs and programs of this evaluator."""
+        other = PipelineEvaluator(self.costed, self.coarsening, search_space)
         other._costs, other._items, other._programs = self._costs, self._items, self._programs
         other._wiring = self._wiring
         return other
@@ -70,7 +70,7 @@ class PipelineEvaluator:
         return math.ceil(self.costed.graph.batch_size / num_microbatches)
 
     def costs(self, num_microbatches: int, *, alone: bool = False) -> StageCosts:
-        """Costs at the size of a microbatch, on a device that is `alone` or has others beside it, as stages have."""
+        """Costs at the size of a microbatch, on a device that works `alone` or beside others, as stages do."""
         key = self.rows(num_microbatches), not alone and self._share_memory
         if key not in self._costs:
             rows, are_crowded = key
@@ -79,7 +79,7 @@ class PipelineEvaluator:
         return self._costs[key]
 
     def _costed_for(self, rows: int) -> CostedGraph:
-        return self.costed if rows == self.costed.graph.batch_size else self.microbatching.costed_for(rows)
+        return self.costed if rows == self.costed.graph.batch_size else self.search_space.costed_for(rows)
 
     def items(self, num_microbatches: int) -> OrderedItems:
         """Running sums over the items at the size of a microbatch."""
@@ -90,7 +90,7 @@ class PipelineEvaluator:
         return self._items[rows]
 
     def programs(self, assignment: Sequence[int], recompute: Iterable[int] = ()) -> StagePrograms | None:
-        """The stage programs of a placement; None where the step cannot be cut so, and `refusal` says why."""
+        """The stage programs of a placement; None where the step cannot be cut, and `refusal` says why."""
         key = (tuple(assignment), frozenset(recompute))
         if key not in self._programs:
             self.num_cut_ops += len(self.costed.graph.ops)
@@ -101,7 +101,7 @@ class PipelineEvaluator:
                 recompute=key[1],
             )
             try:
-                programs = self.microbatching.programs(execution)
+                programs = self.search_space.programs(execution)
             except UsageError as error:
                 programs, self.refusal = None, error
             self._programs[key] = programs if programs is not None and programs.stages else None
@@ -114,9 +114,9 @@ class PipelineEvaluator:
         schedule: ScheduleKind,
         recompute: Iterable[int] = (),
     ) -> PipelineCandidate | None:
-        """The pipeline, simulated; None where the step cannot run so.
+        """The simulated pipeline; None where the step cannot run as this pipeline.
 
-        An item on a device that gets no stage (there are only constants in it) goes to the last stage's.
+        An item on a device without a stage (it holds only constants) moves to the device of the last stage.
         """
         recomputed = frozenset(recompute)
         key = (tuple(assignment), num_microbatches, schedule, recomputed)
@@ -125,7 +125,7 @@ class PipelineEvaluator:
         return self._simulations[key]
 
     def candidates(self) -> list[PipelineCandidate]:
-        """All that were simulated."""
+        """All simulated pipelines."""
         return [candidate for candidate in self._simulations.values() if candidate is not None]
 
     def _simulated(
@@ -169,24 +169,24 @@ class PipelineEvaluator:
         return {op: assignment[item] for op, item in self.coarsening.item_of.items()}
 
     def bound_seconds(self, num_microbatches: int) -> float:
-        """No step in so many microbatches is simulated faster: the work of all devices, the path of a microbatch."""
-        least = self.least(num_microbatches)
-        return max(least.load_seconds, least.path_seconds)
+        """Lower bound on a step in so many microbatches: the load of the busiest device, the path of a microbatch."""
+        bounds = self.lower_bounds(num_microbatches)
+        return max(bounds.load_seconds, bounds.path_seconds)
 
-    def least(self, num_microbatches: int) -> Least:
-        """What no step in so many microbatches takes less than.
+    def lower_bounds(self, num_microbatches: int) -> LowerBounds:
+        """Lower bounds on a step in so many microbatches.
 
-        Only ops of programs count. A sum of gradients may run once a step or for each microbatch, and counts once.
+        Only ops of stage programs count. A sum of gradients may run once a step or for each microbatch; it counts once.
         """
         any_programs = next((programs for programs in self._programs.values() if programs is not None), None)
         programs = any_programs or self.programs((min(self.coarsening.allowed[0]),) * len(self.coarsening.items))
         if programs is None:
-            return Least(work_seconds=0.0, load_seconds=0.0, path_seconds=0.0)
-        if num_microbatches not in self._least:
-            self._least[num_microbatches] = self._least_of(programs, num_microbatches)
-        return self._least[num_microbatches]
+            return LowerBounds(work_seconds=0.0, load_seconds=0.0, path_seconds=0.0)
+        if num_microbatches not in self._lower_bounds:
+            self._lower_bounds[num_microbatches] = self._lower_bounds_of(programs, num_microbatches)
+        return self._lower_bounds[num_microbatches]
 
-    def _least_of(self, programs: StagePrograms, num_microbatches: int) -> Least:
+    def _lower_bounds_of(self, programs: StagePrograms, num_microbatches: int) -> LowerBounds:
         repeated = {name for program in (*programs.forward, *programs.backward) for name in program.ops}
         once = {name for program in (*programs.once, *programs.update) for name in program.ops}
         costed = self._costed_for(self.rows(num_microbatches))
@@ -203,7 +203,7 @@ class PipelineEvaluator:
                 (updates if is_update else before).append(tuple(times * seconds_there for seconds_there in row))
             ends[op.name] = seconds + max((ends[graph.tensor[name].producer] for name in op.inputs), default=0.0)
         everything = [*before, *updates]
-        return Least(
+        return LowerBounds(
             work_seconds=sum(map(min, everything)),
             load_seconds=max(least_load_seconds(before), least_load_seconds(everything)),
             path_seconds=max(ends.values(), default=0.0),

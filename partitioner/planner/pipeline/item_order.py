@@ -1,4 +1,4 @@
-"""Items in the order in which the forward pass reaches them, and what each adds to a stage that holds it."""
+"""Items in the order of the forward pass, and what each adds to the stage that holds it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from partitioner.planner.simulate.program_costs import OP_SECONDS
 
 
 def forward_order(costed: CostedGraph, coarsening: Coarsening) -> tuple[int, ...]:
-    """Items in a topological order of their forward ops; those that wait for each other stand together.
+    """Items in a topological order of their forward ops; items that wait for each other are next to each other.
 
-    Items without forward ops stand behind the item they exchange most with.
+    Items without forward ops follow the item with which they exchange most.
     """
     graph, item_of = costed.graph, coarsening.item_of
     position: dict[int, int] = {}
@@ -38,38 +38,38 @@ def forward_order(costed: CostedGraph, coarsening: Coarsening) -> tuple[int, ...
                 continue
             if is_forward:
                 items.add_edge(source, item)
-            for one, other in ((source, item), (item, source)):
-                sizes = traffic.setdefault(one, {})
-                sizes[other] = sizes.get(other, 0) + graph.tensor[name].size_bytes
+            for a, b in ((source, item), (item, source)):
+                sizes = traffic.setdefault(a, {})
+                sizes[b] = sizes.get(b, 0) + graph.tensor[name].size_bytes
     groups: Any = nx.condensation(items)
     first: dict[Any, int] = {
         group: min(position[item] for item in data) for group, data in groups.nodes(data="members")
     }
-    found: list[int] = []
+    ordered: list[int] = []
     for group in nx.lexicographical_topological_sort(groups, key=lambda group: first[group]):
-        found += sorted(groups.nodes[group]["members"], key=position.__getitem__)
-    place = {item: (index, 0) for index, item in enumerate(found)}
+        ordered += sorted(groups.nodes[group]["members"], key=position.__getitem__)
+    place = {item: (index, 0) for index, item in enumerate(ordered)}
     for item in range(len(coarsening.items)):
         if item not in position:
             near = {other: size for other, size in traffic.get(item, {}).items() if other in position}
             behind = max(near, key=lambda other: (near[other], -other)) if near else None
-            place[item] = (place[behind][0] if behind is not None else len(found), 1 + item)
+            place[item] = (place[behind][0] if behind is not None else len(ordered), 1 + item)
     return tuple(sorted(place, key=place.__getitem__))
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrderedItems:
-    """Running sums over items in forward order at one batch size; entry i is about the first i items.
+    """Running sums over items in forward order at one batch size; entry i is the sum over the first i items.
 
     Attributes:
         order: The items.
         pass_seconds: Forward and backward of a microbatch, by device.
         forward_seconds: The forward alone.
-        whole_seconds: What runs once a step.
+        whole_seconds: Ops that run once a step, by device.
         saved_bytes: Of activations that a microbatch keeps for its backward.
         fixed_bytes: Of variables, and twice the gradients.
-        forward_bytes: At boundary i, what a microbatch sends over it to later items.
-        backward_bytes: The same for earlier items.
+        forward_bytes: At boundary i, bytes of a microbatch that cross to later items.
+        backward_bytes: Bytes that cross to earlier items.
     """
 
     order: tuple[int, ...]
@@ -94,8 +94,8 @@ def ordered_items(costed: CostedGraph, coarsening: Coarsening, order: Sequence[i
     for op, seconds in zip(graph.ops, costed.seconds, strict=True):
         sums = [whole] if op.phase is Phase.UPDATE else [passes, forward] if op.phase is Phase.FORWARD else [passes]
         for device in range(num_devices):
-            for one in sums:
-                one[device][where[op.name]] += seconds[device] + dispatch[device]
+            for seconds_of_items in sums:
+                seconds_of_items[device][where[op.name]] += seconds[device] + dispatch[device]
     saved, fixed = [0] * count, [0] * count
     for variable in graph.variables:
         if variable.name in buffers.home_op:

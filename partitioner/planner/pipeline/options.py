@@ -1,4 +1,4 @@
-"""What the options for microbatches allow for a step: what cannot be had is refused with the reason."""
+"""The microbatches, schedules and recompute that options allow for a step; others are refused with the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from partitioner.spelling import argument
 from partitioner.stages.coupling import batch_coupling, one_pass_at_a_time
 from partitioner.stages.schedules import ScheduleKind
 
-# A fill and drain of S - 1 out of M + S - 1 is small by then, and stages of few rows run far below a device's peak.
+# With more, filling and draining (S - 1 of M + S - 1) gains little, and few rows run far below a device's peak.
 _MOST_MICROBATCHES = 32
 
 
@@ -19,7 +19,7 @@ def refuse_uncuttable(step: CapturedStep, num_replicas: int) -> None:
     """Refuse replicas for a step whose batch cannot be cut.
 
     Raises:
-        UsageError: The reason is in it.
+        UsageError: With the reason.
     """
     if num_replicas > 1 and (reason := uncuttable(step)):
         raise UsageError(
@@ -29,9 +29,9 @@ def refuse_uncuttable(step: CapturedStep, num_replicas: int) -> None:
 
 
 def allowed_counts(step: CapturedStep, asked: int | str) -> tuple[int, ...]:
-    """Numbers of microbatches to choose from: the one asked for, or powers of two.
+    """Numbers of microbatches to choose from: the requested number, or powers of two.
 
-    Left to choose, a step whose numbers would change (batch normalization, dropout) runs in one piece.
+    With `auto`, a step whose results would change (batch normalization, dropout) has one microbatch.
 
     Raises:
         UsageError: Not a number of microbatches, more than there are rows, or the step cannot be cut.
@@ -64,8 +64,8 @@ def allowed_schedules(asked: str) -> tuple[ScheduleKind, ...]:
     try:
         return (ScheduleKind(asked),)
     except ValueError as error:
-        known = ", ".join(ScheduleKind)
-        raise UsageError(f"unknown schedule {asked!r}", notes=[f"this version has: auto, {known}"]) from error
+        schedules = ", ".join(ScheduleKind)
+        raise UsageError(f"unknown schedule {asked!r}", notes=[f"this version has: auto, {schedules}"]) from error
 
 
 def allowed_recompute(asked: str) -> Literal["auto", "none", "all"]:
@@ -83,7 +83,7 @@ def allowed_recompute(asked: str) -> Literal["auto", "none", "all"]:
 def microbatch_notes(
     step: CapturedStep, num_microbatches: int, asked: int | str, *, num_replicas: int = 1
 ) -> tuple[str, ...]:
-    """What a reader of the plan should know: what microbatches and replicas change here, or why there are none."""
+    """Notes of the plan: what microbatches and replicas change in the results, or why there are none."""
     coupled = batch_coupling(step.graph)
     if num_replicas > 1:
         return tuple(f"unlike on one device, {sentence}" for sentence in batch_coupling(step.graph, replicas=True))

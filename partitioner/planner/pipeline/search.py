@@ -21,22 +21,22 @@ from partitioner.planner.pipeline.search_space import PREFERENCE, PipelineCandid
 from partitioner.planner.pipeline.split import StageSplit
 from partitioner.stages.schedules import ScheduleKind, device_orders, max_live
 
-# Other placements that are tried with microbatches, each with every number of them.
+# Placements of other searches that are tried with every number of microbatches.
 _MAX_GIVEN = 3
 _MAX_IMPROVED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineSearch:
-    """What to search.
+    """A search of pipelines.
 
     Attributes:
-        evaluator: Simulates, and remembers.
+        evaluator: Simulates pipelines, and keeps the results.
         strategy: `single`, `layer-split` (every device gets a stage) or `auto`.
-        objective: What is minimised.
-        unpipelined_seconds: Step of the best that may run as one graph and fits; infinite if there is none.
-        one_device: Whether microbatches on one device alone are worth a look.
-        deadline: When to end with what was simulated.
+        objective: The objective.
+        unpipelined_seconds: Step of the best placement that runs as one graph and fits; infinite if there is none.
+        one_device: Whether microbatches on one device alone are tried.
+        deadline: When to end with the pipelines simulated so far.
     """
 
     evaluator: PipelineEvaluator
@@ -47,14 +47,15 @@ class PipelineSearch:
     deadline: Deadline
 
     def run(self, given: Sequence[Assignment] = (), *, thorough: bool = True) -> None:
-        """Simulate what is worth it; `given` are placements made elsewhere, the best first.
+        """Simulate all promising pipelines; `given` are placements from other searches, the best first.
 
-        What is not `thorough` ends with the first boundaries found.
+        A search that is not `thorough` skips the local search at the end.
         """
         for devices, count, schedule in self._splits():
             if self._has_nothing() or not self._is_hopeless(len(devices), count, schedule):
                 self._try_split(devices, count, schedule)
-        for assignment in [one for one in given if len(set(one)) > 1 and self.is_allowed(one)][:_MAX_GIVEN]:
+        split = [assignment for assignment in given if len(set(assignment)) > 1 and self.is_allowed(assignment)]
+        for assignment in split[:_MAX_GIVEN]:
             if self.deadline.is_over:
                 break
             programs = self.evaluator.programs(assignment)
@@ -63,7 +64,7 @@ class PipelineSearch:
                     for schedule in self._schedules(sorted(set(assignment)), count):
                         if not self._is_hopeless(len(set(assignment)), count, schedule):
                             self._try(assignment, count, schedule)
-        if self.evaluator.microbatching.recompute == "auto":
+        if self.evaluator.search_space.recompute == "auto":
             self._recompute_where_needed()
         if thorough:
             self._improve()
@@ -77,33 +78,34 @@ class PipelineSearch:
         ]
 
     def counts(self) -> list[int]:
-        """Numbers of microbatches; one microbatch in stages only where it cannot be had as one graph."""
-        microbatching = self.evaluator.microbatching
-        is_unpipelined = microbatching.allows_unpipelined and self.unpipelined_seconds < float("inf")
+        """Numbers of microbatches; one microbatch only where the step cannot run as one graph."""
+        search_space = self.evaluator.search_space
+        is_unpipelined = search_space.allows_unpipelined and self.unpipelined_seconds < float("inf")
         most = self.evaluator.costed.graph.batch_size
-        return sorted({count for count in microbatching.counts if (2 if is_unpipelined else 1) <= count <= most})
+        return sorted({count for count in search_space.counts if (2 if is_unpipelined else 1) <= count <= most})
 
     def objective_key(self, candidate: PipelineCandidate) -> tuple[float, ...]:
-        """What is minimised: bytes over the limits, then the objective."""
+        """The key to minimise: bytes over the limits, then the objective."""
         over = float(sum(candidate.over_bytes))
         figures = (candidate.staged.step_seconds, float(candidate.staged.largest_peak_bytes))
         return (over, *(reversed(figures) if self.objective is Objective.MEMORY else figures))
 
-    # -- what is tried ---------------------------------------------------------------------------------------------
+    # -- candidates ------------------------------------------------------------------------------------------------
 
     def _splits(self) -> list[tuple[tuple[int, ...], int, ScheduleKind]]:
-        """Devices, numbers of microbatches and schedules, what promises most first: time may not suffice for all."""
-        found: list[tuple[float, tuple[int, ...], int, ScheduleKind]] = []
+        """Devices, numbers of microbatches and schedules, the most promising first, as time may run out."""
+        candidates: list[tuple[float, tuple[int, ...], int, ScheduleKind]] = []
         for devices in self._device_sequences():
             once, whole = self._work_seconds(devices[0])
             for count in self.counts():
                 for schedule in self._schedules(devices, count):
                     seconds = (count * once + whole) / len(devices) * (1 + _idle_share(len(devices), count, schedule))
-                    found.append((seconds, devices, count, schedule))
-        return [(devices, count, schedule) for _, devices, count, schedule in sorted(found, key=lambda one: one[0])]
+                    candidates.append((seconds, devices, count, schedule))
+        candidates.sort(key=lambda candidate: candidate[0])
+        return [(devices, count, schedule) for _, devices, count, schedule in candidates]
 
     def _work_seconds(self, device: int) -> tuple[float, float]:
-        """What all ops take on a device: for each microbatch (to be started), and for the whole batch besides."""
+        """Seconds of all ops on a device: the launch overhead, for each microbatch, and the work of the whole batch."""
         costed = self.evaluator.costed
         seconds = [row[device] for row in costed.seconds if row[device]]
         launch = costed.topology.devices[device].device.launch_overhead_seconds
@@ -111,34 +113,34 @@ class PipelineSearch:
         return started, sum(seconds) - started
 
     def _has_nothing(self) -> bool:
-        """Whether nothing is simulated yet: one pipeline is, even when time is over, rather than none be known."""
+        """Whether there is no candidate yet: one pipeline is then simulated even when time is over."""
         return self.unpipelined_seconds == float("inf") and not self.evaluator.candidates()
 
     def _is_hopeless(self, num_devices: int, count: int, schedule: ScheduleKind) -> bool:
-        """Whether there is no time, or so many devices take longer for their work than something that fits.
+        """Whether there is no time left, or a lower bound on the step exceeds the incumbent.
 
-        In replicas of one device, microbatches save memory and nothing else. Where there is a choice, a sequential
-        schedule is taken to have one device work at a time: branches of a microbatch overlap in the others too.
+        In replicas of one device, microbatches save only memory. Where there are other schedules, a sequential schedule
+        is taken to keep one device busy at a time, since branches of a microbatch overlap in other schedules too.
         """
         if self.deadline.is_over:
             return True
         if self.objective is Objective.MEMORY:
             return False
         eligible = self.eligible()
-        is_replica_of_one = self.evaluator.microbatching.is_of_replica and num_devices == 1
+        is_replica_of_one = self.evaluator.search_space.is_of_replica and num_devices == 1
         if is_replica_of_one and any(candidate.num_microbatches < count for candidate in eligible):
             return True
         fastest = min([self.unpipelined_seconds, *(candidate.staged.step_seconds for candidate in eligible)])
-        others = len(self.evaluator.microbatching.schedules) > 1
+        others = len(self.evaluator.search_space.schedules) > 1
         num_busy = 1 if schedule is ScheduleKind.SEQUENTIAL and count > 1 and others else num_devices
-        return self.evaluator.least(count).work_seconds / num_busy > fastest * AS_FAST
+        return self.evaluator.lower_bounds(count).work_seconds / num_busy > fastest * AS_FAST
 
     def _schedules(self, devices: Sequence[int], count: int) -> list[ScheduleKind]:
-        """Schedules that differ: on one device, or with one microbatch, there is one order but for gpipe's.
+        """Schedules that differ: on one device, or with one microbatch, all schedules give nearly the same order.
 
-        Inference always runs all forwards as they come, which is what gpipe and 1f1b are without backwards.
+        In inference there are no backwards, so gpipe and 1f1b are the same.
         """
-        allowed = [kind for kind in PREFERENCE if kind in self.evaluator.microbatching.schedules]
+        allowed = [kind for kind in PREFERENCE if kind in self.evaluator.search_space.schedules]
         if not self.evaluator.costed.graph.training:
             alike = [kind for kind in (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B) if kind in allowed]
             return alike[:1] or allowed[:1]
@@ -147,7 +149,7 @@ class PipelineSearch:
         return [kind for kind in allowed if kind is not ScheduleKind.INTERLEAVED or count % len(devices) == 0]
 
     def _device_sequences(self) -> list[tuple[int, ...]]:
-        """Devices in the order of stages: as given, the fastest first, the largest first, as constraints have them."""
+        """Devices in the order of stages: as given, the fastest first, the largest first, as constraints ask."""
         placed = self.evaluator.costed.topology.devices
         everything = range(len(placed))
         seconds = [sum(row[device] for row in self.evaluator.costed.seconds) for device in everything]
@@ -172,7 +174,7 @@ class PipelineSearch:
         rounds = 2 if schedule is ScheduleKind.INTERLEAVED else 1
         if rounds * len(devices) > len(self.evaluator.order):
             return
-        recompute = self.evaluator.microbatching.recompute == "all"
+        recompute = self.evaluator.search_space.recompute == "all"
         assignment = self._split([*devices] * rounds, count, schedule, recompute=recompute)
         if assignment is not None:
             self._try(assignment, count, schedule)
@@ -202,7 +204,7 @@ class PipelineSearch:
     def _try(
         self, assignment: Assignment, count: int, schedule: ScheduleKind, recompute: Collection[int] = ()
     ) -> PipelineCandidate | None:
-        if self.evaluator.microbatching.recompute == "all":
+        if self.evaluator.search_space.recompute == "all":
             programs = self.evaluator.programs(assignment)
             if programs is None:
                 return None
@@ -221,7 +223,7 @@ class PipelineSearch:
     # -- recompute -------------------------------------------------------------------------------------------------
 
     def _recompute_where_needed(self) -> None:
-        """Recompute stages of pipelines that pass a limit and are faster than any that fits."""
+        """Recompute stages of pipelines that exceed a limit and are faster than every candidate that fits."""
         if not self.evaluator.costed.graph.training:
             return
         over = [
@@ -245,7 +247,7 @@ class PipelineSearch:
                     self._recompute(assignment, candidate.num_microbatches, candidate.schedule)
 
     def _recompute(self, assignment: Assignment, count: int, schedule: ScheduleKind) -> None:
-        """Turn recompute on for stages of devices that are over their limit, the earliest first, until all fit."""
+        """Recompute stages of devices that exceed their limit, the earliest stages first, until all fit."""
         candidate = self.evaluator(assignment, count, schedule)
         while candidate is not None and not candidate.fits and not self.deadline.is_over:
             stages = self._over_limit(candidate)
@@ -262,7 +264,7 @@ class PipelineSearch:
     def _fewest(
         self, assignment: Assignment, count: int, schedule: ScheduleKind, before: frozenset[int], stages: Sequence[int]
     ) -> None:
-        """Fewer of the stages, by halving: the more recompute, the less is held."""
+        """Recompute fewer of the stages, by bisection: the more stages recompute, the less memory is held."""
         least, most = 0, len(stages)
         while most - least > 1 and not self.deadline.is_over:
             middle = (least + most) // 2
@@ -309,7 +311,7 @@ class PipelineSearch:
                     break
 
     def _neighbours(self, assignment: Assignment) -> Iterator[Assignment]:
-        """One item moved: to the stage before or behind, then to the device of any item it exchanges tensors with."""
+        """Assignments with one item moved: to the stage before or after, then to the device of an adjacent item."""
         moves: dict[tuple[int, int], None] = {}
         for before, behind in pairwise(self.evaluator.order):
             moves[behind, assignment[before]] = None
@@ -323,6 +325,6 @@ class PipelineSearch:
 
 
 def _idle_share(num_devices: int, count: int, schedule: ScheduleKind) -> float:
-    """Seconds that devices idle to fill and drain equal stages, by those they work: (D - 1) / (V M)."""
+    """Idle seconds to fill and drain equal stages, over the seconds of work: (D - 1) / (V M)."""
     rounds = 2 if schedule is ScheduleKind.INTERLEAVED else 1
     return (num_devices - 1) / (1 if schedule is ScheduleKind.SEQUENTIAL else rounds * count)

@@ -1,4 +1,4 @@
-"""What may be chosen of how a batch passes through stages, and one pipeline, simulated."""
+"""The search space of pipelines, and one simulated candidate."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from partitioner.planner.simulate.pipelined_schedule import PipelineSchedule
 from partitioner.stages.schedules import ScheduleKind
 
 PREFERENCE = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.GPIPE, ScheduleKind.INTERLEAVED, ScheduleKind.SEQUENTIAL)
-"""Of schedules that are otherwise equally good, the first."""
+"""Of equally good schedules, the first is preferred."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineSearchSpace:
-    """What may be chosen, and how to ask about it.
+    """The pipelines to choose from, and functions that give their costs and programs.
 
     Attributes:
         counts: Numbers of microbatches.
         schedules: Schedules; `sequential` with one microbatch and no recompute is the step as one graph.
-        recompute: `none`; `all` stages; or `auto`, as many as it takes to fit.
-        costed_for: The same step for a number of rows, with its costs; asked once per size.
+        recompute: `none`; `all` stages; or `auto`, as many stages as needed to fit.
+        costed_for: The step for a number of rows, with its costs; called once for each number.
         programs: The stage programs of an execution.
         unpipelined: Whether the step may run as one graph at all; replicas run in stages.
     """
@@ -39,7 +39,7 @@ class PipelineSearchSpace:
 
     @property
     def is_of_replica(self) -> bool:
-        """Whether it is for one replica of several."""
+        """Whether the step is that of one replica of several."""
         return not self.unpipelined
 
     @property
@@ -55,7 +55,7 @@ class PipelineCandidate:
 
     Attributes:
         assignment: Device index by item.
-        placement: Device index by op, as the programs have it.
+        placement: Device index by op, as in the programs.
         num_microbatches: Parts of the batch.
         schedule: Order of the work.
         programs: The stage programs.
@@ -83,7 +83,7 @@ class PipelineCandidate:
 
     @property
     def considered(self) -> Considered:
-        """The figures that the plan keeps of it."""
+        """The figures of the candidate that the plan keeps."""
         return Considered(
             num_stages=len(self.programs.stages),
             num_microbatches=self.num_microbatches,

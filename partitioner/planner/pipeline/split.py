@@ -1,7 +1,7 @@
-"""Cut items in forward order into stages so that the slowest stage is as fast as can be, within memory.
+"""Cut items in forward order into stages that minimise the slowest stage, within memory.
 
 A dynamic program over cut positions, exact for the estimate it works on: a stage takes a microbatch's forward and
-backward, its share of what runs once a step, and the time to send what leaves it. The simulation has the last word.
+backward, its share of what runs once a step, and the time to send its outputs. Results are evaluated by simulation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from partitioner.planner.pipeline.item_order import OrderedItems
 
 @dataclass(frozen=True, kw_only=True)
 class StageSplit:
-    """What to cut, and for whom.
+    """A sequence of items to cut, and the devices of the stages.
 
     Attributes:
         items: The items in order.
@@ -25,7 +25,7 @@ class StageSplit:
         num_microbatches: Parts of the batch.
         allowed: Devices that each item may take.
         num_live: For each stage, the microbatches whose activations it holds at a time.
-        recompute: Whether stages keep only what enters them.
+        recompute: Whether stages keep only their inputs.
     """
 
     items: OrderedItems
@@ -37,9 +37,9 @@ class StageSplit:
     recompute: bool = False
 
     def best(self) -> tuple[int, ...] | None:
-        """Device by item, or None where constraints allow no stages in this order.
+        """Device by item; None where constraints allow no stages in this order.
 
-        Where no stages fit, those that pass the limits by the fewest bytes in all.
+        Where no stages fit, those that exceed the limits by the fewest bytes in all.
         """
         count, num_stages = len(self.items.order), len(self.devices)
         wrong = self._wrong_counts()

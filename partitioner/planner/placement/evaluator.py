@@ -1,4 +1,4 @@
-"""PlacementEvaluator placements of items by simulating them, each once."""
+"""Evaluate placements of items by simulation, each once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from partitioner.stages.schedules import ScheduleKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """A placement and what it is predicted to do.
+    """A placement and its predicted figures.
 
     `sent_bytes` cross links in a step; `over_bytes` are beyond the limits, all devices together.
     """
@@ -48,26 +48,26 @@ class Evaluation:
 
 
 class PlacementEvaluator:
-    """Simulates placements of the items of one coarsening, and remembers the outcome."""
+    """Simulates placements of the items of one coarsening, and keeps their evaluations."""
 
     def __init__(self, costed: CostedGraph, coarsening: Coarsening) -> None:
         self._costed, self._coarsening, self._buffers = costed, coarsening, Buffers(costed)
-        self.known: dict[Assignment, Evaluation] = {}
+        self.evaluations: dict[Assignment, Evaluation] = {}
 
     def __call__(self, assignment: Sequence[int]) -> Evaluation:
-        """What a placement is predicted to do."""
+        """The evaluation of a placement."""
         key = tuple(assignment)
-        if key not in self.known:
+        if key not in self.evaluations:
             schedule = self.schedule(key)
             peaks = [use.total_bytes for use in schedule.peak.values()]
-            self.known[key] = Evaluation(
+            self.evaluations[key] = Evaluation(
                 assignment=key,
                 step_seconds=schedule.step_seconds,
                 largest_peak_bytes=max(peaks),
                 sent_bytes=sum(send.size_bytes for send in schedule.sends),
                 over_bytes=sum(self.over_bytes(schedule)),
             )
-        return self.known[key]
+        return self.evaluations[key]
 
     def placement(self, assignment: Sequence[int]) -> dict[str, int]:
         """Device index by op."""

@@ -1,7 +1,7 @@
 """Improve a placement by looking at its neighbours: one item moved, or two items exchanged.
 
 The solver works with whole tasks in the best order; the simulation runs op by op, first come first served.
-This closes part of the distance: hill climbing on the simulation itself (Kernighan and Lin, "An efficient
+Local search closes part of the distance: it is hill climbing on the simulation itself (Kernighan and Lin, "An efficient
 heuristic procedure for partitioning graphs", 1970, has the same moves).
 """
 
@@ -26,7 +26,7 @@ def local_search(
         start: Device index per item.
         adjacent: For each item, the items it exchanges tensors with; moves to their devices are tried first.
         num_devices: Devices to choose from.
-        objective_key: What is minimised of a placement; infinite when it is not allowed, None to stop
+        objective_key: The key to minimise; infinite for a placement that is not allowed, None to stop
             looking.
     """
     best, best_key = start, objective_key(start)
@@ -34,11 +34,11 @@ def local_search(
     while improved:
         improved = False
         for candidate in _neighbours(best, adjacent, num_devices):
-            found = objective_key(candidate)
-            if found is None:
+            key = objective_key(candidate)
+            if key is None:
                 return best
-            if best_key is None or found < best_key:
-                best, best_key, improved = candidate, found, True
+            if best_key is None or key < best_key:
+                best, best_key, improved = candidate, key, True
                 break
     return best
 

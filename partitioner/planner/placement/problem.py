@@ -1,6 +1,6 @@
 """Turn a coarsened graph into the integers the solver works on.
 
-Tasks are the parts of an item that run in one go: its forward, backward and update ops, each split into what
+Tasks are the parts of an item that run without interruption: its forward, backward and update ops, each split into what
 other items wait for and what nobody waits for. (The gradient of a weight can wait while the gradient of the
 input is needed at once.)
 """
@@ -39,10 +39,10 @@ def placement_problem(
     Args:
         costed: The graph with its costs.
         coarsening: Its items.
-        capacities_bytes: What the items of each device may take together.
+        capacities_bytes: Bytes that the items of each device may take together.
         use_every_device: Whether each device must get an item.
         balance_permille: See `PlacementProblem`.
-        hints: Device index per item, known placements.
+        hints: Placements (device index per item) as warm starts.
         time_limit_seconds: For the solver.
         seed: For the solver.
     """
@@ -133,7 +133,7 @@ def _awaited(costed: CostedGraph, coarsening: Coarsening) -> set[str]:
 
 
 def _transfers(costed: CostedGraph, task_of: Mapping[str, int]) -> tuple[Transfer, ...]:
-    """One transfer per source and set of targets: of several, the largest arrives last and alone matters."""
+    """One transfer per source and set of targets: of several, the largest arrives last, so only that counts."""
     graph = costed.graph
     sizes: dict[tuple[int, tuple[int, ...]], int] = {}
     for op in graph.ops:

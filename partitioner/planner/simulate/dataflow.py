@@ -1,4 +1,4 @@
-"""What stage programs hand each other: which values cross links, and which buffers hold the others."""
+"""Dataflow between stage programs: which values cross links, and which buffers hold the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from partitioner.planner.simulate.program_costs import ProgramCost, StageCosts
 
 
 class Value(NamedTuple):
-    """A tensor: one of each microbatch, or one of the whole step (what runs once, or is gathered)."""
+    """A tensor of each microbatch, or of the whole step (made by a program that runs once, or gathered)."""
 
     tensor: str
     whole: bool
@@ -21,16 +21,16 @@ class Value(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Wires:
-    """What one program takes and gives; buffers go by a value that lies in them.
+    """Inputs and outputs of one program; a buffer is named by a value in it.
 
     Attributes:
         cost: Of one call.
         device: Index of its device.
         per_microbatch: Whether it runs for every microbatch.
-        arrives: Values that are made on other devices.
+        arrives: Inputs that are made on other devices.
         reads: Buffers on its own device, received ones included.
         before: Values of the microbatch before, which a forward program carries on.
-        makes: Bytes of the buffers its outputs lie in; those of gradients that are summed are in `sums`.
+        makes: Bytes of the buffers of its outputs; sums of gradients are in `sums`.
         sums: Bytes of the sums of gradients over the microbatches.
         sends: Values with the devices that they go to, and the buffer they are read from.
     """
@@ -66,11 +66,11 @@ class Dataflow:
             self._wire(index)
 
     def size_bytes(self, value: Value, device: int) -> int:
-        """Bytes of a value's buffer on a device, not counting what it is bundled with."""
+        """Bytes of a value's own buffer on a device, without the rest of its bundle."""
         return self.costs.size_bytes(value.tensor, device)
 
     def named(self, value: Value, size_bytes: int) -> Sequence[tuple[str, int]]:
-        """The tensors in an entry of `size_bytes`, with the bytes of each; of a bundle, those that take most."""
+        """The tensors in an entry of `size_bytes`, with the bytes of each; of a bundle, the largest tensors."""
         return self._named.get(value) or [(value.tensor, size_bytes)]
 
     @cached_property
@@ -92,7 +92,7 @@ class Dataflow:
                 yield name, self.programs.gathered.get(name, Gather.FIRST), self.maker[name]
 
     def buffer(self, value: Value, device: int) -> Value | None:
-        """The value in whose buffer another lies on a device; None for a variable's."""
+        """The value that names the buffer of another value on a device; None for a variable's buffer."""
         while (maker := self.maker.get(value.tensor)) is not None and self.wires[maker].device == device:
             owner = self.wires[maker].cost.owner[value.tensor]
             if owner is None:
@@ -107,23 +107,23 @@ class Dataflow:
         return tensor in self.maker and self.wires[self.maker[tensor]].per_microbatch
 
     def _value(self, tensor: str, reader: StageProgram) -> Value:
-        """What a program reads as `tensor`."""
+        """The value that a program reads as `tensor`."""
         if not _is_repeated(reader):
             return Value(tensor, True)
         return Value(tensor, tensor in self.maker and not self._maker_repeats(tensor))
 
     def _find_targets(self) -> dict[Value, set[int]]:
         """Devices on which each value is read."""
-        found: dict[Value, set[int]] = {}
+        targets: dict[Value, set[int]] = {}
         for program, wires in zip(self.all, self.wires, strict=True):
             for name in program.inputs:
-                found.setdefault(self._value(name, program), set()).add(wires.device)
+                targets.setdefault(self._value(name, program), set()).add(wires.device)
                 if name in self.carried:
-                    found.setdefault(Value(self.carried[name], False), set()).add(wires.device)
-        return found
+                    targets.setdefault(Value(self.carried[name], False), set()).add(wires.device)
+        return targets
 
     def _find_bundles(self) -> dict[Value, Value]:
-        """Values of one program with the same readers, all at home, share one entry: there are thousands of them."""
+        """Bundles: values of one program with the same readers, all on its device, share an entry, as they are many."""
         readers: dict[str, list[int]] = {}
         for index, program in enumerate(self.all):
             for name in program.inputs:
@@ -132,14 +132,14 @@ class Dataflow:
         lent = {owner for owners in owned for name, owner in owners.items() if owner != name}
         single = {*lent, *self.carried.values(), *self.programs.gathered, *self.costs.costed.graph.outputs}
         first: dict[tuple[int, ...], Value] = {}
-        found: dict[Value, Value] = {}
+        bundles: dict[Value, Value] = {}
         for name, maker in self.maker.items():
             using = readers.get(name, [])
             at_home = all(self.wires[index].device == self.wires[maker].device for index in using)
             if at_home and name not in single and owned[maker][name] == name:
                 value = Value(name, not self.wires[maker].per_microbatch)
-                found[value] = first.setdefault((maker, *using), value)
-        return found
+                bundles[value] = first.setdefault((maker, *using), value)
+        return bundles
 
     def _wire(self, index: int) -> None:
         program, wires = self.all[index], self.wires[index]

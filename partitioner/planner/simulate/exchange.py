@@ -1,4 +1,4 @@
-"""What replicas send each other to sum their gradients, as one event of the step."""
+"""The exchange in which replicas sum their gradients, as one event of the step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from partitioner.ir.schedule import Send
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What devices of different replicas send each other at the same time: each to every other as many bytes."""
+    """An exchange between devices of different replicas: each sends every other the same number of bytes."""
 
     devices: tuple[str, ...]
     bytes_per_pair: int
@@ -19,7 +19,7 @@ class Exchange:
     end_seconds: float
 
     def sends(self) -> Iterator[Send]:
-        """One by one."""
+        """The transfers of the exchange."""
         for source, target in permutations(self.devices, 2):
             yield Send(
                 tensor="",

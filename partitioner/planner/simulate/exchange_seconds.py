@@ -1,8 +1,9 @@
-"""Seconds that replicas take to sum gradients as steps are emitted: a part of each sum on each peer.
+"""Seconds to sum gradients over replicas, as emitted steps do: each peer computes a part of each sum.
 
-Every peer sends every other its part of the values, sums what it gets, and sends the sum to all. Where processes have
-several peers each, those of a process do so first, and then each with those of the others. What a device sends
-over links of one kind leaves it one after the other, as through the port of a switch; uplinks carry what crosses them.
+Every peer sends every other peer its part of the values, sums the parts that it gets, and sends the sum to all. Where
+processes have several peers each, the peers of a process do so first, and then each peer with those of the other
+processes. A device sends over links of one kind one transfer after the other, as through the port of a switch; uplinks
+carry all transfers that cross them.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from partitioner.ir.devices import equal_hosts, share_memory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Groups of peers that exchange at the same time: indices of devices, and what each sends each other of its group.
+    """Groups of peers (device indices) that exchange at the same time, and the bytes from each peer to each other.
 
-    A round is run twice, once with parts of what is summed and once with parts of the sums.
+    A round runs twice, once with parts of the gradients and once with parts of the sums.
     """
 
     groups: list[list[int]]
@@ -29,9 +30,9 @@ class Round:
 
 
 def exchange_rounds(size_bytes: float, topology: Topology, peers: Sequence[int]) -> Iterator[Round]:
-    """Who exchanges what to sum tensors of this size in all: the peers of each process, then across processes.
+    """The rounds that sum tensors of this total size: between peers of each process, then across processes.
 
-    Small tensors are summed whole, but peers take turns.
+    Small tensors are not cut: peers take turns at summing them.
     """
     hosts = [[peers[place] for place in host] for host in equal_hosts([topology.devices[peer].name for peer in peers])]
     yield Round(groups=hosts, part_bytes=size_bytes / len(hosts[0]))
@@ -41,7 +42,7 @@ def exchange_rounds(size_bytes: float, topology: Topology, peers: Sequence[int])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumTimes:
-    """Seconds until every peer has all sums if nothing else is sent, and of them those that each uplink is taken."""
+    """Seconds until every peer has all sums if nothing else is sent, and seconds that each uplink is busy."""
 
     seconds: float
     uplink_seconds: tuple[float, ...]
@@ -50,15 +51,15 @@ class SumTimes:
 def sum_times(
     sum_bytes: float, row_bytes: float, *, num_tensors: int, topology: Topology, peers: Sequence[int], sharing: int = 1
 ) -> SumTimes:
-    """What it takes to sum tensors over peers, and to gather rows.
+    """Seconds to sum tensors over peers and to gather rows.
 
     Args:
         sum_bytes: Of the tensors that are summed.
         row_bytes: Of the rows that each peer has.
         num_tensors: How many there are of both.
         topology: The devices.
-        peers: Which of them sum.
-        sharing: How many replicas each of them works for: what these have is summed there first.
+        peers: Indices of the devices that sum.
+        sharing: How many replicas each peer works for; their gradients are summed there first.
     """
     within, *between = exchange_rounds(sum_bytes, topology, peers)
     seconds, taken = 0.0, [0.0] * len(topology.uplinks)
@@ -76,33 +77,34 @@ def sum_times(
         seconds += _shared_seconds(sum_bytes + gathered, num_tensors, topology, within.groups[0])
     else:
         far += [within, within]
-    for one in filter(lambda one: one.part_bytes, far):
-        uplinks = _uplink_seconds(one, topology)
-        seconds += max([*uplinks, *(_port_seconds(one.part_bytes, topology, group) for group in one.groups)])
+    for round_ in filter(lambda round_: round_.part_bytes, far):
+        uplinks = _uplink_seconds(round_, topology)
+        ports = (_port_seconds(round_.part_bytes, topology, group) for group in round_.groups)
+        seconds += max([*uplinks, *ports])
         taken = [before + more for before, more in zip(taken, uplinks, strict=True)]
     return SumTimes(seconds=seconds, uplink_seconds=tuple(taken))
 
 
-def _uplink_seconds(one: Round, topology: Topology) -> list[float]:
-    """Seconds that each uplink needs for what crosses it in a round; both directions carry as much."""
-    found = []
+def _uplink_seconds(round_: Round, topology: Topology) -> list[float]:
+    """Seconds that each uplink is busy in a round; both directions carry the same bytes."""
+    seconds = []
     for uplink in topology.uplinks:
         crossing = 0
-        for group in one.groups:
+        for group in round_.groups:
             inside = sum(peer in uplink.devices for peer in group)
             crossing += inside * (len(group) - inside)
-        found.append(transfer_seconds(crossing * one.part_bytes, uplink.link) if crossing else 0.0)
-    return found
+        seconds.append(transfer_seconds(crossing * round_.part_bytes, uplink.link) if crossing else 0.0)
+    return seconds
 
 
 def _port_seconds(part_bytes: float, topology: Topology, group: Sequence[int]) -> float:
-    """Seconds until the slowest of a group has sent to each other one after the other over links of a kind."""
+    """Seconds until the slowest peer has sent to all others, one after the other over links of one kind."""
     slowest = 0.0
     for source in group:
         row = topology.links[source]
         links = {id(row[target]): row[target] for target in group if target != source}
         counts: Counter[Link] = Counter()
-        # By identity first: of hundreds of links few are different objects, and comparing those takes long.
+        # By identity first: comparing hundreds of links takes long, and few are different objects.
         for key, count in Counter(id(row[target]) for target in group if target != source).items():
             counts[links[key]] += count
         slowest = max([slowest, *(count * transfer_seconds(part_bytes, link) for link, count in counts.items())])
@@ -110,12 +112,12 @@ def _port_seconds(part_bytes: float, topology: Topology, group: Sequence[int]) -
 
 
 def _shared_seconds(size_bytes: float, num_tensors: int, topology: Topology, peers: Sequence[int]) -> float:
-    """Seconds until peers that share memory have summed tensors of this size in all, taking turns at whole ones."""
+    """Seconds until peers that share memory have summed tensors of this total size; peers take turns at tensors."""
     return _added_seconds(len(peers), size_bytes, num_tensors, topology, peers[0]) / len(peers)
 
 
 def _added_seconds(count: int, size_bytes: float, num_tensors: int, topology: Topology, index: int) -> float:
-    """Seconds until a device has added so many of each tensor, of this size in all."""
+    """Seconds until a device has added `count` copies of each tensor, of this total size."""
     device = topology.devices[index].device
     moved = (count + 1) * size_bytes
     return moved / device.memory_bandwidth_bytes_per_second + num_tensors * device.launch_overhead_seconds

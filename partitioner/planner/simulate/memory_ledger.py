@@ -1,4 +1,4 @@
-"""Bytes that devices hold over time: what is taken when, and let go when nobody uses it any more."""
+"""Bytes that devices hold over time: when buffers are allocated and freed."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from partitioner.planner.simulate.dataflow import Value
 
 @dataclass
 class MemoryLedger:
-    """Buffers of one device, by value and microbatch: taken once, let go after their last use."""
+    """Buffers of one device, by value and microbatch: allocated once, freed after their last use."""
 
     held: dict[tuple[Value, int], list[float]] = field(default_factory=dict)
-    """By value and microbatch: start, last use, bytes, and whether they are a gradient's."""
+    """By value and microbatch: start, last use, bytes, and whether it is a gradient."""
     passing: list[tuple[float, float, int, int, int]] = field(default_factory=list)
-    """Start, end, activation bytes and gradient bytes of what a call takes for itself, and the call's program."""
+    """Temporary memory of calls: start, end, activation bytes, gradient bytes, and the call's program."""
 
     def take(self, key: tuple[Value, int], seconds: float, size_bytes: int, *, is_gradient: bool = False) -> None:
-        """A buffer begins to be held."""
+        """Allocate a buffer."""
         self.held[key] = [seconds, seconds, size_bytes, is_gradient]
 
     def use(self, key: tuple[Value, int], seconds: float) -> None:
-        """A buffer is needed until then."""
+        """Keep a buffer at least until `seconds`."""
         entry = self.held.get(key)
         if entry is not None and entry[1] < seconds:
             entry[1] = seconds
 
     def rename(self, key: tuple[Value, int], other: tuple[Value, int]) -> None:
-        """What was held as `key` is from now on known as `other`."""
+        """Rename a buffer from `key` to `other`."""
         if key in self.held:
             self.held[other] = self.held.pop(key)
 
@@ -54,33 +54,33 @@ class MemoryLedger:
         for start, end, activation, gradient, _ in self.passing:
             change(start, activation, gradient)
             change(end, -activation, -gradient)
-        found, now = [], [0, 0]
+        points, now = [], [0, 0]
         for seconds in sorted(changes):
             now = [now[0] + changes[seconds][0], now[1] + changes[seconds][1]]
-            found.append((seconds, now[0], now[1]))
-        return found
+            points.append((seconds, now[0], now[1]))
+        return points
 
     def held_at(self, seconds: float) -> list[tuple[Value, int]]:
-        """Values and bytes of the buffers held then, but for what calls take for themselves."""
+        """Values and bytes of the buffers held then, without the temporary memory of calls."""
         return [(value, int(size)) for (value, _), (start, end, size, _) in self.held.items() if start <= seconds < end]
 
     def working_at(self, seconds: float) -> list[int]:
-        """Programs whose calls take something for themselves then."""
+        """Programs whose calls hold temporary memory then."""
         return [program for start, end, _, _, program in self.passing if start <= seconds < end]
 
 
 def variable_bytes(costed: CostedGraph, programs: StagePrograms) -> list[dict[VariableKind, int]]:
-    """Bytes of variables on each device of the topology: where the ops are that use them."""
+    """Bytes of variables on each device of the topology; a variable is where the ops that use it are."""
     graph = costed.graph
     index = {placed.name: number for number, placed in enumerate(costed.topology.devices)}
     device = _variable_devices(costed, programs)
     kinds = [DeviceName.parse(placed.name).type for placed in costed.topology.devices]
-    found = [dict.fromkeys(VariableKind, 0) for _ in index]
+    sizes = [dict.fromkeys(VariableKind, 0) for _ in index]
     for variable in graph.variables:
         if variable.name in device:
             where = index.get(device[variable.name], 0)
-            found[where][variable.kind] += allocated_bytes(variable.size_bytes, kinds[where])
-    return found
+            sizes[where][variable.kind] += allocated_bytes(variable.size_bytes, kinds[where])
+    return sizes
 
 
 def _variable_devices(costed: CostedGraph, programs: StagePrograms) -> Mapping[str, str]:

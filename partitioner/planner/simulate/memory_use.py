@@ -1,4 +1,4 @@
-"""What a device holds: bytes by what they are for, the tensors that take most of them, and the most over time."""
+"""Memory of a device: bytes by purpose, the largest tensors, and the peak over time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def memory_use(
     seconds: float = 0.0,
     largest: Iterable[HeldTensor] = (),
 ) -> MemoryUse:
-    """What a device holds `seconds` after the start of a step."""
+    """Memory of a device `seconds` after the start of a step."""
     return MemoryUse(
         parameter_bytes=variables[VariableKind.PARAMETER],
         slot_bytes=variables[VariableKind.SLOT],
@@ -32,24 +32,24 @@ def memory_use(
 
 
 def largest_tensors(buffers: Iterable[tuple[str, int]]) -> list[HeldTensor]:
-    """The tensors that take most, at most five, of buffers given as tensor and bytes; a tensor may have several."""
+    """The largest tensors, at most five, of buffers given as (tensor, bytes); a tensor may have several buffers."""
     sizes: dict[str, list[int]] = {}
     for tensor, size_bytes in buffers:
         if size_bytes > 0:
-            found = sizes.setdefault(tensor, [0, 0])
-            found[0] += size_bytes
-            found[1] += 1
+            entry = sizes.setdefault(tensor, [0, 0])
+            entry[0] += size_bytes
+            entry[1] += 1
     most = heapq.nsmallest(_MOST_NAMED, sizes.items(), key=lambda item: (-item[1][0], item[0]))
     return [HeldTensor(tensor=tensor, size_bytes=size, num_buffers=count) for tensor, (size, count) in most]
 
 
 def most_over_time(held: Sequence[tuple[float, int]], seconds: float, *, num_parts: int) -> tuple[int, ...]:
-    """The most bytes held in each of equal parts of some time.
+    """The peak bytes in each of equal parts of a time span.
 
     Args:
-        held: Seconds from its start, and bytes held from then on; ascending.
-        seconds: How long it is.
-        num_parts: Numbers to return; none where nothing is known.
+        held: Seconds from the start of the span, and bytes held from then on; ascending.
+        seconds: Length of the span.
+        num_parts: Numbers to return; none where `held` is empty.
     """
     if not held or seconds <= 0:
         return ()

@@ -1,9 +1,9 @@
 """Simulate one step in stages and microbatches: programs in the order of a schedule, serial devices, serial links.
 
-First what runs once, then forwards and backwards as each device's order has them, then, when all have ended, updates.
-A value crosses to each device that needs it once, when it is made, on a link that carries one at a time in each
-direction; transfers slow each other down where they share what lies on their way. Microbatches that are not all equal
-are taken to be as large as the largest.
+First programs that run once, then forwards and backwards in each device's order, then updates when all have ended.
+A value crosses once to each device that needs it, when it is made, on a link that carries one value at a time in each
+direction; transfers slow each other down where they share links. Microbatches of unequal size are taken to be as large
+as the largest.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def simulate_stages(
     schedule: ScheduleKind,
     wiring: Dataflow | None = None,
 ) -> PipelineSchedule:
-    """Run one step on paper.
+    """Simulate one step.
 
     Args:
         programs: The stage programs; their devices are those of the topology.
         costed: The graph at the size of the (largest) microbatch, with its costs.
         num_microbatches: Parts of the batch.
         schedule: Order of the work.
-        wiring: `Dataflow(programs, StageCosts(costed))`, to save its work when one is simulated several times.
+        wiring: `Dataflow(programs, StageCosts(costed))`, to save its work where a pipeline is simulated several times.
 
     Raises:
         UsageError: The schedule does not go with the stages or the number of microbatches.
@@ -94,14 +94,14 @@ class _Simulation:
             start, end = self._call(index, part)
             self._record("U", self.wiring.wires[index].device, start, end)
         while self.network.next_seconds < math.inf:
-            self._go_on()
+            self._deliver()
         return self._result(max(self.free))
 
     def _in_time(self, calls: Sequence[Call]) -> Iterator[Call]:
-        """The calls in an order in which each can be made, once the one before was.
+        """The calls in an order in which each can start once its predecessor has been simulated.
 
-        Each device keeps to the order given. Where transfers share nothing the calls do too; else they come by their
-        ends, so that what they send sets out in the order of time.
+        Each device keeps to the given order. Where transfers share no links, so do all calls; otherwise calls are in
+        the order of their ends, so that transfers start in the order of time.
         """
         if not self.network.shares:
             yield from calls
@@ -117,7 +117,7 @@ class _Simulation:
                     ends[device] = start + self.wiring.wires[call[0]].cost.seconds
             first = min(ends, key=lambda device: ends[device], default=None)
             if first is None or self.network.next_seconds <= ends[first]:
-                self._go_on()
+                self._deliver()
                 continue
             index, part = queues[first].popleft()
             if not queues[first]:
@@ -129,7 +129,7 @@ class _Simulation:
                     if entry[2] == index:
                         self._send_gathered(*entry)
 
-    def _go_on(self) -> None:
+    def _deliver(self) -> None:
         for arrival in self.network.arrivals():
             self._sent(arrival)
 
@@ -139,13 +139,13 @@ class _Simulation:
         )
 
     def _notified(self, index: int, reader: int) -> float:
-        """When the device of one program knows that another has ended."""
+        """When the device of program `reader` is notified that program `index` has ended."""
         source, target = self.wiring.wires[index].device, self.wiring.wires[reader].device
         link = self.costed.topology.link(source, target)
         return self.ends[index] + (transfer_seconds(0, link) if source != target else 0.0)
 
     def _start(self, index: int, part: int) -> float | None:
-        """When a call can be made, its device being through with those before; None while that is not known."""
+        """When a call can start after the earlier calls of its device; None while an input has no arrival time yet."""
         wires = self.wiring.wires[index]
         device, starts = wires.device, [self.free[wires.device]]
         for value in wires.arrives:
@@ -203,7 +203,7 @@ class _Simulation:
         )
 
     def _keep(self, keys: Sequence[tuple[Value, int]], device: int, sent: Sent) -> None:
-        """Hold buffers on a device until what is sent of them has arrived."""
+        """Hold buffers on a device until a transfer from them has arrived."""
         self.memory.keep(keys, device, sent, self.arrival.get(sent))
 
     def _send_gathered(self, tensor: str, how: Gather, maker: int) -> None:
@@ -213,7 +213,7 @@ class _Simulation:
             self._send((whole, WHOLE, target), device, size, self.ends[maker])
 
     def _gather(self) -> None:
-        """Bring together what the microbatches gave, where it was made, and send it to who updates with it."""
+        """Gather the values of all microbatches where they were made, and send them to the update programs."""
         for name, how, maker in self.wiring.gathered():
             device = self.wiring.wires[maker].device
             whole = Value(name, True)

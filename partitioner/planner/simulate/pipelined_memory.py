@@ -1,8 +1,8 @@
-"""Memory of a step in stages and microbatches: what calls, transfers and gathered gradients hold on each device.
+"""Memory of a step in stages and microbatches: buffers of calls, transfers and gathered gradients on each device.
 
-Bytes are held as the emitted step holds them: what a program makes until the last program that reads it has ended, what
-it takes for itself while it runs, sums of gradients beside the sums they are made of, sparse gradients of every
-microbatch until the update, the batch from the start.
+Bytes are held as in the emitted step: outputs of a program until their last reader has ended, its temporary memory
+while it runs, new sums of gradients beside the old sums, sparse gradients of every microbatch until the update, and the
+batch from the start.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PipelineMemory:
                 self.ledgers[device].take((value, part), 0.0, wiring.size_bytes(value, device))
 
     def call(self, index: int, part: int, start: float, end: float) -> None:
-        """A program runs for a microbatch: it takes memory for itself, reads buffers, and makes others."""
+        """Record the call of a program for a microbatch: its temporary memory, the buffers it reads and makes."""
         wires = self.wiring.wires[index]
         ledger = self.ledgers[wires.device]
         sums = sum(wires.sums.values())
@@ -59,7 +59,7 @@ class PipelineMemory:
             ledger.use((value, WHOLE), end)
 
     def keep(self, keys: Sequence[tuple[Value, int]], device: int, sent: Sent, arrives: float | None) -> None:
-        """Hold buffers on a device until what is sent of them has arrived; None while it is not known when."""
+        """Hold buffers on a device until a transfer from them has arrived at `arrives`; None while that is open."""
         if arrives is None:
             self.kept[sent] = keys
             return
@@ -67,7 +67,7 @@ class PipelineMemory:
             self.ledgers[device].use(key, arrives)
 
     def receive(self, arrival: Arrival[Sent]) -> None:
-        """What was sent takes memory on its target, and the source may let go what it was sent from."""
+        """Record an arrival: its target holds a buffer, and the source may free the buffer it was sent from."""
         value, part, target = arrival.key
         self.ledgers[target].take(
             (value, part),
@@ -80,12 +80,12 @@ class PipelineMemory:
             self.ledgers[arrival.source].use(key, arrival.end_seconds)
 
     def gathered_bytes(self, tensor: str, how: Gather, device: int) -> int:
-        """Bytes of what is gathered of all microbatches."""
+        """Bytes of the gathered value of all microbatches."""
         is_joined = how is Gather.CONCAT and self.num_microbatches > 1
         return self.wiring.size_bytes(Value(tensor, True), device) * (self.num_microbatches if is_joined else 1)
 
     def gather(self, tensor: str, how: Gather, device: int, made: float) -> list[tuple[Value, int]]:
-        """Bring together what the microbatches gave; the buffers that are needed until it is used or has arrived."""
+        """Gather the values of all microbatches; returns the buffers needed until the result is used or has arrived."""
         ledger, whole = self.ledgers[device], Value(tensor, True)
         keys: list[tuple[Value, int]] = [(whole, WHOLE)]
         if how is Gather.CONCAT and self.num_microbatches > 1:
@@ -96,11 +96,11 @@ class PipelineMemory:
         return keys
 
     def close(self, ends: Sequence[float], step_end: float) -> None:
-        """The step has ended: results are held until then, and so is what the next step takes.
+        """End the step: results and carried state are held until then.
 
         Args:
             ends: When the last call of each program ended.
-            step_end: When the step did.
+            step_end: When the step ended.
         """
         self._take_early()
         for tensor in self.costed.graph.outputs:
@@ -109,7 +109,7 @@ class PipelineMemory:
             self._hold(state.written, [self.num_microbatches - 1], step_end)
 
     def _take_early(self) -> None:
-        """Let what devices receive take memory from the call on before it comes, if it could come that early."""
+        """Allocate received values at the earliest time at which they may arrive."""
         for sent in self.clocks.sent():
             value, part, target = sent
             entry = self.ledgers[target].held.get((value, part))
@@ -117,7 +117,7 @@ class PipelineMemory:
                 entry[0] = self.clocks.earliest(sent, entry[0])
 
     def _return(self, tensor: str, ends: Sequence[float], step_end: float) -> None:
-        """Hold a result until the step ends: rows of all microbatches, once all are there, in one buffer."""
+        """Hold a result until the step ends: the rows of all microbatches are joined in one buffer."""
         parts = range(self.num_microbatches)
         maker = self.wiring.maker.get(tensor)
         spec = self.costed.graph.tensor[tensor].spec
@@ -128,7 +128,7 @@ class PipelineMemory:
         joined = Value(tensor, True)
         size = self.num_microbatches * self.wiring.size_bytes(joined, device)
         self.ledgers[device].take((joined, WHOLE), ends[maker], size)
-        both = math.nextafter(ends[maker], math.inf)  # for a moment there are both
+        both = math.nextafter(ends[maker], math.inf)  # the parts and the joined buffer exist together for a moment
         self.ledgers[device].use((joined, WHOLE), max(both, step_end))
         self._hold(tensor, parts, both)
 
@@ -143,12 +143,12 @@ class PipelineMemory:
                 self.ledgers[wires.device].use((buffer, part), until)
 
     def uses(self) -> tuple[dict[str, MemoryUse], dict[str, tuple[tuple[float, int], ...]]]:
-        """By device: memory at its worst moment; and (seconds, bytes held from then on), ascending."""
+        """By device: peak memory; and (seconds, bytes held from then on), ascending."""
         peak, memory = {}, {}
         fixed_bytes = variable_bytes(self.costed, self.programs)
         names = [placed.name for placed in self.costed.topology.devices]
         for index, (name, variables, ledger) in enumerate(zip(names, fixed_bytes, self.ledgers, strict=True)):
-            # Replicas that share a device share its variables; of everything else each has its own.
+            # Replicas that share a device share its variables; each has its own copy of all other tensors.
             sharing = self.costed.num_sharing(index)
             moments = [(s, sharing * a, sharing * g) for s, a, g in ledger.timeline()]
             when, activation, gradient = max(moments, key=lambda moment: moment[1] + moment[2], default=(0.0, 0, 0))

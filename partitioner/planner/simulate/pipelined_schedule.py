@@ -1,4 +1,4 @@
-"""What a simulation of a step in stages and microbatches says."""
+"""The simulated schedule of a step in stages and microbatches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PipelineSchedule:
         step_seconds: Until the last program has ended.
         busy_seconds: Of each device.
         stage_seconds: Of each stage's forwards and backwards, all microbatches together.
-        peak: Memory of each device at its worst moment.
+        peak: Peak memory of each device.
         timeline: Forwards, backwards (`0F3`) and updates (`U`), in the order in which they were scheduled.
         sends: Every tensor that crosses from one device to another.
         memory: For each device, (seconds, bytes held from then on), ascending.
@@ -32,7 +32,7 @@ class PipelineSchedule:
 
     @property
     def schedule(self) -> Schedule:
-        """The same without what is about stages."""
+        """The schedule without the figures of stages."""
         return Schedule(
             step_seconds=self.step_seconds,
             busy_seconds=self.busy_seconds,

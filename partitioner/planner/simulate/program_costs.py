@@ -1,4 +1,4 @@
-"""What a call of a stage program costs: seconds on its device, and bytes it takes while it runs and afterwards."""
+"""Costs of a call of a stage program: seconds on its device, and bytes while it runs and afterwards."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ CALL_SECONDS = 70e-6
 """To start a function and to hand over its results: 50 to 90 us between CPU devices of TensorFlow 2.21 on a 2-core x86
 virtual machine."""
 OP_SECONDS = 2.5e-6
-"""To dispatch an op inside a function, measured the same way, where the device's launch overhead is not larger. Only
-stage programs are charged with it: it is what makes microbatches too small to pay."""
+"""To dispatch an op inside a function, measured on the same machine, where the device's launch overhead is not larger.
+Only stage programs are charged with it: it makes very small microbatches unprofitable."""
 _PARTS = 8
-"""Of a call, in which the most bytes are told: what leaves a device after one call, or comes for the next, is rarely
-there when a call takes most."""
+"""Parts of a call, each with its peak bytes: tensors that are sent after a call, or received for the next call, rarely
+overlap with the peak of a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +35,11 @@ class ProgramCost:
         seconds: On its device, dispatch included.
         received_bytes: Of inputs that programs on other devices make.
         output_bytes: Of outputs, whether or not they have a buffer of their own.
-        transient_bytes: Most that its own buffers take at a time, op by op as devices run them; inputs not included.
-        over_time: The most that they take in each of equal parts of a call.
-        largest: Its own buffers that take most at that time, as tensors and bytes, at most five.
-        left_bytes: Of its own buffers that are left when it ends, because outputs lie in them.
-        owner: For each output, the tensor whose buffer it lies in: an output, an input, or None for a variable.
+        transient_bytes: Peak of its own buffers, op by op as devices run them; inputs not included.
+        over_time: Peak of its own buffers in each of equal parts of a call.
+        largest: Its largest own buffers at the peak, as tensors and bytes, at most five.
+        left_bytes: Of its own buffers that remain when it ends, because they hold outputs.
+        owner: For each output, the tensor whose buffer holds it: an output, an input, or None for a variable.
     """
 
     seconds: float
@@ -53,7 +53,7 @@ class ProgramCost:
 
 
 class StageCosts:
-    """Costs of stage programs of one graph at one batch size; a program is looked at once."""
+    """Costs of stage programs of one graph at one batch size, each computed once."""
 
     def __init__(self, costed: CostedGraph) -> None:
         self.costed = costed
@@ -73,20 +73,20 @@ class StageCosts:
         self._dispatch_seconds = [
             0.0 if index in costed.measured else max(0.0, OP_SECONDS - seconds) for index, seconds in enumerate(launch)
         ]
-        self._known: dict[tuple[object, ...], ProgramCost] = {}
+        self._costs: dict[tuple[object, ...], ProgramCost] = {}
 
     def all(self, programs: StagePrograms) -> list[ProgramCost]:
         """The costs of `programs.programs`, in this order."""
         made_on = {name: other.device for other in programs.programs for name in other.outputs}
-        found = []
+        costs = []
         for program in programs.programs:
             received = tuple(n for n in program.inputs if made_on.get(n, program.device) != program.device)
             held = order_among(programs.stages)
             key = (program.device, program.ops, program.outputs, received, held)
-            if key not in self._known:
-                self._known[key] = self._of(program, received, programs.aliases, held)
-            found.append(self._known[key])
-        return found
+            if key not in self._costs:
+                self._costs[key] = self._of(program, received, programs.aliases, held)
+            costs.append(self._costs[key])
+        return costs
 
     def device(self, name: str) -> int:
         """Index of a device by name; a program on the host of a GPU is taken to run on the first device."""
@@ -117,7 +117,7 @@ class StageCosts:
             )
             for order in self._orders(program, aliases, held)
         ]
-        worst, order = max(walks, key=lambda one: one[0].most_bytes)
+        worst, order = max(walks, key=lambda walk_and_order: walk_and_order[0].most_bytes)
         return ProgramCost(
             seconds=self._call_seconds(program, device),
             received_bytes=sum(tensor[name].size_bytes for name in received),
@@ -130,7 +130,7 @@ class StageCosts:
         )
 
     def _call_seconds(self, program: StageProgram, device: int) -> float:
-        # Of a device that several replicas share, each gets its part of the time.
+        # Replicas that share a device share its time.
         times = 1 if program.kind is ProgramKind.UPDATE else self.costed.num_sharing(device)
         dispatch = CALL_SECONDS + len(program.ops) * self._dispatch_seconds[device]
         return times * dispatch + sum(self._seconds[name][device] for name in program.ops)
@@ -153,16 +153,16 @@ class StageCosts:
         return most_over_time(moments, seconds, num_parts=_PARTS) or (walked.most_bytes,)
 
     def _roots(self, program: StageProgram, aliases: Mapping[str, str]) -> dict[str, str | None]:
-        """For the tensors of a program that have no buffer of their own, the tensor that has it."""
+        """For the tensors of a program without a buffer of their own, the tensor that owns the buffer."""
         op = self.costed.graph.op
-        found: dict[str, str | None] = {}
+        roots: dict[str, str | None] = {}
         for name in program.ops:
             for output in op[name].outputs:
                 if output in self._passes_on:
                     source = self._passes_on[output]
                     source = aliases.get(source, source) if source is not None else None
-                    found[output] = found.get(source, source) if source is not None else None
-        return found
+                    roots[output] = roots.get(source, source) if source is not None else None
+        return roots
 
     def _orders(self, program: StageProgram, aliases: Mapping[str, str], held: Order) -> Iterator[list[str]]:
         """The orders in which its device may run the program's ops."""
@@ -175,15 +175,15 @@ class StageCosts:
         is_cpu = keeps_order(program.device)
         if is_cpu:
             limits = run_ahead_limits(graph, program.ops, aliases=aliases, given=program.inputs, order=held)
-            needs = {name: found.union(limits.get(name, ())) for name, found in needs.items()}
+            needs = {name: sources.union(limits.get(name, ())) for name, sources in needs.items()}
         return run_orders(program.ops, needs, self._working.intersection(program.ops) if is_cpu else ())
 
 
 def _owners(program: StageProgram, roots: Mapping[str, str | None]) -> dict[str, str | None]:
-    """For each output, what holds its buffer: the first output that lies in it, an input, or None for a variable."""
+    """For each output, the owner of its buffer: the first output in it, an input, or None for a variable."""
     first: dict[str, str] = {}
-    found: dict[str, str | None] = {}
+    owners: dict[str, str | None] = {}
     for name in program.outputs:
         root = roots.get(name, name)
-        found[name] = root if root is None or root in program.inputs else first.setdefault(root, name)
-    return found
+        owners[name] = root if root is None or root in program.inputs else first.setdefault(root, name)
+    return owners

@@ -1,9 +1,9 @@
 """Simulate one step of a placed op graph: deterministic events, serial devices and serial links.
 
-A device runs one op at a time, the one that became ready first (ties: graph order), as an executor with one
-stream does. A tensor crosses to each device that needs it once, when it is ready, on a link that carries one
-tensor at a time in each direction; transfers overlap with computation, and slow each other down where they share what
-lies on their way. Ops that cost nothing take no place on their device.
+A device runs one op at a time, first the op that became ready first (ties: graph order), as an executor with one stream
+does. A tensor crosses once to each device that needs it, when it is ready, on a link that carries one tensor at a time
+in each direction; transfers overlap with computation, and slow each other down where they share links. Ops without cost
+do not occupy their device.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OP_ENDS, _ARRIVES = 0, 1
 
 
 def simulate(costed: CostedGraph, placement: Mapping[str, int], buffers: Buffers | None = None) -> Schedule:
-    """Run one step on paper.
+    """Simulate one step.
 
     Args:
         costed: The graph with its costs.
@@ -55,7 +55,7 @@ class _Simulation:
         self._wire()
 
     def _wire(self) -> None:
-        """Who waits for what: `local[t]` are ops that read tensor t where it is made, `remote[t][d]` on d."""
+        """Readers by tensor: `local[t]` are ops that read tensor t on its device, `remote[t][d]` ops on device d."""
         self.waiting = [0] * len(self.graph.ops)
         self.local: dict[str, list[int]] = {}
         self.remote: dict[str, dict[int, list[int]]] = {}
@@ -70,7 +70,7 @@ class _Simulation:
                     self.remote.setdefault(name, {}).setdefault(self.device[index], []).append(index)
 
     def run(self) -> Schedule:
-        # Listed first: a free op among them releases others, which must not be taken for sources too.
+        # The list is made first: an op without cost releases others, which must not count as sources too.
         for index in [index for index, count in enumerate(self.waiting) if count == 0]:
             self._becomes_ready(index, 0.0)
         self._start_idle(0.0)
@@ -101,11 +101,11 @@ class _Simulation:
     def _becomes_ready(self, index: int, now: float) -> None:
         stack = [index]
         while stack:
-            one = stack.pop()
-            if self.costed.seconds[one][self.device[one]] > 0:
-                heapq.heappush(self.ready[self.device[one]], (now, one))
+            op = stack.pop()
+            if self.costed.seconds[op][self.device[op]] > 0:
+                heapq.heappush(self.ready[self.device[op]], (now, op))
             else:
-                stack += self._complete(one, now)
+                stack += self._complete(op, now)
 
     def _start_idle(self, now: float) -> None:
         for device, queue in enumerate(self.ready):
@@ -125,11 +125,11 @@ class _Simulation:
                 heapq.heappush(self.events, (now + seconds, _OP_ENDS, index, device, ""))
 
     def _finish(self, index: int, now: float) -> None:
-        for one in self._complete(index, now):
-            self._becomes_ready(one, now)
+        for released in self._complete(index, now):
+            self._becomes_ready(released, now)
 
     def _complete(self, index: int, now: float) -> list[int]:
-        """Hand on the results of an op, and return the ops that can run now."""
+        """Send the results of an op, and return the ops that can run now."""
         op, device = self.graph.ops[index], self.device[index]
         self.began[device].append((now - self.costed.seconds[index][device], op))
         self.end = max(self.end, now)

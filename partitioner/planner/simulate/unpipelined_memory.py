@@ -1,4 +1,4 @@
-"""Memory of a step in one piece: op by op on each device, in the order in which TensorFlow runs them there."""
+"""Memory of a step as one graph: op by op on each device, in the order in which TensorFlow runs them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from partitioner.stages.run_ahead import order_among
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A tensor on its way, as an op: of the device that gets it, which takes a buffer, or of the one that sends it."""
+    """A transfer as an op: of the receiving device, where it allocates a buffer, or of the sending device."""
 
     tensor: str
     target: int
@@ -27,27 +27,27 @@ class Transfer:
 
     @property
     def name(self) -> str:
-        """Unlike that of any op: theirs have no blanks."""
+        """A name that no op has: names of ops have no blanks."""
         return f"{self.tensor} to {self.target}"
 
     @property
     def type(self) -> str:
-        """Name of TensorFlow's op for it."""
+        """Type of the TensorFlow op."""
         return "_Recv" if self.is_received else "_Send"
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What is sent."""
+        """The tensor that is sent."""
         return () if self.is_received else (self.tensor,)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What is received."""
+        """The tensor that is received."""
         return (self.tensor,) if self.is_received else ()
 
 
 Work = Op | Transfer
-"""What a device does."""
+"""An op or a transfer on a device."""
 
 
 def with_memory(
@@ -59,16 +59,15 @@ def with_memory(
 ) -> Schedule:
     """A simulated step with the memory of its devices.
 
-    Which op runs next depends on the device: a GPU runs them as simulated, a CPU takes up last what it queued first. Of
-    the orders that it may run the ops in, the one that takes most counts. Who calls the step holds the batch until it
-    ends.
+    A GPU runs ops in the simulated order; a CPU runs last what it queued first. Of the orders that are possible on a
+    CPU, the order with the highest peak counts. The caller holds the batch until the step ends.
 
     Args:
-        schedule: Without memory.
-        costed: What was simulated.
+        schedule: The simulated step without memory.
+        costed: The simulated graph.
         buffers: Of `costed`.
         placement: Index of a device for every op.
-        began: What each device did and in how many seconds it began, in the order in which it ended.
+        began: Work of each device and when it began, in the order in which it ended.
     """
     layout = _Layout(costed, buffers, placement)
     on_cpu = []
@@ -78,16 +77,16 @@ def with_memory(
     walks = []
     for device, kind in enumerate(layout.kinds):
         orders = [parts[device] for parts in on_cpu] if kind == "CPU" else [[what for _, what in began[device]]]
-        walks.append(max((layout.walk(device, order) for order in orders), key=lambda one: one.most_bytes))
+        walks.append(max((layout.walk(device, order) for order in orders), key=lambda walked: walked.most_bytes))
     # An order that was not simulated has no times of its own.
     moments = [sorted(seconds for seconds, _ in own) for own in began]
-    uses = [layout.use(*found) for found in zip(range(len(walks)), walks, moments, strict=True)]
-    peaks, memory = (dict(zip(schedule.busy_seconds, one, strict=True)) for one in zip(*uses, strict=True))
+    uses = [layout.use(device, *walked) for device, walked in enumerate(zip(walks, moments, strict=True))]
+    peaks, memory = (dict(zip(schedule.busy_seconds, figures, strict=True)) for figures in zip(*uses, strict=True))
     return replace(schedule, peak=peaks, memory=memory)
 
 
 class _Layout:
-    """What the devices run and hold; everything is by index of a device."""
+    """Buffers and variables of all devices, by device index."""
 
     def __init__(self, costed: CostedGraph, buffers: Buffers, placement: Mapping[str, int]) -> None:
         self._graph, self._buffers, self._placement = costed.graph, buffers, placement
@@ -113,28 +112,28 @@ class _Layout:
         return self._placement[self._graph.tensor[name].producer]
 
     def _root(self, name: str, device: int) -> str | None:
-        """The tensor whose buffer `name` uses on `device`: followed as far as the ops there pass it on."""
+        """The tensor whose buffer `name` uses on `device`, as far as ops on that device pass the buffer on."""
         current: str | None = name
         while current is not None and current in self._buffers.passes_on and self._maker(current) == device:
             current = self._buffers.passes_on[current]
         return current
 
     def parts(self, order: Iterable[str]) -> list[list[Work]]:
-        """What each device runs of an order of all ops; what it reads of others comes as soon as it is made."""
-        found: list[list[Work]] = [[] for _ in self.kinds]
+        """The work of each device for an order of all ops; tensors of other devices arrive as soon as they are made."""
+        work: list[list[Work]] = [[] for _ in self.kinds]
         for op in map(self._graph.op.__getitem__, order):
             device = self._placement[op.name]
-            found[device].append(op)
+            work[device].append(op)
             for name in op.outputs:
                 for target in {self._placement[reader] for reader in self._graph.consumers[name]} - {device}:
-                    found[target].append(Transfer(name, target, is_received=True))
-        return found
+                    work[target].append(Transfer(name, target, is_received=True))
+        return work
 
     def walk(self, device: int, order: Sequence[Work]) -> Walk:
-        """The buffers that a device holds while it does that in that order."""
+        """The buffers that a device holds while it does its work in that order."""
         return walk(
-            {one.name: one for one in order},
-            [one.name for one in order],
+            {work.name: work for work in order},
+            [work.name for work in order],
             given=self._given[device],
             kept=[name for name in self._graph.outputs if self._maker(name) == device],
             roots=self._roots[device],
@@ -147,12 +146,12 @@ class _Layout:
     def use(
         self, device: int, walked: Walk, moments: Sequence[float]
     ) -> tuple[MemoryUse, tuple[tuple[float, int], ...]]:
-        """A device at its peak, and over time.
+        """Memory of a device at its peak, and over time.
 
         Args:
             device: Its index.
             walked: The buffers that it holds.
-            moments: When the first, the second, ... of what it runs begins.
+            moments: When each piece of its work begins, ascending.
         """
         variables, batch = self._variables[device], self._given[device]
         alive = [*walked.alive(), *batch.items()]

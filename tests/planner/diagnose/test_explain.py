@@ -72,14 +72,14 @@ def test_a_pin_that_leaves_too_little_room() -> None:
     on_all(relaxed)
 
 
-def test_more_devices_are_planned_with_before_they_are_told() -> None:
+def test_more_devices_are_planned_with_before_they_are_suggested() -> None:
     plan = planner(four_layers(), topology(1, memory_bytes=600 * MIB))
     error = refused(plan)
     assert error.notes[-1].startswith("conflict: layer0, layer1, layer2, layer3 keep 1.0 GiB and may be on GPU:0 only:")
     ways_out = (error.help or "").split(", or ")
     assert ways_out[-1] == "add a device"
     assert ways_out[-2].endswith(" MiB more on each device")
-    assert len(set(on_all(plan.with_another_device(0)).found.placement.values())) == 2
+    assert len(set(on_all(plan.with_another_device(0)).result.placement.values())) == 2
 
 
 @pytest.mark.parametrize(("limit", "sizes"), [(200, []), (300, [4])])
@@ -111,14 +111,14 @@ def test_what_better_machines_gain() -> None:
     assert (more.change, more.before, more.after, more.unit) == ("one more device like GPU:0", 8.0, 4.0, "s")
     assert (memory.change, memory.after) == ("1 GiB more on GPU:0", 8.0)
     two = planner(made, topology(2))
-    assert [one.after for one in what_if(two, on_all, on_all(two))] == [4.0, 4.0, 4.0]
+    assert [gain.after for gain in what_if(two, on_all, on_all(two))] == [4.0, 4.0, 4.0]
 
 
 def test_faster_links_gain_what_transfers_take() -> None:
     """A chain that must be cut: 2 s and a transfer of 1 s, whose latency of 0.25 s stays."""
     made = chain([1.0] * 2, [256, 256], [4 * MIB] * 2)
     plan = planner(made, topology(2, memory_bytes=6 * MIB, wire=link(0.25, 256.0)))
-    gains = {one.change: one for one in what_if(plan, on_all, on_all(plan))}
+    gains = {gain.change: gain for gain in what_if(plan, on_all, on_all(plan))}
     assert gains["twice the bandwidth of every link"].before == 3.25
     assert gains["twice the bandwidth of every link"].after == 2.75
     assert gains["1 GiB more on GPU:0"].after == 2.0

@@ -1,4 +1,4 @@
-"""What is said when nothing fits: the numbers, and ways out that work when tried."""
+"""The error when nothing fits: its numbers, and suggestions that work when tried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan written from what the search found, by hand."""
+"""A plan written from a search result made by hand."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def staged_plan(num_microbatches: int = 4, recompute: tuple[int, ...] = ()) -> P
     kind = ScheduleKind.INTERLEAVED
     staged = simulate_stages(programs, costed, num_microbatches=num_microbatches, schedule=kind)
     unpipelined = found_at(costed, placement)
-    found = replace(
+    result = replace(
         unpipelined,
         schedule=staged.schedule,
         num_microbatches=num_microbatches,
@@ -174,7 +174,7 @@ def staged_plan(num_microbatches: int = 4, recompute: tuple[int, ...] = ()) -> P
         DeviceInfo(name=placed.name, hardware="test", origin=Origin.ASSUMED, memory_bytes=placed.memory_bytes)
         for placed in costed.topology.devices
     ]
-    return plan_document(costed, found, infos, model=MODEL, requested=Strategy.AUTO, objective=Objective.THROUGHPUT)
+    return plan_document(costed, result, infos, model=MODEL, requested=Strategy.AUTO, objective=Objective.THROUGHPUT)
 
 
 def test_a_staged_plan_has_a_stage_per_stage_program() -> None:
@@ -221,10 +221,10 @@ def test_stages_of_one_device_are_a_single_plan() -> None:
     costed = pipeline(2).costed(topology(1))
     programs = cut_up(costed, on(costed))
     staged = simulate_stages(programs, costed, num_microbatches=2, schedule=ScheduleKind.SEQUENTIAL)
-    found = replace(
+    result = replace(
         found_at(costed, dict(on(costed))), schedule=staged.schedule, num_microbatches=2, staged=staged,
         programs=programs,
     )  # fmt: skip
     infos = [DeviceInfo(name=GPU0, hardware="test", origin=Origin.ASSUMED, memory_bytes=2**40)]
-    plan = plan_document(costed, found, infos, model=MODEL, requested=Strategy.AUTO, objective=Objective.THROUGHPUT)
+    plan = plan_document(costed, result, infos, model=MODEL, requested=Strategy.AUTO, objective=Objective.THROUGHPUT)
     assert (plan.strategy, plan.num_stages, plan.num_microbatches) == (Strategy.SINGLE, 1, 2)

@@ -33,9 +33,9 @@ def test_a_link_that_was_named_is_the_catalogues() -> None:
     (info,) = link_infos(
         topology, [send(0, 1, 100), send(1, 0, 20), send(0, 1, 3)], is_described=False, named="NVLink4"
     )
-    known = link_named("nvlink4")
+    catalogue_link = link_named("nvlink4")
     assert (info.name, info.origin, info.num_pairs, info.num_uplinks) == ("nvlink4", Origin.CATALOGUE, 8 * 7, 0)
-    assert (info.latency_seconds, info.bandwidth_bytes_per_second) == (known.latency_seconds, 450e9)
+    assert (info.latency_seconds, info.bandwidth_bytes_per_second) == (catalogue_link.latency_seconds, 450e9)
     assert info.sent_bytes == 123
     assert set(info.pairs) == {(a, b) for a in GPU for b in GPU if a != b}
 

@@ -29,12 +29,12 @@ def one_op_after_another() -> Builder:
 
 def test_one_device_by_hand() -> None:
     costed = one_op_after_another().costed(topology(1, memory_bytes=20_000), outputs=["c"])
-    (found,) = planned_memory(costed, simulate(costed, on(costed)), [D0])
-    assert found.peak_seconds == 2.0
-    assert (found.parameter_bytes, found.slot_bytes, found.activation_bytes) == (4096, 8192, 1024 + 512 + 256)
-    assert found.peak_bytes == 4096 + 8192 + 1792
-    assert found.headroom_bytes == 20_000 - found.peak_bytes
-    assert [(held.op, held.layer, held.size_bytes) for held in found.largest] == [
+    (memory,) = planned_memory(costed, simulate(costed, on(costed)), [D0])
+    assert memory.peak_seconds == 2.0
+    assert (memory.parameter_bytes, memory.slot_bytes, memory.activation_bytes) == (4096, 8192, 1024 + 512 + 256)
+    assert memory.peak_bytes == 4096 + 8192 + 1792
+    assert memory.headroom_bytes == 20_000 - memory.peak_bytes
+    assert [(held.op, held.layer, held.size_bytes) for held in memory.largest] == [
         ("a", "first", 1024), ("b", "second", 512), ("c", "", 256),
     ]  # fmt: skip
 
@@ -45,8 +45,8 @@ def test_no_more_than_five_are_named_largest_first() -> None:
         made.add(f"o{index}", 1.0, size_bytes=256 * (index + 1))
     made.add("all", 1.0, *(f"o{index}" for index in range(8)), size_bytes=0, type="Pack")
     costed = made.costed(topology(1))
-    (found,) = planned_memory(costed, simulate(costed, on(costed)), [D0])
-    assert [held.op for held in found.largest] == ["o7", "o6", "o5", "o4", "o3"]
+    (memory,) = planned_memory(costed, simulate(costed, on(costed)), [D0])
+    assert [held.op for held in memory.largest] == ["o7", "o6", "o5", "o4", "o3"]
 
 
 def test_buffers_of_several_microbatches_are_counted_together() -> None:
@@ -64,13 +64,13 @@ def test_the_largest_are_part_of_the_peak_and_the_curve_reaches_it(made: Builder
     costed = made.costed(topology(2, kind=kind))
     for placement in (on(costed), {op.name: index % 2 for index, op in enumerate(costed.graph.ops)}):
         schedule = simulate(costed, placement)
-        for found in planned_memory(costed, schedule, schedule.peak):
-            assert found.peak_bytes == schedule.peak[found.device].total_bytes
-            assert sum(held.size_bytes for held in found.largest) <= found.gradient_bytes + found.activation_bytes
-            sizes = [held.size_bytes for held in found.largest]
+        for memory in planned_memory(costed, schedule, schedule.peak):
+            assert memory.peak_bytes == schedule.peak[memory.device].total_bytes
+            assert sum(held.size_bytes for held in memory.largest) <= memory.gradient_bytes + memory.activation_bytes
+            sizes = [held.size_bytes for held in memory.largest]
             assert sizes == sorted(sizes, reverse=True)
             if schedule.step_seconds > 0:
-                assert max(found.over_time) == found.peak_bytes
+                assert max(memory.over_time) == memory.peak_bytes
 
 
 @pytest.mark.parametrize(

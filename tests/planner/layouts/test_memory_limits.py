@@ -1,4 +1,4 @@
-"""Limits of memory on a traced model: what fits when peaks are minimised is found whatever is minimised."""
+"""Limits of memory on a traced model: a placement that fits is found with every objective."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_what_is_asked_of_one_replica() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "replicas", "count", "microbatches", "told"),
+    ("strategy", "replicas", "count", "microbatches", "message"),
     [
         ("mixed", 3, 4, "auto", "4 devices cannot be cut into 3 replicas"),
         ("mixed", 8, 4, "auto", "4 devices cannot be cut into 8 replicas"),
@@ -122,9 +122,9 @@ def test_what_is_asked_of_one_replica() -> None:
     ],
 )
 def test_what_does_not_go_together_is_refused(
-    strategy: str, replicas: Any, count: int, microbatches: Any, told: str
+    strategy: str, replicas: Any, count: int, microbatches: Any, message: str
 ) -> None:
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         groups(strategy, replicas, machines(count), microbatches)
 
 
@@ -165,8 +165,8 @@ def test_a_step_takes_what_one_replica_takes_and_the_sums() -> None:
 def test_a_plan_names_every_device_of_every_replica() -> None:
     plan = planned(devices="GPU:0-3", strategy="mixed", replicas=2, microbatches=2)
     assert (plan.strategy, plan.num_replicas, plan.num_stages) == (Strategy.MIXED, 2, 2)
-    found = [(stage.replica, stage.index, short_name(stage.device)) for stage in plan.stages]
-    assert found == [(0, 0, "GPU:0"), (0, 1, "GPU:1"), (1, 0, "GPU:2"), (1, 1, "GPU:3")]
+    result = [(stage.replica, stage.index, short_name(stage.device)) for stage in plan.stages]
+    assert result == [(0, 0, "GPU:0"), (0, 1, "GPU:1"), (1, 0, "GPU:2"), (1, 1, "GPU:3")]
     assert [device.name for device in plan.devices if "GPU" in device.name] == [stage.device for stage in plan.stages]
     assert {short_name(device) for device in plan.placement.values()} <= {"GPU:0", "GPU:1", "CPU:0"}
     assert plan.predicted.peak_bytes.keys() == {stage.device for stage in plan.stages}

@@ -1,4 +1,4 @@
-"""The search against brute force, known optima, and everything it says no to."""
+"""The search against brute force, known optima, and everything it refuses."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def find(costed: CostedGraph, strategy: Strategy = Strategy.AUTO, **options) -> 
 
 def all_schedules(costed: CostedGraph) -> list[Schedule]:
     """The simulation of every placement of the items that fits."""
-    found = coarsen(costed)
+    result = coarsen(costed)
     devices = costed.topology.devices
     schedules = []
-    for assignment in product(range(len(devices)), repeat=len(found.items)):
-        placement = {name: assignment[item] for name, item in found.item_of.items()}
+    for assignment in product(range(len(devices)), repeat=len(result.items)):
+        placement = {name: assignment[item] for name, item in result.item_of.items()}
         schedule = simulate(costed, placement)
         if all(schedule.peak[d.name].total_bytes <= d.memory_bytes for d in devices):
             schedules.append(schedule)
@@ -56,65 +56,65 @@ def two_towers() -> Builder:
 
 
 def test_two_towers_go_to_two_devices() -> None:
-    found = find(two_towers().costed(topology(2, wire=FAST)))
-    place = found.placement
+    result = find(two_towers().costed(topology(2, wire=FAST)))
+    place = result.placement
     assert place["a0"] == place["a1"] != place["b0"] == place["b1"]
-    assert found.schedule.step_seconds == pytest.approx(4.5, abs=0.01)
+    assert result.schedule.step_seconds == pytest.approx(4.5, abs=0.01)
 
 
 def test_one_device_is_enough_where_cutting_costs_more() -> None:
-    found = find(two_towers().costed(topology(2, wire=link(latency_seconds=100.0))))
-    assert len(set(found.placement.values())) == 1
-    assert found.schedule.step_seconds == 8.5
+    result = find(two_towers().costed(topology(2, wire=link(latency_seconds=100.0))))
+    assert len(set(result.placement.values())) == 1
+    assert result.schedule.step_seconds == 8.5
 
 
 def test_a_chain_that_does_not_fit_is_cut_at_its_cheapest_edge() -> None:
     made = chain([1.0] * 4, [2**20, 2**10, 2**20, 256], [2**22] * 4)
-    found = find(made.costed(topology(2, memory_bytes=3 * 2**22 + 2**21 + 2**20)))
-    assert [found.placement[f"op{index}"] for index in range(4)] in ([0, 0, 1, 1], [1, 1, 0, 0])
+    result = find(made.costed(topology(2, memory_bytes=3 * 2**22 + 2**21 + 2**20)))
+    assert [result.placement[f"op{index}"] for index in range(4)] in ([0, 0, 1, 1], [1, 1, 0, 0])
 
 
 def test_a_settled_plan_needs_no_solver_and_is_proved() -> None:
-    found = find(chain([1.0] * 4, [4] * 4).costed(topology(3)))
-    assert (found.solver.status, found.solver.gap, found.solver.seconds) == ("optimal", 0.0, 0.0)
-    assert found.solver.objective == found.solver.lower_bound == 4.0
+    result = find(chain([1.0] * 4, [4] * 4).costed(topology(3)))
+    assert (result.solver.status, result.solver.gap, result.solver.seconds) == ("optimal", 0.0, 0.0)
+    assert result.solver.objective == result.solver.lower_bound == 4.0
 
 
 def test_a_layer_split_uses_every_device_even_where_it_does_not_pay() -> None:
     costed = chain([1.0] * 4, [2**10] * 4).costed(topology(3, wire=link()))
-    found = find(costed, Strategy.LAYER_SPLIT)
-    assert set(found.placement.values()) == {0, 1, 2}
+    result = find(costed, Strategy.LAYER_SPLIT)
+    assert set(result.placement.values()) == {0, 1, 2}
     # Two edges are cut, each 0.25 s + 4 s.
-    assert found.schedule.step_seconds == 4.0 + 2 * 4.25
+    assert result.schedule.step_seconds == 4.0 + 2 * 4.25
 
 
 def test_single_takes_the_best_device() -> None:
-    found = find(two_towers().costed(topology(2, speeds=[1.0, 2.0])), Strategy.SINGLE)
-    assert set(found.placement.values()) == {1}
-    assert found.schedule.step_seconds == 4.25
+    result = find(two_towers().costed(topology(2, speeds=[1.0, 2.0])), Strategy.SINGLE)
+    assert set(result.placement.values()) == {1}
+    assert result.schedule.step_seconds == 4.25
 
 
 def test_baselines_stand_beside_the_plan() -> None:
-    found = find(two_towers().costed(topology(2, wire=FAST)))
-    assert [baseline.name for baseline in found.baselines] == [
+    result = find(two_towers().costed(topology(2, wire=FAST)))
+    assert [baseline.name for baseline in result.baselines] == [
         "single-device GPU:0",
         "equal-layers",
         "greedy-by-bytes",
     ]
-    assert found.baselines[0].step_seconds == 8.5
+    assert result.baselines[0].step_seconds == 8.5
 
 
 def test_memory_as_objective_gives_the_smallest_largest_peak() -> None:
     made = chain([1.0] * 5, [256] * 5, [2**20, 3 * 2**19, 2**19, 2**20, 2**19])
     costed = made.costed(topology(2))
-    found = find(costed, objective=Objective.MEMORY)
-    assert largest_peak(found.schedule) == min(map(largest_peak, all_schedules(costed)))
+    result = find(costed, objective=Objective.MEMORY)
+    assert largest_peak(result.schedule) == min(map(largest_peak, all_schedules(costed)))
 
 
 def test_alike_devices_are_named_in_the_order_the_layers_reach_them() -> None:
     made = chain([1.0] * 3, [256] * 3, [2**20] * 3)
-    found = find(made.costed(topology(4, memory_bytes=3 * 2**19)))
-    assert [found.placement[f"op{index}"] for index in range(3)] == [0, 1, 2]
+    result = find(made.costed(topology(4, memory_bytes=3 * 2**19)))
+    assert [result.placement[f"op{index}"] for index in range(3)] == [0, 1, 2]
     unlike = made.costed(topology(4, memory_bytes=[2**10, 3 * 2**19, 2**10, 2**22]))
     assert set(find(unlike).placement.values()) <= {1, 3}
 
@@ -128,8 +128,8 @@ def test_a_note_says_when_parts_were_joined() -> None:
 
 def test_pins_are_kept() -> None:
     costed = two_towers().costed(topology(2, wire=FAST))
-    found = find(costed, constraints=pinned(a0=1, b1=1, join=0))
-    assert [found.placement[name] for name in ("a0", "b1", "join")] == [1, 1, 0]
+    result = find(costed, constraints=pinned(a0=1, b1=1, join=0))
+    assert [result.placement[name] for name in ("a0", "b1", "join")] == [1, 1, 0]
 
 
 def test_single_with_pins_to_two_devices() -> None:
@@ -142,8 +142,8 @@ def test_single_with_pins_to_two_devices() -> None:
 
 def test_single_takes_the_only_device_that_is_left() -> None:
     constraints = [forbidden("a0", 0, 3), forbidden("b1", 1, 3)]
-    found = find(two_towers().costed(topology(3, wire=FAST)), Strategy.SINGLE, constraints=constraints)
-    assert set(found.placement.values()) == {2}
+    result = find(two_towers().costed(topology(3, wire=FAST)), Strategy.SINGLE, constraints=constraints)
+    assert set(result.placement.values()) == {2}
 
 
 def test_a_layer_split_cannot_use_a_device_where_nothing_may_be() -> None:
@@ -181,13 +181,13 @@ cases = st.tuples(random_graphs(max_ops=6), st.sampled_from([2, 3]), st.sampled_
 def test_never_worse_than_a_baseline_and_close_to_the_best_of_all(case) -> None:
     made, count, wire = case
     costed = made.costed(topology(count, wire=wire))
-    found = find(costed)
-    step = found.schedule.step_seconds
-    assert step <= min(baseline.step_seconds for baseline in found.baselines)
+    result = find(costed)
+    step = result.schedule.step_seconds
+    assert step <= min(baseline.step_seconds for baseline in result.baselines)
     assert step <= min(s.step_seconds for s in all_schedules(costed)) * TOLERANCE
     bound = lower_bound_seconds(costed)
-    assert found.solver.lower_bound == min(bound, step)
-    assert step * (1 - found.solver.gap) == pytest.approx(found.solver.lower_bound)
+    assert result.solver.lower_bound == min(bound, step)
+    assert step * (1 - result.solver.gap) == pytest.approx(result.solver.lower_bound)
 
 
 @settings(max_examples=15)
@@ -196,20 +196,20 @@ def test_limits_are_kept_or_nothing_fits(made: Builder, limit: int) -> None:
     costed = made.costed(topology(2, memory_bytes=limit * 512, wire=FAST))
     possible = all_schedules(costed)
     try:
-        found = find(costed)
+        result = find(costed)
     except InfeasibleError:
         assert not possible
     else:
-        assert largest_peak(found.schedule) <= limit * 512
-        assert found.schedule.step_seconds <= min(s.step_seconds for s in possible) * TOLERANCE
+        assert largest_peak(result.schedule) <= limit * 512
+        assert result.schedule.step_seconds <= min(s.step_seconds for s in possible) * TOLERANCE
 
 
 @settings(max_examples=8)
 @given(random_graphs(max_ops=6))
 def test_the_smallest_largest_peak(made: Builder) -> None:
     costed = made.costed(topology(2, wire=FAST))
-    found = find(costed, objective=Objective.MEMORY)
-    assert largest_peak(found.schedule) == min(map(largest_peak, all_schedules(costed)))
+    result = find(costed, objective=Objective.MEMORY)
+    assert largest_peak(result.schedule) == min(map(largest_peak, all_schedules(costed)))
 
 
 @settings(max_examples=8)
@@ -265,10 +265,10 @@ def test_brute_force_agrees_under_rules_and_limits(data, made: Builder, count: i
         with pytest.raises(InfeasibleError):
             find(costed, objective=objective, constraints=constraints)
         return
-    found = find(costed, objective=objective, constraints=constraints)
-    assert obeys(found.placement, constraints)
-    assert largest_peak(found.schedule) <= limit
+    result = find(costed, objective=objective, constraints=constraints)
+    assert obeys(result.placement, constraints)
+    assert largest_peak(result.schedule) <= limit
     if objective is Objective.MEMORY:
-        assert largest_peak(found.schedule) <= min(map(largest_peak, fitting))
+        assert largest_peak(result.schedule) <= min(map(largest_peak, fitting))
     else:
-        assert found.schedule.step_seconds <= min(one.step_seconds for one in fitting) * TOLERANCE
+        assert result.schedule.step_seconds <= min(one.step_seconds for one in fitting) * TOLERANCE

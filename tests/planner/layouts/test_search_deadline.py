@@ -1,4 +1,4 @@
-"""Searches that have to end: with the best found, or by saying so."""
+"""Searches that run out of time: they end with the incumbent, or with an error."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def test_what_is_over_stays_over() -> None:
 def test_a_search_without_time_gives_the_best_of_the_simple_placements() -> None:
     """Four layers in a row on two devices: the same number on each is the only simple one that uses both."""
     costed = chain([1.0, 2.0, 3.0, 4.0], [4] * 4).costed(topology(2))
-    found = search(costed, strategy=Strategy.LAYER_SPLIT, deadline=Deadline(time.monotonic()))
-    assert len(set(found.placement.values())) == 2
-    assert found.solver.status in ("optimal", "time-limit")
-    (simple,) = (one for one in found.baselines if one.name == "equal-layers")
-    assert found.solver.objective == simple.step_seconds
+    result = search(costed, strategy=Strategy.LAYER_SPLIT, deadline=Deadline(time.monotonic()))
+    assert len(set(result.placement.values())) == 2
+    assert result.solver.status in ("optimal", "time-limit")
+    (simple,) = (one for one in result.baselines if one.name == "equal-layers")
+    assert result.solver.objective == simple.step_seconds
 
 
 def test_a_search_without_time_says_that_it_found_nothing_in_time() -> None:
@@ -54,20 +54,20 @@ def test_a_search_without_time_knows_that_variables_have_no_room(sizes: list[int
     costed = chain([1.0] * 4, [4] * 4, [size * MIB for size in sizes]).costed(topology(2, memory_bytes=520 * MIB))
     choices = microbatching(costed, 4)
     with pytest.raises(OutOfMemoryError, match="the model does not fit on the given devices"):
-        search(costed, strategy=Strategy.AUTO, microbatching=choices, deadline=Deadline(time.monotonic()))
+        search(costed, strategy=Strategy.AUTO, search_space=choices, deadline=Deadline(time.monotonic()))
 
 
 def test_a_search_without_time_keeps_to_pins() -> None:
     """Bug: no placement that keeps to constraints was looked at once the time was over, and none was said to fit."""
     costed = chain([1.0] * 4, [4] * 4, [MIB] * 4).costed(topology(2))
     constraints = pinned(op0=1, op3=0)
-    found = search(costed, strategy=Strategy.AUTO, constraints=constraints, deadline=Deadline(time.monotonic()))
-    assert (found.placement["op0"], found.placement["op3"]) == (1, 0)
+    result = search(costed, strategy=Strategy.AUTO, constraints=constraints, deadline=Deadline(time.monotonic()))
+    assert (result.placement["op0"], result.placement["op3"]) == (1, 0)
 
 
 def test_a_search_without_time_passes_microbatches_where_they_are_asked_for() -> None:
     """Bug: the same with stages."""
     costed = pipeline(4, forward=8.0, backward=16.0).costed(topology(2))
     choices = microbatching(costed, 4)
-    found = search(costed, strategy=Strategy.AUTO, microbatching=choices, deadline=Deadline(time.monotonic()))
-    assert found.num_microbatches == 4
+    result = search(costed, strategy=Strategy.AUTO, search_space=choices, deadline=Deadline(time.monotonic()))
+    assert result.num_microbatches == 4

@@ -64,13 +64,13 @@ def choose(plan: LayoutPlanner, **options: Any) -> ParallelLayout:
     return best_strategy(plan, **{"microbatches": "auto", "coupling": (), "is_cuttable": True} | options)
 
 
-def families(shape: ParallelLayout) -> dict[str, bool]:
-    """Whether each family that is told of fits, by its first word."""
-    return {baseline.name.split()[0]: baseline.fits for baseline in shape.found.baselines}
+def families(layout: ParallelLayout) -> dict[str, bool]:
+    """Whether each family in the baselines fits, by the first word of its name."""
+    return {baseline.name.split()[0]: baseline.fits for baseline in layout.result.baselines}
 
 
-def used(shape: ParallelLayout) -> int:
-    return len(set(shape.found.placement.values()))
+def used(layout: ParallelLayout) -> int:
+    return len(set(layout.result.placement.values()))
 
 
 def two_hosts(between: Any, within: Any = FREE) -> Topology:
@@ -86,10 +86,10 @@ def two_hosts(between: Any, within: Any = FREE) -> Topology:
 
 
 def test_one_device_wins_where_links_are_slow() -> None:
-    found = choose(planner(pipeline(4, forward=8.0, backward=16.0), topology(2, wire=link(100.0)), 1, 2, 4))
-    assert (found.groups, used(found)) == (((0, 1),), 1)
-    assert found.step_seconds == 96.0
-    assert families(found) == {
+    layout = choose(planner(pipeline(4, forward=8.0, backward=16.0), topology(2, wire=link(100.0)), 1, 2, 4))
+    assert (layout.groups, used(layout)) == (((0, 1),), 1)
+    assert layout.step_seconds == 96.0
+    assert families(layout) == {
         "single-device": True,
         "equal-layers": True,
         "greedy-by-bytes": True,
@@ -101,11 +101,11 @@ def test_one_device_wins_where_links_are_slow() -> None:
 def test_mirrored_wins_where_gradients_are_small() -> None:
     # A microbatch of what layers pass on takes longer than half of the step.
     made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=2**16, gradient_bytes=256, parameter_bytes=256)
-    found = choose(planner(made, topology(2, wire=link(0.25, 256.0)), 1, 2, 4))
-    assert found.groups == ((0,), (1,))
+    layout = choose(planner(made, topology(2, wire=link(0.25, 256.0)), 1, 2, 4))
+    assert layout.groups == ((0,), (1,))
     # Half of the rows; then each device sends half of each gradient, and half of each sum.
-    assert found.step_seconds == pytest.approx(48.0 + 2 * (0.25 + 4 * 256 / 2 / 256), abs=DISPATCH)
-    assert any("2 x 1 devices" in note and "1.8 times as fast" in note for note in found.found.notes)
+    assert layout.step_seconds == pytest.approx(48.0 + 2 * (0.25 + 4 * 256 / 2 / 256), abs=DISPATCH)
+    assert any("2 x 1 devices" in note and "1.8 times as fast" in note for note in layout.result.notes)
 
 
 def test_mirrored_replicas_are_looked_at_though_splits_would_take_all_the_time() -> None:
@@ -118,51 +118,51 @@ def test_mirrored_replicas_are_looked_at_though_splits_would_take_all_the_time()
             time.sleep(1.0)
         return programs(execution)
 
-    found = choose(planner(made, machines, 1, 2, 4, programs=slow, time_limit_seconds=1.0))
-    assert found.groups == ((0,), (1,))
-    assert not any("no time" in note and "mirrored" in note for note in found.found.notes)
+    layout = choose(planner(made, machines, 1, 2, 4, programs=slow, time_limit_seconds=1.0))
+    assert layout.groups == ((0,), (1,))
+    assert not any("no time" in note and "mirrored" in note for note in layout.result.notes)
 
 
 def test_a_split_wins_where_gradients_are_large() -> None:
     made = pipeline(4, forward=8.0, backward=16.0, gradient_bytes=2**16, parameter_bytes=2**16)
-    found = choose(planner(made, topology(2, wire=link(0.0, 2.0**12)), 1, 2, 4, 8))
-    assert (found.groups, used(found), found.found.num_microbatches) == (((0, 1),), 2, 8)
-    assert found.step_seconds < 60.0
-    told = {baseline.name: baseline.step_seconds for baseline in found.found.baselines}
-    assert told["mirrored on 2 devices"] == pytest.approx(48.0 + 4 * 2**16 / 2**12, abs=DISPATCH)
+    layout = choose(planner(made, topology(2, wire=link(0.0, 2.0**12)), 1, 2, 4, 8))
+    assert (layout.groups, used(layout), layout.result.num_microbatches) == (((0, 1),), 2, 8)
+    assert layout.step_seconds < 60.0
+    steps = {baseline.name: baseline.step_seconds for baseline in layout.result.baselines}
+    assert steps["mirrored on 2 devices"] == pytest.approx(48.0 + 4 * 2**16 / 2**12, abs=DISPATCH)
 
 
 def test_mixed_wins_where_gradients_are_larger_than_what_stages_pass_on() -> None:
     made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=64, gradient_bytes=9 * 2**16, parameter_bytes=9 * 2**16)
     schedules = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.SEQUENTIAL)
     wires = link(0.25, 2.0**18), link(0.0, 2.0**18)
-    found = choose(planner(made, two_hosts(*wires), 1, 2, 4, 8, schedules=schedules))
-    assert found.groups == ((0, 1), (2, 3))
-    assert (used(found), found.found.num_microbatches) == (2, 8)
+    layout = choose(planner(made, two_hosts(*wires), 1, 2, 4, 8, schedules=schedules))
+    assert layout.groups == ((0, 1), (2, 3))
+    assert (used(layout), layout.result.num_microbatches) == (2, 8)
     # 9 slots of a microbatch for 8; then the first stage's gradients: halves of half of all, there and back.
     between = 2 * (0.25 + 9 / 4)
-    assert found.step_seconds == pytest.approx(96 / 4 * 9 / 8 + between, abs=DISPATCH)
-    told = {baseline.name: baseline.step_seconds for baseline in found.found.baselines}
+    assert layout.step_seconds == pytest.approx(96 / 4 * 9 / 8 + between, abs=DISPATCH)
+    steps = {baseline.name: baseline.step_seconds for baseline in layout.result.baselines}
     # Halves of all gradients within a host, then halves of these with the peer on the other host.
-    assert told["mirrored on 4 devices"] == pytest.approx(24 + 4 * 9 / 4 + between, abs=DISPATCH)
-    assert set(families(found)) >= {"single-device", "layer-split", "mirrored", "mixed"}
+    assert steps["mirrored on 4 devices"] == pytest.approx(24 + 4 * 9 / 4 + between, abs=DISPATCH)
+    assert set(families(layout)) >= {"single-device", "layer-split", "mirrored", "mixed"}
 
 
 def test_sharing_wins_where_few_layers_have_most_of_the_parameters() -> None:
     made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=64, gradient_bytes=[64, 64, 64, 2**20])
     schedules = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.SEQUENTIAL)
     machines, limit = topology(3, wire=link(0.0, 2.0**10)), {"time_limit_seconds": 30.0}
-    found = choose(planner(made, machines, 1, 2, 4, 8, schedules=schedules, **limit))
-    assert found.groups == ((0, 2), (1, 2))
-    assert [found.found.placement[f"f{layer}"] for layer in range(4)] == [0, 0, 0, 1]
+    layout = choose(planner(made, machines, 1, 2, 4, 8, schedules=schedules, **limit))
+    assert layout.groups == ((0, 2), (1, 2))
+    assert [layout.result.placement[f"f{layer}"] for layer in range(4)] == [0, 0, 0, 1]
     # A replica's own device takes 3 layers for 32 rows. What it sends takes 0.25 s, and the shared device 3 s for a
     # microbatch, twice as long as for one replica: it waits for the first one and, after its last forward, for the last
     # one while it has one backward to do. Then three small sums, halves there and back.
     step = 3 * 24 / 2 + (0.25 + 3 + 0.25 - 1.5) + (0.25 + 3 + 0.25 - 3) + 3 * 64 / 2**10
-    assert found.step_seconds == pytest.approx(step, abs=DISPATCH)
-    told = {baseline.name: baseline.step_seconds for baseline in found.found.baselines}
-    assert told["mixed 2,1 in 8 microbatches"] == found.step_seconds < told["layer-split in 8 microbatches"]
-    assert any("2 replicas on 3 devices, of which they share some," in note for note in found.found.notes)
+    assert layout.step_seconds == pytest.approx(step, abs=DISPATCH)
+    steps = {baseline.name: baseline.step_seconds for baseline in layout.result.baselines}
+    assert steps["mixed 2,1 in 8 microbatches"] == layout.step_seconds < steps["layer-split in 8 microbatches"]
+    assert any("2 replicas on 3 devices, of which they share some," in note for note in layout.result.notes)
 
 
 def test_a_shared_device_holds_what_all_its_replicas_have_under_way() -> None:
@@ -170,9 +170,9 @@ def test_a_shared_device_holds_what_all_its_replicas_have_under_way() -> None:
 
     def peak(groups: tuple[tuple[int, ...], ...], count: int) -> MemoryUse:
         plan = planner(made, topology(3, wire=FREE), count, schedules=(ScheduleKind.GPIPE,))
-        found = plan(Strategy.MIXED, groups).found
-        assert found.placement["f1"] == 1
-        return found.schedule.peak[plan.machines.devices[groups[0][1]].name]
+        result = plan(Strategy.MIXED, groups).result
+        assert result.placement["f1"] == 1
+        return result.schedule.peak[plan.machines.devices[groups[0][1]].name]
 
     alone, both = (
         peak(((0, 1),), 4),
@@ -187,12 +187,12 @@ def test_memory_rules_mirrored_out() -> None:
     made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=256, gradient_bytes=2**20, parameter_bytes=2**20)
     # A replica holds the variables, its gradients and their sums; one device updates each variable when it can.
     assert choose(planner(made, topology(2, wire=FREE, memory_bytes=13 * 2**20), 1, 2, 4)).groups == ((0,), (1,))
-    found = choose(planner(made, topology(2, wire=FREE, memory_bytes=11 * 2**20), 1, 2, 4))
-    assert (found.groups, used(found)) == (((0, 1),), 2)
-    told = {baseline.name: baseline for baseline in found.found.baselines}
-    assert told["single-device GPU:0"].fits
-    assert not told["mirrored on 2 devices"].fits
-    assert told["mirrored on 2 devices"].step_seconds == pytest.approx(48.0, abs=DISPATCH)
+    layout = choose(planner(made, topology(2, wire=FREE, memory_bytes=11 * 2**20), 1, 2, 4))
+    assert (layout.groups, used(layout)) == (((0, 1),), 2)
+    by_name = {baseline.name: baseline for baseline in layout.result.baselines}
+    assert by_name["single-device GPU:0"].fits
+    assert not by_name["mirrored on 2 devices"].fits
+    assert by_name["mirrored on 2 devices"].step_seconds == pytest.approx(48.0, abs=DISPATCH)
     with pytest.raises(InfeasibleError):
         choose(planner(made, topology(2, wire=FREE, memory_bytes=2**20), 1, 2, 4))
 
@@ -201,7 +201,7 @@ def test_memory_rules_mirrored_out() -> None:
 @settings(max_examples=5)
 def test_the_choice_is_no_worse_than_any_family(made: Builder, count: int, latency: float) -> None:
     plan = planner(made, topology(count, wire=link(latency, 1024.0)), 1, 2)
-    found = choose(plan)
+    layout = choose(plan)
     everything = (tuple(range(count)),)
     others = [(Strategy.SINGLE, everything), (Strategy.LAYER_SPLIT, everything)]
     others += [(Strategy.MIXED, groups) for groups in candidates(plan.machines, most_replicas=ROWS)]
@@ -211,28 +211,28 @@ def test_the_choice_is_no_worse_than_any_family(made: Builder, count: int, laten
             other = plan(strategy, groups)
         except UsageError:  # fewer parts than devices
             continue
-        assert found.step_seconds <= other.step_seconds * (AS_FAST if len(groups) == 1 else 1)
+        assert layout.step_seconds <= other.step_seconds * (AS_FAST if len(groups) == 1 else 1)
     for strategy, groups in shared:
         try:
-            # They are looked at where they promise to gain as much.
-            assert 0.9 * found.step_seconds <= plan(strategy, groups).step_seconds
+            # They are tried where they promise to gain as much.
+            assert 0.9 * layout.step_seconds <= plan(strategy, groups).step_seconds
         except UsageError:
             continue
 
 
 def test_the_same_is_chosen_again() -> None:
     made, machines = pipeline(3, forward=8.0, backward=16.0), topology(4, wire=link(0.25, 1024.0))
-    found, again = (choose(planner(made, machines, 1, 2)) for _ in range(2))
-    assert (again.groups, again.found.placement) == (found.groups, found.found.placement)
-    assert again.found.baselines == found.found.baselines
-    assert again.found.notes == found.found.notes
+    layout, again = (choose(planner(made, machines, 1, 2)) for _ in range(2))
+    assert (again.groups, again.result.placement) == (layout.groups, layout.result.placement)
+    assert again.result.baselines == layout.result.baselines
+    assert again.result.notes == layout.result.notes
 
 
 def test_layers_coupled_through_the_batch_are_not_replicated() -> None:
     made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=2**16, gradient_bytes=256, parameter_bytes=256)
-    found = choose(planner(made, topology(2, wire=link(0.25, 256.0)), 1), coupling=["norm would differ"])
-    assert len(found.groups) == 1
-    (note,) = [note for note in found.found.notes if "strategy mirrored" in note]
+    layout = choose(planner(made, topology(2, wire=link(0.25, 256.0)), 1), coupling=["norm would differ"])
+    assert len(layout.groups) == 1
+    (note,) = [note for note in layout.result.notes if "strategy mirrored" in note]
     assert "would be 1.83 times as fast" in note
     assert note.endswith("norm would differ")
     alone = choose(planner(made, topology(2, wire=FREE), 1), is_cuttable=False)
@@ -241,27 +241,27 @@ def test_layers_coupled_through_the_batch_are_not_replicated() -> None:
 
 def test_peers_must_be_alike() -> None:
     made = pipeline(2, forward=8.0, backward=16.0)
-    found = choose(planner(made, topology(2, wire=FREE, speeds=[1.0, 2.0]), 1))
-    assert len(found.groups) == 1
-    assert any("GPU:0 and GPU:1 are not alike" in note for note in found.found.notes)
+    layout = choose(planner(made, topology(2, wire=FREE, speeds=[1.0, 2.0]), 1))
+    assert len(layout.groups) == 1
+    assert any("GPU:0 and GPU:1 are not alike" in note for note in layout.result.notes)
     alternating = topology(4, wire=FREE, speeds=[1.0, 2.0, 1.0, 2.0])
     assert "mixed" in families(choose(planner(made, alternating, 1, 2)))
 
 
 def test_requirements_that_name_devices_keep_one_replica() -> None:
-    found = choose(
+    layout = choose(
         planner(pipeline(2, forward=8.0), topology(2, wire=FREE), 1, requirements=requirements_of({"layer0": "GPU:1"}))
     )
-    assert len(found.groups) == 1
-    assert found.found.placement["f0"] == 1
-    assert any("requirements" in note for note in found.found.notes)
+    assert len(layout.groups) == 1
+    assert layout.result.placement["f0"] == 1
+    assert any("requirements" in note for note in layout.result.notes)
 
 
 def test_colocation_does_not() -> None:
     made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=2**16, gradient_bytes=256, parameter_bytes=256)
     asked = requirements_of(colocate=["layer0|layer3"])
-    found = choose(planner(made, topology(2, wire=link(0.25, 256.0)), 1, 2, 4, requirements=asked))
-    assert found.groups == ((0,), (1,))
+    layout = choose(planner(made, topology(2, wire=link(0.25, 256.0)), 1, 2, 4, requirements=asked))
+    assert layout.groups == ((0,), (1,))
 
 
 def test_what_may_not_be_on_a_device_cannot_be_mirrored_there() -> None:
@@ -334,9 +334,9 @@ def test_seconds_of_sums_over_hosts() -> None:
     uplinks = tuple(Uplink(name=f"host {n}", devices=frozenset({2 * n, 2 * n + 1}), link=wire) for n in range(2))
     shared = replace(hosts, uplinks=uplinks)
     # Both devices of a host send a quarter through one uplink.
-    found = sum_times(1024, 0, num_tensors=1, topology=shared, peers=(0, 1, 2, 3))
-    assert found.seconds == within + 2 * (0.25 + 2 * 256 / 256)
-    assert found.uplink_seconds == (2 * (0.25 + 2 * 256 / 256),) * 2
+    times = sum_times(1024, 0, num_tensors=1, topology=shared, peers=(0, 1, 2, 3))
+    assert times.seconds == within + 2 * (0.25 + 2 * 256 / 256)
+    assert times.uplink_seconds == (2 * (0.25 + 2 * 256 / 256),) * 2
     # Not as many on each host: the one that is alone sends a third to each of the others, one after the other.
     assert sum_seconds(768, shared, (0, 1, 2)) == 2 * 2 * (0.25 + 256 / 256)
 
@@ -346,15 +346,17 @@ def test_stages_of_a_host_have_its_uplink_one_after_the_other() -> None:
     wire = link(0.0, 2.0**9)
     uplinks = tuple(Uplink(name=f"host {n}", devices=frozenset({2 * n, 2 * n + 1}), link=wire) for n in range(2))
     machines = replace(two_hosts(FREE), uplinks=uplinks)
-    found = planner(made, machines, 1, schedules=(ScheduleKind.GPIPE,))(Strategy.MIXED, ((0, 1), (2, 3)))
-    times = sorted((one.start_seconds, one.end_seconds) for one in found.found.exchanges)
+    layout = planner(made, machines, 1, schedules=(ScheduleKind.GPIPE,))(Strategy.MIXED, ((0, 1), (2, 3)))
+    times = sorted((exchange.start_seconds, exchange.end_seconds) for exchange in layout.result.exchanges)
     # Half of the rows: 4 + 4 s forward, 8 s backward of the last stage, 8 of the first; each sum takes 8 s.
     assert times == [pytest.approx((16.0, 24.0), abs=DISPATCH), pytest.approx((24.0, 32.0), abs=DISPATCH)]
     slower = tuple(replace(uplink, link=link(0.0, 2.0**8)) for uplink in uplinks)
-    found = planner(made, replace(machines, uplinks=slower), 1, schedules=(ScheduleKind.GPIPE,))(
+    layout = planner(made, replace(machines, uplinks=slower), 1, schedules=(ScheduleKind.GPIPE,))(
         Strategy.MIXED, ((0, 1), (2, 3))
     )
-    assert max(one.end_seconds for one in found.found.exchanges) == pytest.approx(16.0 + 2 * 16.0, abs=DISPATCH)
+    assert max(exchange.end_seconds for exchange in layout.result.exchanges) == pytest.approx(
+        16.0 + 2 * 16.0, abs=DISPATCH
+    )
 
 
 def test_seconds_of_sums_in_shared_memory() -> None:

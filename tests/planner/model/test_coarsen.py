@@ -17,8 +17,8 @@ def together(made: Builder, *names: str, **options) -> bool:
 
 
 def test_a_chain_of_layers_is_an_item_per_layer() -> None:
-    found = coarsen(chain([1.0] * 3, [4] * 3).costed())
-    assert found == Coarsening(
+    coarsening = coarsen(chain([1.0] * 3, [4] * 3).costed())
+    assert coarsening == Coarsening(
         items=(("op0",), ("op1",), ("op2",)),
         item_of={"op0": 0, "op1": 1, "op2": 2},
         names=("layer0", "layer1", "layer2"),
@@ -87,36 +87,36 @@ def test_a_free_op_joins_nobody_who_may_be_elsewhere() -> None:
 
 def test_the_lightest_joins_the_neighbour_it_exchanges_most_with() -> None:
     # op1 is lightest; 8 bytes come from op0, 400 go to op2.
-    found = coarsen(chain([4.0, 1.0, 4.0, 4.0], [8, 400, 8, 8]).costed(), max_items=3)
-    assert found.items == (("op0",), ("op1", "op2"), ("op3",))
-    assert not found.is_lossless
+    coarsening = coarsen(chain([4.0, 1.0, 4.0, 4.0], [8, 400, 8, 8]).costed(), max_items=3)
+    assert coarsening.items == (("op0",), ("op1", "op2"), ("op3",))
+    assert not coarsening.is_lossless
 
 
 def test_items_pinned_to_different_devices_do_not_merge_for_size() -> None:
     costed = chain([1.0, 1.0, 1.0], [400, 8, 8]).costed()
-    found = coarsen(costed, max_items=2, constraints=pinned(op0=0, op1=1))
-    assert found.item_of["op0"] != found.item_of["op1"]
-    assert len(found.items) == 2
+    coarsening = coarsen(costed, max_items=2, constraints=pinned(op0=0, op1=1))
+    assert coarsening.item_of["op0"] != coarsening.item_of["op1"]
+    assert len(coarsening.items) == 2
 
 
 def test_what_is_colocated_is_one_item() -> None:
     whole = ResolvedConstraint(text="colocate", ops=("op0", "op2"), together=True)
-    found = coarsen(chain([1.0] * 3, [8] * 3).costed(), constraints=[whole, *pinned(op2=1)])
-    assert found.items == (("op0", "op2"), ("op1",))
-    assert found.allowed == ({1}, {0, 1})
+    coarsening = coarsen(chain([1.0] * 3, [8] * 3).costed(), constraints=[whole, *pinned(op2=1)])
+    assert coarsening.items == (("op0", "op2"), ("op1",))
+    assert coarsening.allowed == ({1}, {0, 1})
 
 
 @given(random_graphs(max_ops=10))
 def test_items_partition_the_ops_and_keep_together_what_must_be(made: Builder) -> None:
     costed = made.costed()
-    found = coarsen(costed)
-    assert sorted(name for ops in found.items for name in ops) == sorted(costed.graph.op)
-    assert all(found.item_of[name] == index for index, ops in enumerate(found.items) for name in ops)
+    coarsening = coarsen(costed)
+    assert sorted(name for ops in coarsening.items for name in ops) == sorted(costed.graph.op)
+    assert all(coarsening.item_of[name] == index for index, ops in enumerate(coarsening.items) for name in ops)
     for key in ("colocation_group", "layer"):
         for value in {getattr(op, key) for op in made.ops} - {""}:
-            assert len({found.item_of[op.name] for op in made.ops if getattr(op, key) == value}) == 1
+            assert len({coarsening.item_of[op.name] for op in made.ops if getattr(op, key) == value}) == 1
     for variable in made.variables:
-        assert len({found.item_of[op.name] for op in made.ops if variable.name in op.variables}) <= 1
+        assert len({coarsening.item_of[op.name] for op in made.ops if variable.name in op.variables}) <= 1
 
 
 @given(random_graphs(max_ops=10), st.integers(1, 4))

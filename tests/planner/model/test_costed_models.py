@@ -131,12 +131,12 @@ def test_every_op_of_a_training_step_is_known(name: str, policy: str) -> None:
 
 
 def optimizers() -> list[str]:
-    found = {
+    names = {
         name
         for name, kind in vars(keras.optimizers).items()
         if inspect.isclass(kind) and issubclass(kind, keras.optimizers.Optimizer)
     }
-    return sorted(found - {"Optimizer", "LossScaleOptimizer", "MultiOptimizer"})
+    return sorted(names - {"Optimizer", "LossScaleOptimizer", "MultiOptimizer"})
 
 
 @pytest.mark.parametrize("name", optimizers())

@@ -13,8 +13,8 @@ from partitioner.planner.simulate.program_costs import OP_SECONDS
 
 def names_in_order(made: Builder) -> list[str]:
     costed = made.costed()
-    found = coarsen(costed)
-    return [found.names[item] for item in forward_order(costed, found)]
+    coarsening = coarsen(costed)
+    return [coarsening.names[item] for item in forward_order(costed, coarsening)]
 
 
 def test_layers_follow_the_forward_pass_though_a_later_op_was_made_first() -> None:
@@ -48,8 +48,8 @@ def test_items_of_backward_ops_alone_stand_behind_what_they_exchange_most_with()
 
 def test_running_sums_of_two_layers() -> None:
     costed = pipeline(2, forward=1.0, backward=2.0).costed(topology(1))
-    found = coarsen(costed)
-    items = ordered_items(costed, found, forward_order(costed, found))
+    coarsening = coarsen(costed)
+    items = ordered_items(costed, coarsening, forward_order(costed, coarsening))
     # x, r, f, d and r, f, d, b; the updates run once a step.
     first = second = 1.0 + 2.0 + 4 * OP_SECONDS
     assert [round(value, 9) for value in items.pass_seconds[0]] == [0.0, round(first, 9), round(first + second, 9)]
@@ -63,12 +63,12 @@ def test_running_sums_of_two_layers() -> None:
 @given(random_steps())
 def test_forward_edges_never_lead_back(made: Builder) -> None:
     costed = made.costed()
-    found = coarsen(costed)
-    order = forward_order(costed, found)
-    assert sorted(order) == list(range(len(found.items)))
+    coarsening = coarsen(costed)
+    order = forward_order(costed, coarsening)
+    assert sorted(order) == list(range(len(coarsening.items)))
     place = {item: index for index, item in enumerate(order)}
     for op in made.ops:
         for name in op.inputs:
             source = costed.graph.op[costed.graph.tensor[name].producer]
             if op.phase is source.phase is Phase.FORWARD:
-                assert place[found.item_of[source.name]] <= place[found.item_of[op.name]]
+                assert place[coarsening.item_of[source.name]] <= place[coarsening.item_of[op.name]]

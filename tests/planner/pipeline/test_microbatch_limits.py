@@ -1,4 +1,4 @@
-"""What microbatches cannot do is refused by name, what they change is told, and layers with effects run in them."""
+"""Steps that cannot be cut are refused by name, notes say what changes, and layers with effects run in microbatches."""
 
 from __future__ import annotations
 
@@ -141,9 +141,9 @@ def stage_calls(placed: Any) -> list[Any]:
 @pytest.mark.parametrize("make", [Constant, Lookup, Draw, Python, Count], ids=lambda make: make.__name__)
 def test_layers_with_effects_run_and_their_stages_do_not_wait_for_each_other(make: Callable[..., Any]) -> None:
     model = with_layers(make(name="odd"), make(name="again"))
-    twin = with_layers(make(name="odd"), make(name="again"))
-    plan = planned(twin)
-    placed = partitioner.place(twin, plan)
+    other = with_layers(make(name="odd"), make(name="again"))
+    plan = planned(other)
+    placed = partitioner.place(other, plan)
     assert plan.num_microbatches == 4
     np.testing.assert_allclose(losses(placed), losses(model), rtol=1e-6)
     calls = stage_calls(placed)
@@ -155,17 +155,17 @@ def test_layers_with_effects_run_and_their_stages_do_not_wait_for_each_other(mak
 
 def test_a_print_in_a_stage_prints_once_per_microbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Print, "target", str(tmp_path / "rows.txt"))
-    twin = with_layers(Print(name="odd"), layers.Activation("linear", name="again"))
-    losses(partitioner.place(twin, planned(twin)), steps=1)
+    model = with_layers(Print(name="odd"), layers.Activation("linear", name="again"))
+    losses(partitioner.place(model, planned(model)), steps=1)
     assert (tmp_path / "rows.txt").read_text().split() == ["4"] * 4
 
 
 def test_a_layer_that_counts_is_named_and_counts_microbatches() -> None:
-    twin = with_layers(Count(name="odd"), Count(name="again"))
-    plan = planned(twin)
+    model = with_layers(Count(name="odd"), Count(name="again"))
+    plan = planned(model)
     assert "unlike with the whole batch, odd updates its variables once per microbatch" in plan.notes
-    losses(partitioner.place(twin, plan), steps=3)
-    assert [float(layer.calls.numpy()) for layer in twin.layers if isinstance(layer, Count)] == [12.0, 12.0]
+    losses(partitioner.place(model, plan), steps=3)
+    assert [float(layer.calls.numpy()) for layer in model.layers if isinstance(layer, Count)] == [12.0, 12.0]
 
 
 def test_a_variable_written_in_place_is_refused_with_its_op_and_layer() -> None:
@@ -186,7 +186,7 @@ def test_the_gradient_of_a_python_function_is_refused_with_its_layer() -> None:
 
 
 class Memory(layers.Layer):
-    """Adds what it was last told to remember."""
+    """Adds the value that it stored last."""
 
     def build(self, shape: Any) -> None:
         self.kept = self.add_weight(shape=(16,), initializer="zeros", trainable=False, name="kept")
@@ -219,15 +219,15 @@ def normalised() -> keras.Model:
 
 
 def test_normalisation_and_dropout_run_and_the_plan_names_them() -> None:
-    twin = normalised()
-    plan = planned(twin)
+    model = normalised()
+    plan = planned(model)
     assert plan.notes[-2:] == (
         "unlike with the whole batch, norm normalises each microbatch by itself and updates its moving averages once "
         "per microbatch",
         "unlike with the whole batch, again draws anew for each microbatch",
     )
-    placed = partitioner.place(twin, plan)
-    verification = partitioner.verify(twin, placed, num_steps=2)
+    placed = partitioner.place(model, plan)
+    verification = partitioner.verify(model, placed, num_steps=2)
     assert verification.passed, verification
 
     # What the notes say: the averages are those of the unplaced layer called on four parts of the batch.
@@ -236,10 +236,10 @@ def test_normalisation_and_dropout_run_and_the_plan_names_them() -> None:
     for part in np.split(x, 4):
         unplaced(part, training=True)
     losses(placed, steps=1)
-    for found, expected in zip(
-        twin.get_layer("norm").non_trainable_variables, unplaced.get_layer("norm").non_trainable_variables, strict=True
+    for value, expected in zip(
+        model.get_layer("norm").non_trainable_variables, unplaced.get_layer("norm").non_trainable_variables, strict=True
     ):
-        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(value.numpy(), expected.numpy(), rtol=1e-5, atol=1e-7)
 
 
 def test_more_microbatches_than_rows_are_refused_with_the_sizes_that_work() -> None:
@@ -257,13 +257,13 @@ def test_a_batch_that_the_microbatches_do_not_divide_is_planned_and_run_exactly(
     for _ in range(2):
         keras.utils.set_random_seed(3)
         built.append(models.mlp())
-    model, twin = built
-    placed = partitioner.place(twin, planned(twin, batch_size=13, microbatches=microbatches, pins={}))
+    model, other = built
+    placed = partitioner.place(other, planned(other, batch_size=13, microbatches=microbatches, pins={}))
     np.testing.assert_allclose(losses(placed, 13), losses(model, 13), rtol=1e-6)
 
 
 def test_fewer_stages_than_devices_are_no_want_of_memory() -> None:
-    """It was told that three small layers do not fit on eight GPUs of 80 GiB."""
+    """Three small layers were reported not to fit on eight GPUs of 80 GiB."""
     keras.utils.set_random_seed(3)
     sizes = (16, 16, models.CLASSES)
     model = keras.Sequential([keras.Input((models.WIDTH,)), *(layers.Dense(size) for size in sizes)])

@@ -1,4 +1,4 @@
-"""The choice of stages, microbatches, schedule and recompute: known optima, brute force, limits, what is said no to."""
+"""The choice of stages, microbatches, schedule and recompute: known optima, brute force, limits, refusals."""
 
 from __future__ import annotations
 
@@ -28,47 +28,52 @@ DISPATCH = 0.02
 
 
 def find(costed: CostedGraph, choices: PipelineSearchSpace | None, strategy: str = "auto", **options) -> SearchResult:
-    return search(costed, strategy=Strategy(strategy), time_limit_seconds=2.0, microbatching=choices, **options)
+    return search(costed, strategy=Strategy(strategy), time_limit_seconds=2.0, search_space=choices, **options)
 
 
-def layer_devices(found: SearchResult, count: int) -> list[int]:
-    return [found.placement[f"f{i}"] for i in range(count)]
+def layer_devices(result: SearchResult, count: int) -> list[int]:
+    return [result.placement[f"f{i}"] for i in range(count)]
 
 
-def largest_peak(found: SearchResult) -> int:
-    return max(use.total_bytes for use in found.schedule.peak.values())
+def largest_peak(result: SearchResult) -> int:
+    return max(use.total_bytes for use in result.schedule.peak.values())
 
 
 def test_a_chain_becomes_a_pipeline_of_known_length() -> None:
     costed = pipeline(4, forward=8.0, backward=16.0).costed(topology(2, wire=FREE))
-    found = find(costed, microbatching(costed, 1, 2, 4, 8, schedules=(ONE_F_ONE_B, SEQUENTIAL)))
-    assert (found.num_microbatches, found.schedule_kind) == (8, "1f1b")
-    assert layer_devices(found, 4) == [0, 0, 1, 1]
+    result = find(costed, microbatching(costed, 1, 2, 4, 8, schedules=(ONE_F_ONE_B, SEQUENTIAL)))
+    assert (result.num_microbatches, result.schedule_kind) == (8, "1f1b")
+    assert layer_devices(result, 4) == [0, 0, 1, 1]
     # (M + S - 1) microbatches of two layers each: 9 * 2 * 24 / 8.
-    assert found.schedule.step_seconds == pytest.approx(54.0, abs=DISPATCH)
-    assert found.solver.objective == found.schedule.step_seconds
+    assert result.schedule.step_seconds == pytest.approx(54.0, abs=DISPATCH)
+    assert result.solver.objective == result.schedule.step_seconds
 
 
 def test_two_stages_per_device_shorten_the_bubble() -> None:
     costed = pipeline(4, forward=16.0, backward=16.0).costed(topology(2, wire=FREE))
-    found = find(costed, microbatching(costed, 4))
-    assert found.schedule_kind == "interleaved"
+    result = find(costed, microbatching(costed, 4))
+    assert result.schedule_kind == "interleaved"
     # Per microbatch a stage takes 8 s in all; M V + D - 1 of them.
-    assert found.schedule.step_seconds == pytest.approx(9 * 8.0, abs=DISPATCH)
+    assert result.schedule.step_seconds == pytest.approx(9 * 8.0, abs=DISPATCH)
 
 
 def test_microbatches_that_do_not_pay_are_left() -> None:
     costed = pipeline(4, forward=8.0, backward=16.0).costed(topology(2, wire=link(latency_seconds=100.0)))
-    found = find(costed, microbatching(costed, 1, 2, 4, 8))
-    assert (found.num_microbatches, found.schedule_kind, found.staged, found.programs) == (1, "sequential", None, None)
-    assert len(set(found.placement.values())) == 1
+    result = find(costed, microbatching(costed, 1, 2, 4, 8))
+    assert (result.num_microbatches, result.schedule_kind, result.staged, result.programs) == (
+        1,
+        "sequential",
+        None,
+        None,
+    )
+    assert len(set(result.placement.values())) == 1
 
 
 def test_what_is_as_fast_within_a_percent_takes_fewer_microbatches() -> None:
     costed = pipeline(2, forward=8.0, backward=16.0).costed(topology(1))
-    found = find(costed, microbatching(costed, 2, 4, 8))
-    assert {one.num_microbatches for one in found.considered} == {2, 4, 8}
-    assert found.num_microbatches == 2
+    result = find(costed, microbatching(costed, 2, 4, 8))
+    assert {one.num_microbatches for one in result.considered} == {2, 4, 8}
+    assert result.num_microbatches == 2
 
 
 def test_without_choices_or_with_one_microbatch_the_plan_is_the_same() -> None:
@@ -85,22 +90,22 @@ def test_without_choices_or_with_one_microbatch_the_plan_is_the_same() -> None:
 
 def test_every_way_that_was_simulated_is_listed_once_and_the_chosen_one_with_its_figures() -> None:
     costed = pipeline(4, forward=8.0, backward=16.0).costed(topology(2, wire=FREE))
-    found = find(costed, microbatching(costed, 1, 2, 4))
-    keys = [(c.num_stages, c.num_microbatches, c.schedule, c.num_recomputed) for c in found.considered]
+    result = find(costed, microbatching(costed, 1, 2, 4))
+    keys = [(c.num_stages, c.num_microbatches, c.schedule, c.num_recomputed) for c in result.considered]
     assert len(keys) == len(set(keys))
     assert {(1, 1, "sequential", 0), (2, 2, "1f1b", 0), (2, 4, "gpipe", 0), (4, 4, "interleaved", 0)} <= set(keys)
-    assert found.programs is not None
-    chosen = found.considered[
-        keys.index((len(found.programs.stages), found.num_microbatches, found.schedule_kind, len(found.recompute)))
+    assert result.programs is not None
+    chosen = result.considered[
+        keys.index((len(result.programs.stages), result.num_microbatches, result.schedule_kind, len(result.recompute)))
     ]
-    assert chosen.step_seconds == found.schedule.step_seconds
-    assert chosen.largest_peak_bytes == largest_peak(found)
+    assert chosen.step_seconds == result.schedule.step_seconds
+    assert chosen.largest_peak_bytes == largest_peak(result)
 
 
 def test_a_slower_device_gets_fewer_layers() -> None:
     costed = pipeline(6, forward=8.0, backward=16.0).costed(topology(2, speeds=[1.0, 2.0], wire=FREE))
-    found = find(costed, microbatching(costed, 8, schedules=(ONE_F_ONE_B,)))
-    assert sorted(layer_devices(found, 6)) == [0, 0, 1, 1, 1, 1]
+    result = find(costed, microbatching(costed, 8, schedules=(ONE_F_ONE_B,)))
+    assert sorted(layer_devices(result, 6)) == [0, 0, 1, 1, 1, 1]
 
 
 def test_layer_split_uses_every_device_and_single_one() -> None:
@@ -113,9 +118,9 @@ def test_layer_split_uses_every_device_and_single_one() -> None:
 
 def test_pins_are_kept() -> None:
     costed = pipeline(4, forward=8.0, backward=16.0).costed(topology(2, wire=FREE))
-    found = find(costed, microbatching(costed, 4), constraints=pinned(f0=1, f3=0))
-    assert (found.placement["f0"], found.placement["f3"]) == (1, 0)
-    assert found.schedule.step_seconds < 4 * 24.0 * 0.8
+    result = find(costed, microbatching(costed, 4), constraints=pinned(f0=1, f3=0))
+    assert (result.placement["f0"], result.placement["f3"]) == (1, 0)
+    assert result.schedule.step_seconds < 4 * 24.0 * 0.8
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
@@ -148,26 +153,26 @@ def test_the_earliest_stages_of_full_devices_recompute_where_that_is_what_it_tak
 
 def test_all_stages_recompute_where_asked() -> None:
     costed = heavy().costed(topology(2, wire=FREE))
-    found = find(costed, microbatching(costed, 4, recompute="all"))
-    assert found.programs is not None
-    assert found.recompute == set(range(len(found.programs.stages)))
-    assert all(one.num_recomputed == one.num_stages for one in found.considered)
+    result = find(costed, microbatching(costed, 4, recompute="all"))
+    assert result.programs is not None
+    assert result.recompute == set(range(len(result.programs.stages)))
+    assert all(one.num_recomputed == one.num_stages for one in result.considered)
 
 
 def test_a_batch_too_large_for_one_device_passes_it_in_parts() -> None:
     costed = heavy().costed(topology(1, memory_bytes=3 * 2**20))
-    found = find(costed, microbatching(costed, 1, 2, 4, recompute="none"))
-    assert (found.num_microbatches, found.schedule_kind) == (2, "sequential")
-    assert largest_peak(found) <= 3 * 2**20
+    result = find(costed, microbatching(costed, 1, 2, 4, recompute="none"))
+    assert (result.num_microbatches, result.schedule_kind) == (2, "sequential")
+    assert largest_peak(result) <= 3 * 2**20
     # As little as the batch in one piece would take on a device that has room for it.
-    assert found.schedule.step_seconds == pytest.approx(4 * 24.0, abs=DISPATCH)
+    assert result.schedule.step_seconds == pytest.approx(4 * 24.0, abs=DISPATCH)
 
 
 def test_memory_as_objective_takes_the_smallest_largest_peak_of_all_considered() -> None:
     costed = heavy().costed(topology(2, wire=FREE))
-    found = find(costed, microbatching(costed, 1, 2, 4), objective=Objective.MEMORY)
-    assert largest_peak(found) == min(one.largest_peak_bytes for one in found.considered)
-    assert found.num_microbatches == 4
+    result = find(costed, microbatching(costed, 1, 2, 4), objective=Objective.MEMORY)
+    assert largest_peak(result) == min(one.largest_peak_bytes for one in result.considered)
+    assert result.num_microbatches == 4
 
 
 def test_what_does_not_fit_is_told_of_microbatches_that_do() -> None:
@@ -210,14 +215,14 @@ def test_microbatches_that_no_schedule_takes_are_refused() -> None:
 def test_no_way_is_faster_than_the_bound_and_none_considered_is_better(made, speeds, counts) -> None:
     costed = made.costed(topology(len(speeds), speeds=speeds, wire=FREE))
     try:
-        found = find(costed, microbatching(costed, *counts))
+        result = find(costed, microbatching(costed, *counts))
     except UsageError:
         return
-    assert all(one.step_seconds >= found.solver.lower_bound * (1 - 1e-9) for one in found.considered)
-    assert found.schedule.step_seconds <= min(one.step_seconds for one in found.considered if one.fits) * 1.01 + 1e-12
-    assert 0 <= found.solver.gap <= 1
+    assert all(one.step_seconds >= result.solver.lower_bound * (1 - 1e-9) for one in result.considered)
+    assert result.schedule.step_seconds <= min(one.step_seconds for one in result.considered if one.fits) * 1.01 + 1e-12
+    assert 0 <= result.solver.gap <= 1
     fewest = min(counts)
-    assert found.num_microbatches >= fewest
+    assert result.num_microbatches >= fewest
 
 
 @settings(max_examples=15)
@@ -226,13 +231,13 @@ def test_the_bound_holds_for_every_placement(made: Builder, count: int, num_micr
     costed = made.costed(topology(2, speeds=[1.0, 2.0], wire=FREE))
     items = coarsen(costed)
     evaluator = PipelineEvaluator(costed, items, microbatching(costed, num_microbatches))
-    ways = [
+    candidates = [
         evaluator(assignment, num_microbatches, kind)
         for assignment in list(product(range(2), repeat=len(items.items)))[:64]
         for kind in (GPIPE, SEQUENTIAL)
     ]
     bound = evaluator.bound_seconds(num_microbatches)
-    assert all(way.staged.step_seconds >= bound * (1 - 1e-9) for way in ways if way)
+    assert all(candidate.staged.step_seconds >= bound * (1 - 1e-9) for candidate in candidates if candidate)
 
 
 @settings(max_examples=25)
@@ -265,9 +270,9 @@ def test_boundaries_are_the_best_there_are(seconds: list[float], num_stages: int
     devices = [split[item] for item in order]
     assert devices == sorted(devices)
     assert set(devices) == set(range(num_stages))
-    found = slowest(tuple(devices.index(stage) for stage in range(1, num_stages)))
+    result = slowest(tuple(devices.index(stage) for stage in range(1, num_stages)))
     best = min(slowest(ends) for ends in combinations(range(1, len(order)), num_stages - 1))
-    assert found == pytest.approx(best, abs=1e-4)
+    assert result == pytest.approx(best, abs=1e-4)
 
 
 @settings(max_examples=10)
@@ -276,11 +281,11 @@ def test_the_search_comes_close_to_the_best_placement_of_all(made: Builder, coun
     costed = made.costed(topology(2, wire=FREE))
     choices = microbatching(costed, count, schedules=(ONE_F_ONE_B,), recompute="none")
     try:
-        found = find(costed, choices)
+        result = find(costed, choices)
     except UsageError:
         return
     items = coarsen(costed)
     evaluator = PipelineEvaluator(costed, items, choices)
-    ways = [evaluator(one, count, ONE_F_ONE_B) for one in product(range(2), repeat=len(items.items))]
-    best = min(way.staged.step_seconds for way in ways if way)
-    assert found.schedule.step_seconds <= best * 1.2
+    candidates = [evaluator(one, count, ONE_F_ONE_B) for one in product(range(2), repeat=len(items.items))]
+    best = min(candidate.staged.step_seconds for candidate in candidates if candidate)
+    assert result.schedule.step_seconds <= best * 1.2

@@ -34,8 +34,8 @@ def test_it_stops_when_told_to() -> None:
         seen.append(assignment)
         return load(assignment) if len(seen) <= 3 else None
 
-    found = climb((0, 0, 0, 0, 0), limited)
-    assert load(found) <= load((0, 0, 0, 0, 0))
+    best = climb((0, 0, 0, 0, 0), limited)
+    assert load(best) <= load((0, 0, 0, 0, 0))
     assert len(seen) == 4
 
 

@@ -79,11 +79,11 @@ def test_items_that_wait_for_each_other_are_cut_into_tasks() -> None:
 def test_bytes_of_items_by_hand() -> None:
     made = training_chain(2, parameter_bytes=1024, slot_bytes=2048, saved_bytes=512)
     costed = made.costed()
-    found = coarsen(costed)
-    by_name = dict(zip(found.names, item_bytes(costed, found), strict=True))
+    coarsening = coarsen(costed)
+    by_name = dict(zip(coarsening.names, item_bytes(costed, coarsening), strict=True))
     # weight + slot + gradient + saved output
     assert (by_name["layer0"], by_name["layer1"]) == (1024 + 2048 + 1024 + 512,) * 2
-    at_least = dict(zip(found.names, item_bytes(costed, found, at_least=True), strict=True))
+    at_least = dict(zip(coarsening.names, item_bytes(costed, coarsening, at_least=True), strict=True))
     # gradients are 2048 in all, saved activations 2 * 512 + 256 (the loss): the gradients count
     assert (at_least["layer0"], at_least["layer1"]) == (1024 + 2048 + 1024,) * 2
 
@@ -99,8 +99,8 @@ def test_adjacent_items_are_those_with_an_edge_between_them() -> None:
 def test_any_graph_makes_a_valid_problem(made: Builder, max_items: int) -> None:
     """`PlacementProblem` raises where tasks wait for each other in a cycle, however items interleave."""
     costed = made.costed()
-    found = coarsen(costed, max_items)
-    problem = placement_problem(costed, found, capacities_bytes=[2**40] * 2)
+    coarsening = coarsen(costed, max_items)
+    problem = placement_problem(costed, coarsening, capacities_bytes=[2**40] * 2)
     total = sum(cost.flops for cost in costed.costs) / 2**10
     duration_ns = sum(task.duration_ns[0] for task in problem.tasks)
     assert duration_ns == pytest.approx(total * S, abs=len(problem.tasks))
@@ -113,7 +113,7 @@ def test_items_hold_at_least_variables_and_what_is_kept(made: Builder) -> None:
     used = {name for op in made.ops for name in op.variables}
     variables = sum(v.size_bytes for v in made.variables if v.name in used)
     kept = sum(costed.graph.tensor[name].size_bytes for name in buffers.kept)
-    found = coarsen(costed)
-    assert sum(item_bytes(costed, found)) >= variables + kept
-    assert sum(item_bytes(costed, found, at_least=True)) <= sum(item_bytes(costed, found))
+    coarsening = coarsen(costed)
+    assert sum(item_bytes(costed, coarsening)) >= variables + kept
+    assert sum(item_bytes(costed, coarsening, at_least=True)) <= sum(item_bytes(costed, coarsening))
     assert any(op.phase is not Phase.FORWARD for op in made.ops) or not buffers.kept

@@ -285,7 +285,7 @@ def test_only_the_answer_reaches_stdout() -> None:
 
 @pytest.mark.parametrize("objective", ["minimise_makespan", "minimise_fullest_device"])
 def test_cp_sat_accepts_the_warm_start_as_it_is(objective: str) -> None:
-    # The devices are renamed on the way: the model keeps only assignments that open device 0 first.
+    # The devices are renamed: the model keeps only assignments that open device 0 first.
     accepted = f"""
         from ortools.sat.python import cp_model
         from partitioner.planner.placement.solve.bounds import bounds

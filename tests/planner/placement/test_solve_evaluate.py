@@ -33,7 +33,7 @@ def diamond(**options) -> PlacementProblem:
 @pytest.mark.parametrize(
     ("assignment", "starts_ns", "makespan_ns"),
     [
-        ((0, 0, 0, 0), (0, 40, 10, 60), 70),  # 2 before 1: equal starts, longer way to the end
+        ((0, 0, 0, 0), (0, 40, 10, 60), 70),  # 2 before 1: equal starts, longer path to the end
         ((0, 1, 0, 0), (0, 14, 10, 40), 50),  # 1 is back at 14 + 20 + 4 = 38, before 2 ends
         ((0, 0, 1, 0), (0, 10, 14, 48), 58),
         ((0, 1, 2, 0), (0, 14, 14, 48), 58),

@@ -67,10 +67,10 @@ def spans(schedule: PipelineSchedule, device: str) -> list[tuple[str, float, flo
 )
 def test_two_stages_and_four_microbatches_take(kind: ScheduleKind, step: float) -> None:
     costed, programs = two_stages()
-    found = run(costed, programs, 4, kind)
-    assert found.step_seconds == seconds(step)
-    assert found.busy_seconds == {D0: seconds(12.0), D1: seconds(12.0)}
-    assert found.stage_seconds == (seconds(12.0), seconds(12.0))
+    schedule = run(costed, programs, 4, kind)
+    assert schedule.step_seconds == seconds(step)
+    assert schedule.busy_seconds == {D0: seconds(12.0), D1: seconds(12.0)}
+    assert schedule.stage_seconds == (seconds(12.0), seconds(12.0))
 
 
 def test_two_rounds_of_stages_halve_the_bubble() -> None:
@@ -82,26 +82,26 @@ def test_two_rounds_of_stages_halve_the_bubble() -> None:
 
 def test_one_forward_one_backward_by_hand() -> None:
     costed, programs = two_stages()
-    found = run(costed, programs, 4, ONE_F_ONE_B)
-    assert spans(found, D0) == [
+    schedule = run(costed, programs, 4, ONE_F_ONE_B)
+    assert spans(schedule, D0) == [
         ("0F0", 0, 1), ("0F1", 1, 2), ("0B0", 4, 6), ("0F2", 6, 7), ("0B1", 7, 9), ("0F3", 9, 10), ("0B2", 10, 12),
         ("0B3", 13, 15), ("U", 15, 15),
     ]  # fmt: skip
-    assert spans(found, D1)[:3] == [("1F0", 1, 2), ("1B0", 2, 4), ("1F1", 4, 5)]
+    assert spans(schedule, D1)[:3] == [("1F0", 1, 2), ("1B0", 2, 4), ("1F1", 4, 5)]
 
 
 def test_no_update_before_all_backwards_have_ended() -> None:
     costed, programs = two_stages()
-    found = run(costed, programs, 4, ONE_F_ONE_B)
-    ends = [bar.end_seconds for bar in found.timeline if bar.action != "U"]
-    assert [bar.device for bar in found.timeline if bar.action == "U"] == [D1, D0]
-    assert all(bar.start_seconds >= max(ends) for bar in found.timeline if bar.action == "U")
+    schedule = run(costed, programs, 4, ONE_F_ONE_B)
+    ends = [bar.end_seconds for bar in schedule.timeline if bar.action != "U"]
+    assert [bar.device for bar in schedule.timeline if bar.action == "U"] == [D1, D0]
+    assert all(bar.start_seconds >= max(ends) for bar in schedule.timeline if bar.action == "U")
 
 
 def test_links_carry_one_value_at_a_time() -> None:
     costed, programs = two_stages(link(latency_seconds=0.5, bandwidth_bytes_per_second=256.0))
-    found = run(costed, programs, 4, GPIPE)
-    there = [send for send in found.sends if send.source == D0]
+    schedule = run(costed, programs, 4, GPIPE)
+    there = [send for send in schedule.sends if send.source == D0]
     assert [send.tensor for send in there] == ["f0:0"] * 4
     # 0.5 s + 1024 / 256 s each; made at 1, 2, 3, 4 s.
     assert [round(send.start_seconds, 1) for send in there] == [1.0, 5.5, 10.0, 14.5]
@@ -127,10 +127,10 @@ def test_microbatches_that_leave_a_host_at_the_same_time_share_its_adapter(
     made, devices = forwards(4), [0, 2, 1, 3]
     costed = made.costed(replace(topology(4, wire=wire), uplinks=nics), outputs=["f3"])
     programs = cut_up(costed, {"x": 0} | {f"{kind}{i}": devices[i] for kind in "rf" for i in range(4)})
-    found = run(costed, programs, 5, GPIPE)
+    schedule = run(costed, programs, 5, GPIPE)
     # The last microbatch leaves device 0 and the first leaves device 1 at 5 s, each then at half the rate.
-    assert found.step_seconds == seconds(step)
-    leaving = [(s.source[-1], round(s.start_seconds), round(s.end_seconds)) for s in found.sends if s.target != D1]
+    assert schedule.step_seconds == seconds(step)
+    leaving = [(s.source[-1], round(s.start_seconds), round(s.end_seconds)) for s in schedule.sends if s.target != D1]
     assert (("0", 5, 7) in leaving) == (("1", 5, 7) in leaving) == (step == 12.0)
 
 
@@ -140,12 +140,12 @@ def test_what_microbatches_gave_crosses_the_adapter_on_its_way_to_the_update(upl
     made.add("norm", 0.0, "d0", "d1", size_bytes=4, phase=Phase.UPDATE)
     nics = tuple(Uplink(name="nic", devices=frozenset({1}), link=link(0.0, rate)) for rate in uplinks)
     costed = made.costed(replace(topology(2, wire=link(0.0, 1024.0)), uplinks=nics))
-    found = run(costed, cut_up(costed, on(costed, **on_devices(2, 2), norm=0)), 2, GPIPE)
+    schedule = run(costed, cut_up(costed, on(costed, **on_devices(2, 2), norm=0)), 2, GPIPE)
     # The sum of d1, 2048 bytes, leaves behind the last gradient of f0, 256 bytes, when device 1 is done: at 8 s, or,
     # where each f0 took 2 s to reach it, at 10 s.
-    (sent,) = [s for s in found.sends if s.tensor == "d1:0"]
+    (sent,) = [s for s in schedule.sends if s.tensor == "d1:0"]
     assert (sent.start_seconds, sent.end_seconds) == (pytest.approx(span[0], abs=0.1), pytest.approx(span[1], abs=0.1))
-    assert found.step_seconds == pytest.approx(span[1], abs=0.1)
+    assert schedule.step_seconds == pytest.approx(span[1], abs=0.1)
 
 
 def test_bytes_of_gpipe_by_hand() -> None:
@@ -167,9 +167,9 @@ def test_bytes_of_one_forward_one_backward_by_hand() -> None:
 
 def test_what_cannot_come_earlier_does_not_count_earlier() -> None:
     costed, programs = two_stages()
-    found = run(costed, programs, 4, SEQUENTIAL)
+    schedule = run(costed, programs, 4, SEQUENTIAL)
     # Stage 1 has nothing to do until 0F1 has ended, which waits for 0B0, and so for 1B0: one microbatch at a time.
-    assert found.peak[D1].activation_bytes == 1024 + 1024 + 256
+    assert schedule.peak[D1].activation_bytes == 1024 + 1024 + 256
 
 
 def test_memory_over_time_by_hand() -> None:
@@ -198,12 +198,12 @@ def test_recomputed_stages_keep_only_what_enters_them() -> None:
 def test_inference_has_no_backward_and_keeps_nothing() -> None:
     costed = forwards(2).costed(topology(2, wire=FREE), outputs=["f1"])
     programs = cut_up(costed, {"x": 0, "r0": 0, "f0": 0, "r1": 1, "f1": 1})
-    found = run(costed, programs, 4, GPIPE)
-    assert found.step_seconds == seconds(5.0)
+    schedule = run(costed, programs, 4, GPIPE)
+    assert schedule.step_seconds == seconds(5.0)
     # 0F1 makes its output while that of 0F0 leaves.
-    assert found.peak[D0].activation_bytes == 3 * 256 + 2 * 1024
+    assert schedule.peak[D0].activation_bytes == 3 * 256 + 2 * 1024
     # Results of all microbatches, and the rows of them together: what the caller gets.
-    assert found.peak[D1].activation_bytes == 4 * 1024 + 4 * 1024
+    assert schedule.peak[D1].activation_bytes == 4 * 1024 + 4 * 1024
 
 
 def test_the_result_of_one_microbatch_is_returned_as_it_is() -> None:
@@ -219,11 +219,11 @@ def test_an_output_that_is_a_view_of_what_its_program_made_counts() -> None:
     made.add("view", 0.0, "f", size_bytes=1024)
     made.add("g", 1.0, "view", size_bytes=256)
     costed = made.costed(topology(2, wire=FREE), outputs=["g"])
-    found = run(costed, cut_up(costed, {"x": 0, "f": 0, "view": 0, "g": 1}), 4, GPIPE)
+    schedule = run(costed, cut_up(costed, {"x": 0, "f": 0, "view": 0, "g": 1}), 4, GPIPE)
     # 0F1 makes its output while that of 0F0 leaves. While 1F2 runs: its input and, since it is due just when 1F2 ends,
     # that of 1F3, and three results.
-    assert found.peak[D0].activation_bytes == 3 * 256 + 2 * 1024
-    assert found.peak[D1].activation_bytes == 2 * 1024 + 3 * 256
+    assert schedule.peak[D0].activation_bytes == 3 * 256 + 2 * 1024
+    assert schedule.peak[D1].activation_bytes == 2 * 1024 + 3 * 256
 
 
 def test_a_schedule_that_does_not_go_with_the_microbatches_is_refused() -> None:
@@ -268,25 +268,25 @@ def path_seconds(costed: CostedGraph, programs: StagePrograms) -> float:
 def test_no_step_is_shorter_than_the_work_of_a_device_or_the_way_of_a_microbatch(case) -> None:
     (costed, placement), count, kind = case
     programs = cut_or_skip(costed, placement)
-    found = run(costed, programs, count, kind)
+    schedule = run(costed, programs, count, kind)
     work = dict.fromkeys([placed.name for placed in costed.topology.devices], 0.0)
     for (program, times, _), cost in zip(calls(programs, count), StageCosts(costed).all(programs), strict=True):
         work[program.device] += times * cost.seconds
-    assert found.busy_seconds == pytest.approx(work)
-    assert found.step_seconds >= max(work.values()) * (1 - 1e-9)
-    assert found.step_seconds >= path_seconds(costed, programs) * (1 - 1e-9)
+    assert schedule.busy_seconds == pytest.approx(work)
+    assert schedule.step_seconds >= max(work.values()) * (1 - 1e-9)
+    assert schedule.step_seconds >= path_seconds(costed, programs) * (1 - 1e-9)
 
 
 @given(cases)
 def test_a_device_does_one_thing_at_a_time(case) -> None:
     (costed, placement), count, kind = case
-    found = run(costed, cut_or_skip(costed, placement), count, kind)
-    for name in found.busy_seconds:
-        bars = sorted((b.start_seconds, b.end_seconds) for b in found.timeline if b.device == name)
+    schedule = run(costed, cut_or_skip(costed, placement), count, kind)
+    for name in schedule.busy_seconds:
+        bars = sorted((b.start_seconds, b.end_seconds) for b in schedule.timeline if b.device == name)
         assert all(after[0] >= before[1] for before, after in pairwise(bars))
-    for source in found.busy_seconds:
-        for target in found.busy_seconds:
-            sends = [s for s in found.sends if (s.source, s.target) == (source, target)]
+    for source in schedule.busy_seconds:
+        for target in schedule.busy_seconds:
+            sends = [s for s in schedule.sends if (s.source, s.target) == (source, target)]
             times = sorted((s.start_seconds, s.end_seconds) for s in sends)
             assert all(after[0] >= before[1] for before, after in pairwise(times))
 
@@ -315,12 +315,12 @@ def test_one_microbatch_on_one_device_takes_the_plain_sum(case) -> None:
 @given(cases)
 def test_what_is_held_at_the_end_is_variables_and_at_most_results(case) -> None:
     (costed, placement), count, kind = case
-    found = run(costed, cut_or_skip(costed, placement), count, kind)
-    for device, use in found.peak.items():
+    schedule = run(costed, cut_or_skip(costed, placement), count, kind)
+    for device, use in schedule.peak.items():
         variables = use.parameter_bytes + use.slot_bytes + use.state_bytes
-        assert found.memory[device][-1][1] == variables
-        assert max(size for _, size in found.memory[device]) == use.total_bytes
-        assert min(size for _, size in found.memory[device]) >= variables
+        assert schedule.memory[device][-1][1] == variables
+        assert max(size for _, size in schedule.memory[device]) == use.total_bytes
+        assert min(size for _, size in schedule.memory[device]) >= variables
 
 
 # -- links that several transfers share -------------------------------------------------------------------------------

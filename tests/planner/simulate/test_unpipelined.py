@@ -420,19 +420,19 @@ def in_the_same_order(costed: CostedGraph, placement: dict[str, int], schedule: 
             sent = [s for s in schedule.sends if (s.source, s.target) == (name, target)]
             ordered = sorted(sent, key=lambda s: (s.start_seconds, s.end_seconds))
             before |= {(b.tensor, index[target]): (a.tensor, index[target]) for a, b in pairwise(ordered)}
-    known: dict[object, float] = {}
+    ends: dict[object, float] = {}
 
     def sent_at(tensor: str, source: str, size_bytes: int, target: int) -> float:
         key = tensor, target
-        if key not in known:
+        if key not in ends:
             first = before.get(key)
             free = 0.0
             if first is not None:
                 other = first[0]  # type: ignore[index]
                 free = sent_at(other, *described(other), target)
             wire = wires.link(placement[source], target)
-            known[key] = max(end_of(source), free) + transfer_seconds(size_bytes, wire)
-        return known[key]
+            ends[key] = max(end_of(source), free) + transfer_seconds(size_bytes, wire)
+        return ends[key]
 
     def described(tensor: str) -> tuple[str, int]:
         if tensor.startswith("^"):
@@ -440,7 +440,7 @@ def in_the_same_order(costed: CostedGraph, placement: dict[str, int], schedule: 
         return graph.tensor[tensor].producer, graph.tensor[tensor].size_bytes
 
     def end_of(name: str) -> float:
-        if name not in known:
+        if name not in ends:
             op, start = graph.op[name], 0.0
             for tensor in [*op.inputs, *(f"^{source}" for source in op.control_inputs)]:
                 source, size = described(tensor)
@@ -448,8 +448,8 @@ def in_the_same_order(costed: CostedGraph, placement: dict[str, int], schedule: 
                 start = max(start, sent_at(tensor, source, size, placement[name]) if away else end_of(source))
             if name in before:
                 start = max(start, end_of(str(before[name])))
-            known[name] = start + costed.seconds[graph.ops.index(op)][placement[name]]
-        return known[name]
+            ends[name] = start + costed.seconds[graph.ops.index(op)][placement[name]]
+        return ends[name]
 
     return max(map(end_of, graph.op), default=0.0)
 

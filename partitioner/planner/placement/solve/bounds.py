@@ -10,7 +10,7 @@ from partitioner.planner.placement.solve.evaluate import allowed_devices, delay_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Per task, in nanoseconds, whatever the assignment.
+    """Bounds per task, in nanoseconds, for every assignment.
 
     Attributes:
         heads_ns: No task starts earlier.

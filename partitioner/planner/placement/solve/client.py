@@ -1,4 +1,4 @@
-"""Ask the solver's process: whatever happens there, the caller gets a solution or learns why not."""
+"""Ask the solver's process: whatever happens there, the caller gets a solution or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GRACE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolveResult:
-    """A solution, and why it is not the solver's own; `note` is empty when it is."""
+    """A solution; `note` says why it is not the solver's own, and is empty when it is."""
 
     solution: Solution
     note: str = ""

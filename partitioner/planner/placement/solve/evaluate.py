@@ -1,4 +1,4 @@
-"""What an assignment is worth: whether the problem allows it, and a schedule with the problem's semantics."""
+"""Evaluate an assignment: whether it is feasible, and a schedule with the problem's semantics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from partitioner.ir.problem import PlacementProblem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledAssignment:
-    """An assignment (device index per item) with the start of every task and the end of the last one."""
+    """An assignment (device index per item) with the start of every task and the end of the last task."""
 
     assignment: tuple[int, ...]
     starts_ns: tuple[int, ...]
@@ -80,10 +80,10 @@ def schedule_assignment(
 ) -> ScheduledAssignment:
     """Schedule the tasks of a placed problem; the shortest schedule where the order on each device is forced.
 
-    Each step runs the task that can start first; the one with the longest way to the end wins a tie (list
+    Each step runs the task that can start first; of several, the task with the longest path to the end (list
     scheduling: Graham 1969; critical-path constraint: Adam, Chandy, Dickson 1974). With `priority`, tasks run by
-    rising priority instead: given the starts of a known schedule, none ends later than there. A task of no
-    duration takes no place on its device.
+    rising priority instead: given the starts of a feasible schedule, no task ends later than in that schedule. A task
+    of no duration takes no place on its device.
     """
     device = [assignment[task.item] for task in problem.tasks]
     duration = [task.duration_ns[d] for task, d in zip(problem.tasks, device, strict=True)]

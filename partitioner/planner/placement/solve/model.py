@@ -164,7 +164,7 @@ class PlacementModel:
             self.cp.add_bool_or(devices[device] for devices in self.on if device in devices)
 
     def _interchangeable_devices_open_in_order(self) -> None:
-        """Of assignments equal but for names of devices keep one: a device opens after the one before it."""
+        """Break symmetry: of interchangeable devices, each gets its first item after the device before it."""
         self._opened: list[tuple[cp_model.IntVar, int, int]] = []
         for group in self._groups:
             for before, after in pairwise(group):

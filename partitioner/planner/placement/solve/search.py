@@ -32,10 +32,10 @@ on 2 devices 0 against 1.4 %, on 4 devices 0.2 against 0.4 %, two towers on 2 de
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """What one solve found: CP-SAT's status, the schedule (if any), the proved bound on the objective."""
+    """The answer of one solve: CP-SAT's status, the schedule (if any), the proved bound on the objective."""
 
     status: cp_model.CpSolverStatus
-    found: ScheduledAssignment | None
+    schedule: ScheduledAssignment | None
     bound: int
 
 
@@ -69,7 +69,7 @@ def solve_in_process(problem: PlacementProblem) -> Solution:
     model.minimise_makespan()
     share = 0.75 if problem.balance_permille else 1.0
     answer = _run(problem, model, start, budget, share)
-    shortest = answer.found or start
+    shortest = answer.schedule or start
     if answer.status == cp_model.INFEASIBLE:
         return Solution(status="infeasible", seconds=time.monotonic() - began)
     if shortest is None:
@@ -94,7 +94,7 @@ def _balanced(
     allowance_ns = shortest.makespan_ns * problem.balance_permille // 1000
     model = PlacementModel(problem, limits, shortest.makespan_ns + allowance_ns)
     model.minimise_fullest_device()
-    return _run(problem, model, shortest, budget, 1.0).found
+    return _run(problem, model, shortest, budget, 1.0).schedule
 
 
 def _run(
@@ -118,10 +118,10 @@ def _run(
     budget.deterministic -= solver.response_proto.deterministic_time
     if status == cp_model.MODEL_INVALID:
         raise RuntimeError(f"CP-SAT rejects the model: {model.cp.validate()}")
-    found = None
+    schedule = None
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         assignment = [next(d for d, on in devices.items() if solver.value(on)) for devices in model.on]
-        found = schedule_assignment(problem, assignment, [solver.value(begin) for begin in model.starts])
-        if found.makespan_ns > solver.value(model.makespan):
-            raise RuntimeError(f"CP-SAT ends after {solver.value(model.makespan)} ns, its schedule {found}")
-    return _Answer(status=status, found=found, bound=round(solver.best_objective_bound))
+        schedule = schedule_assignment(problem, assignment, [solver.value(begin) for begin in model.starts])
+        if schedule.makespan_ns > solver.value(model.makespan):
+            raise RuntimeError(f"CP-SAT ends after {solver.value(model.makespan)} ns, its schedule {schedule}")
+    return _Answer(status=status, schedule=schedule, bound=round(solver.best_objective_bound))

@@ -15,13 +15,13 @@ from partitioner.planner.placement.solve.evaluate import (
 
 
 def best_start(problem: PlacementProblem) -> ScheduledAssignment | None:
-    """The feasible warm start that ends first (the earliest named of equals); None when none is feasible."""
+    """The feasible warm start with the shortest makespan (of equals, the first); None when none is feasible."""
     feasible = (a for a in dict.fromkeys(_candidates(problem)) if not any(violations(problem, a)))
     return min((schedule_assignment(problem, a) for a in feasible), key=lambda s: s.makespan_ns, default=None)
 
 
 def proved_at_once(problem: PlacementProblem) -> Solution | None:
-    """The optimum, when a warm start is as short as the bound that needs no search; None otherwise."""
+    """The optimum, when the best warm start meets the bound that needs no search; None otherwise."""
     limits, start = bounds(problem), best_start(problem)
     if problem.balance_permille or limits is None or start is None or start.makespan_ns > limits.lower_ns:
         return None
@@ -47,7 +47,7 @@ def _candidates(problem: PlacementProblem) -> Iterator[tuple[int, ...]]:
 
 
 def _filled(problem: PlacementProblem, allowed: list[tuple[int, ...]], capacities: list[int]) -> tuple[int, ...]:
-    """Each item on the device of the one before it while that has room, else on the one with most room."""
+    """Each item on the device of the item before it while that device has room, else on the device with most room."""
     room = list(capacities)
     assignment: list[int] = []
     for item, devices in zip(problem.items, allowed, strict=True):

@@ -1,4 +1,4 @@
-"""Devices that may trade places without changing anything, and the one of equal assignments that we keep."""
+"""Interchangeable devices, and the canonical assignment among those that differ only by such devices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from partitioner.ir.problem import PlacementProblem
 
 
 def interchangeable_devices(problem: PlacementProblem) -> list[tuple[int, ...]]:
-    """ReplicaGroups of two or more devices that may be swapped; swaps compose, so one comparison is enough."""
+    """Groups of two or more devices that may be swapped; swaps compose, so one comparison is enough."""
     groups: list[list[int]] = []
     for device in range(len(problem.devices)):
         for group in groups:
@@ -21,7 +21,7 @@ def interchangeable_devices(problem: PlacementProblem) -> list[tuple[int, ...]]:
 
 
 def canonical(assignment: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Rename devices inside each group so that they appear in rising order as the items go by."""
+    """Rename devices inside each group so that items use them in rising order."""
     name: dict[int, int] = {}
     for group in groups:
         appearing = list(dict.fromkeys(device for device in assignment if device in group))
