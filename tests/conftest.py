@@ -19,6 +19,20 @@ NUM_LOGICAL_CPUS = 7
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+SLOW = Path(__file__).with_name("slow.txt")
+"""Ids of the tests that take longest, one per line, as `pytest --durations=0` measured them; they get the mark `slow`."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    slow = set(SLOW.read_text(encoding="utf-8").splitlines())
+    for item in items:
+        if item.nodeid in slow:
+            item.add_marker("slow")
+    gone = slow - {item.nodeid for item in items}
+    if gone and config.args == config.getini("testpaths"):
+        raise pytest.UsageError(f"{SLOW.name} names tests that there are not: {', '.join(sorted(gone))}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def logical_cpus() -> list[str]:
     """Names of the logical CPU devices that stand in for GPUs here."""
