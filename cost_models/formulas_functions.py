@@ -22,7 +22,7 @@ def _all(op: OpSpec) -> OpCost:
 
 
 @register("If", "StatelessIf", "Case", "StatelessCase")
-def _dearest(op: OpSpec) -> OpCost:
+def _most_expensive_branch(op: OpSpec) -> OpCost:
     """The most expensive branch, because the branch taken depends on values; a byte counts as a FLOP."""
     branches = [cost_of([run]) for run in op.runs]
     return max(branches, key=lambda cost: cost.flops + cost.moved_bytes) if branches else unknown(op)

@@ -89,7 +89,7 @@ def trace(
 
 
 def captured(model: keras.Model, kind: StepKind, specs: tuple[Any, Any, Any], **options: Any) -> CapturedStep:
-    """A step of the model as one replica runs it, though its variables may be mirrored by now.
+    """Trace a step of the model as a single replica runs it, even if its variables are mirrored by now.
 
     Raises:
         ModelError: The model cannot be traced.

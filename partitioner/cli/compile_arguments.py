@@ -38,8 +38,8 @@ def add_step(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--inference", dest="training", action="store_false", help="plan inference (default: a training step)"
     )
-    group.add_argument("--loss", metavar="NAME", help="Keras loss (default: the compiled one, else mean_squared_error)")
-    group.add_argument("--optimizer", metavar="NAME", help="Keras optimizer (default: the compiled one, else adam)")
+    group.add_argument("--loss", metavar="NAME", help="Keras loss (default: as compiled, else mean_squared_error)")
+    group.add_argument("--optimizer", metavar="NAME", help="Keras optimizer (default: as compiled, else adam)")
 
 
 def add_machine(group: argparse._ArgumentGroup) -> None:
@@ -133,6 +133,6 @@ def add_results(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--verify",
         action=argparse.BooleanOptionalAction,
-        help="run the placed model beside the unplaced one, CPUs in place of absent GPUs (default: if all are here)",
+        help="run the placed model beside the unplaced model, CPUs in place of absent GPUs (default: if all are here)",
     )
     add_verbosity(group)

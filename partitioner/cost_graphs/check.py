@@ -192,8 +192,8 @@ def _simple_bound(graph: CostGraph, devices: Mapping[str, int]) -> float:
             options.append(sum(node.accelerator_cost for node in nodes))
         return min(options, default=0.0)
 
-    dearest = [least(group) for group in _groups(graph)]
-    return max(max(dearest), sum(dearest) / len(devices))
+    cheapest = [least(group) for group in _groups(graph)]
+    return max(max(cheapest), sum(cheapest) / len(devices))
 
 
 def _moves(graph: CostGraph, placement: Mapping[str, str], devices: Mapping[str, int]) -> Iterator[dict[str, str]]:

@@ -27,17 +27,6 @@ _PROFILE_NODE = re.compile(r"(?P<id>\S+) -- (?P<description>.*) -- (?P<figures>[
 _HOST_SECONDS_PER_BYTE = 1e-9  # 1 GB/s
 
 
-def is_cost_graph(path: str) -> bool:
-    """Whether a file looks like a cost graph: JSON with `nodes` and `edges`, or lines of a PipeDream profile."""
-    try:
-        text = Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    if path.endswith(".json"):
-        return '"nodes"' in text and '"edges"' in text and '"partition-plan/' not in text
-    return path.endswith(".txt") and " -- " in text
-
-
 def read_cost_graph(path: str) -> CostGraph:
     """Read a workload or a profile.
 

@@ -17,8 +17,6 @@ from partitioner.report.picture import Frame, Picture, escaped
 from partitioner.report.verdict import short_names
 from partitioner.report.what_if import what_if_rows
 
-_MAX_NODES = 12
-
 
 def render(
     plan: CostGraphPlan,

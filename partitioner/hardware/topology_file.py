@@ -162,7 +162,7 @@ def _device(path: Path, value: object) -> Device:
         return device_named(value)
     if not isinstance(value, Mapping):
         raise ValueError(f"hardware is {value!r}, expected a name or a table of numbers")
-    own = {"name": f"of {path.name}", "title": "a device of one's own", "source": path.name, "date": "own", **value}
+    own = {"name": f"of {path.name}", "title": "a device of the user", "source": path.name, "date": "own", **value}
     with _in_plain_units():
         device = read_entry(Device, str(own.pop("name")), own)
         _check_sizes(

@@ -105,7 +105,7 @@ def test_someone_elses_directory_is_left_alone(run: Run, tmp_path: Path) -> None
     (tmp_path / "mine/thesis.tex").write_text("text")
     code, _, err = run(SMALL, *TWO, "-o", "mine")
     assert code == 2
-    assert "'mine' holds files that partition did not write\n   |  found: thesis.tex" in err
+    assert "'mine' holds files that partition did not write\n   |  among them: thesis.tex" in err
     code, _, err = run(SMALL, *TWO, "-o", "mine/thesis.tex")
     assert code == 2
     assert "the output 'mine/thesis.tex' is a file" in err

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from partitioner.cost_graphs.read import is_cost_graph, read_cost_graph
+from partitioner.cost_graphs.read import read_cost_graph
 from partitioner.errors import ModelError
 
 
@@ -121,11 +121,3 @@ def test_a_wrong_profile_is_told_by_its_line(write, changed: tuple[str, str], sa
     with pytest.raises(ModelError) as caught:
         read_cost_graph(write(PROFILE.replace(*changed), "graph.txt"))
     assert said in str(caught.value)
-
-
-def test_plans_and_other_files_are_no_cost_graphs(write, tmp_path: Path) -> None:
-    assert is_cost_graph(write(workload()))
-    assert is_cost_graph(write(PROFILE, "graph.txt"))
-    assert not is_cost_graph(write({"schema": "partition-plan/1", "nodes": [], "edges": []}, "plan.json"))
-    assert not is_cost_graph(write("print('nodes')", "model.py"))
-    assert not is_cost_graph(str(tmp_path / "absent.json"))

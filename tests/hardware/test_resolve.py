@@ -157,7 +157,7 @@ def test_a_file(lab: Path) -> None:
     assert topology.link(0, 2).name == topology.link(2, 1).name == "pcie4+pcie3"
     assert topology.link(0, 2).latency_seconds == pytest.approx(50e-6)
     assert topology.link(1, 3).bandwidth_bytes_per_second == 1e9
-    assert topology.link(3, 1).name == "pcie4"  # nothing is said of the way back
+    assert topology.link(3, 1).name == "pcie4"  # no entry joins the other direction
     assert topology.channels(0, 3)["nic out"] == 1.25e9
 
 
@@ -205,7 +205,7 @@ def test_a_later_entry_wins(tmp_path: Path) -> None:
         ),
         ('["GPU:0-1", "GPU:2"]', '"GPU:0-2"', "[[links]] number 2", "between is 'GPU:0-2', expected two lists"),
         ('via = ["pcie4", "pcie3"]', 'via = "pcie4"', "[[links]] number 2", "via is 'pcie4', expected a list of links"),
-        ('via = ["pcie4", "pcie3"]', "via = []", "[[links]] number 2", "a way needs at least one link"),
+        ('via = ["pcie4", "pcie3"]', "via = []", "[[links]] number 2", "a series needs at least one link"),
         ("latency_seconds = 1e-3", "latency_seconds = nan", "[[links]] number 3", "latency_seconds is nan"),
         ('devices = "GPU:0-2"', 'devices = "GPU:5"', "[[uplinks]] number 1", "devices: GPU:5 has no entry"),
         ("1_000_000_000", "0", "[[devices]] number 2", "memory_bytes is 0, expected a finite number above 0"),
@@ -223,14 +223,14 @@ def test_a_later_entry_wins(tmp_path: Path) -> None:
         ("latency_seconds = 1e-3, ", "", "[[links]] number 3", "link 'of lab.toml': missing key latency_seconds"),
         ('"70GiB"', '"700GiB"', "[[devices]] number 1", "memory is '700GiB', which is more than the 80,000,000,000"),
         ('names = "GPU:0-1"', "names = []", "[[devices]] number 1", "names is [], expected a list of devices"),
-        ('among = "GPU:0-1"', 'among = "GPU:0"', "[[links]] number 1", "joins no device with another one"),
+        ('among = "GPU:0-1"', 'among = "GPU:0"', "[[links]] number 1", "joins no device with another device"),
         (
             'devices = "GPU:0-2"',
             'devices = "GPU:0-2,/job:worker/task:1/GPU:0"',
             "[[uplinks]] number 1",
             "these are all there are",
         ),
-        ('link = "pcie4"\n', "", "", "links: nothing is said of /job:worker/task:1/GPU:0 to GPU:0 and of 2 more pairs"),
+        ('link = "pcie4"\n', "", "", "links: no link joins /job:worker/task:1/GPU:0 to GPU:0 and of 2 more pairs"),
         ("[[uplinks]]", "[[uplink]]", "", "unknown key 'uplink'; did you mean uplinks?"),
         ("[[uplinks]]", "[uplinks]", "", "expected entries [[uplinks]]"),
     ],

@@ -1,4 +1,4 @@
-"""Buffers inside a function: which tensors share a buffer, which ones lists keep, and the bytes held during a run."""
+"""Buffers inside a function: shared buffers, buffers kept by lists, and the peak bytes of a run."""
 
 from __future__ import annotations
 

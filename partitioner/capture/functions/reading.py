@@ -1,4 +1,4 @@
-"""What is known of a graph before it runs: shapes, numbers, lists of tensors, and what its functions run."""
+"""Facts about a graph before it runs: shapes, constants, lists of tensors, and function runs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MOST_NUMBERS = 16
 
 @dataclass(kw_only=True)
 class Reading:
-    """What is known of a graph before it runs, by names of tensors and ops.
+    """Facts about a graph before it runs, by names of tensors and ops.
 
     Attributes:
         specs: Shape and dtype of each tensor.
         assumed: Tensors with an assumed size that are not index vectors.
-        values: Numbers that are the same in every run.
-        lists: What lists of tensors hold.
-        buffers: Which tensors share a buffer.
+        values: Constant numbers.
+        lists: Contents of lists of tensors.
+        buffers: Buffers of the tensors.
         runs: Function runs by the op that runs them.
         passed_on: For loop outputs that no trip changes, the input that they equal; for lists whose items are replaced
             in turn, the input list whose place they take.

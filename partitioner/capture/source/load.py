@@ -98,7 +98,7 @@ def _load_python(source: str, path: Path, name: str | None) -> LoadedModel:
 def _load_keras(source: str, path: Path, name: str | None) -> LoadedModel:
     if name is not None:
         raise ModelError(
-            f"a .keras file holds one model; {name!r} behind the colon names none",
+            f"a .keras file holds a single model; {name!r} behind the colon names none",
             where=shown(path),
             help=f"partition {typed(path)}",
         )

@@ -28,7 +28,7 @@ commands (partition COMMAND --help):
   graph FILE              plan a cost graph, without a model
   show PLAN               a plan again: report, picture, JSON
   check PLAN              compute a cost graph's plan anew, and refute it
-  verify PLAN MODEL       run a model by its plan, beside the unplaced one
+  verify PLAN MODEL       run a model by its plan, beside the unplaced model
   hardware                devices, links and hosts that have a name
   worker --port N         lend this machine's devices to another machine
 

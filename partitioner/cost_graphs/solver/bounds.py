@@ -12,10 +12,10 @@ from partitioner.cost_graphs.solver.problem import MaxLoadProblem
 
 def quick_bound(problem: MaxLoadProblem) -> int:
     """The larger of the work balance and of the most expensive item on its cheapest device."""
-    return max(_dearest_item(problem), work_balance(problem))
+    return max(_most_expensive_item(problem), work_balance(problem))
 
 
-def _dearest_item(problem: MaxLoadProblem) -> int:
+def _most_expensive_item(problem: MaxLoadProblem) -> int:
     kinds = {device.kind: device for device in problem.devices}.values()
     bound = 0
     for item in problem.items:

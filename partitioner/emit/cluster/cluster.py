@@ -88,7 +88,7 @@ def silent_workers(workers: Mapping[Task, str], seconds: float) -> list[Task]:
 
 
 def _cluster_of_environment() -> tuple[dict[Task, str], str]:
-    """Addresses in TF_CONFIG: of the other processes, and of this one where it is named."""
+    """Addresses in TF_CONFIG: of the other processes, and of this process if it is named."""
     text = os.environ.get("TF_CONFIG") or "{}"
     try:
         config = json.loads(text)

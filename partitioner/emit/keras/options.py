@@ -12,7 +12,7 @@ from typing import Any
 
 from tensorflow.core.protobuf import config_pb2
 
-# Options of one function call have no public API; the public ones hold for the whole process.
+# Options of a single function call have no public API; public options hold for the whole process.
 from tensorflow.python.eager import context
 
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 from partitioner.ir.devices import equal_hosts, share_memory
 
 # Below this, TensorFlow's overhead per sent tensor (some 20 us) takes longer than the bytes do over PCIe, so that two
-# large messages are faster than several small ones.
+# large messages are faster than several small messages.
 _LEAST_CUT_BYTES = 256 * 1024
 # Slices that begin at a multiple of this need no copy: TensorFlow aligns buffers to 64 bytes.
 _ALIGNED = 64

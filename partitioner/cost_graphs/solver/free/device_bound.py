@@ -32,12 +32,12 @@ def raise_by_items(problem: MaxLoadProblem, incumbent: Incumbent) -> None:
     if not accelerators:
         return
     arcs = _cut_arcs(problem)
-    dear = [item.accelerator_cost for item in problem.items]
+    costs = [item.accelerator_cost for item in problem.items]
     for value in problem.values:
         for index in value.items:
-            dear[index] += value.cost
+            costs[index] += value.cost
     movable = [index for index, item in enumerate(problem.items) if not accelerators <= item.barred]
-    flows = sorted(movable, key=lambda index: -dear[index])[:_MAX_FLOWS]
+    flows = sorted(movable, key=lambda index: -costs[index])[:_MAX_FLOWS]
     on_cpus = sum(item.cpu_cost for item in problem.items if accelerators <= item.barred)
     surroundings = [(_cheapest_surroundings(problem, arcs, index), index) for index in flows]
     for bound, index in sorted(surroundings, reverse=True):
