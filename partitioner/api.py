@@ -32,6 +32,7 @@ from partitioner.old_arguments import refusing_old_arguments
 from partitioner.options import Constraints, Machine, Parallelism, Request, Search, Step
 from partitioner.plan_view import Plan
 from partitioner.verification import verify_placed
+from partitioner.verification.host_reference import host_reference
 
 
 def set_up_devices(devices: str | Sequence[str], *, cluster: Any = None) -> dict[str, str]:
@@ -177,6 +178,7 @@ def verify(model: keras.Model, placed: PlacedModel, *, num_steps: int = 5, seed:
 
     Raises:
         UsageError: `placed` was not made from `model` in this process.
+        VerificationError: A device ran out of memory.
     """
     program = placed.program
     if placed.model is not model or not isinstance(program, PlacedProgram):
@@ -184,7 +186,9 @@ def verify(model: keras.Model, placed: PlacedModel, *, num_steps: int = 5, seed:
     kind, specs = program.signatures()[0]
     step = program.step(kind, specs)
     objective = training_objective(placed) if kind is StepKind.TRAIN else None
-    return verify_placed(
+    asked = num_steps if kind is StepKind.TRAIN else 1
+    reference = host_reference(step.graph, placed.plan, asked)
+    verification = verify_placed(
         model,
         step,
         program.execution(step),
@@ -193,10 +197,12 @@ def verify(model: keras.Model, placed: PlacedModel, *, num_steps: int = 5, seed:
         compute_loss=objective.compute_loss if objective else None,
         optimizer=objective.optimizer if objective else None,
         ran_on=program.devices,
-        num_steps=num_steps,
+        num_steps=reference.num_steps or 1,
         seed=seed,
         differing_copies=placed.differing_variables,
+        with_reference=reference.num_steps > 0,
     )
+    return replace(verification, note=reference.note)
 
 
 def load(path: str | Path) -> PlacedModel:

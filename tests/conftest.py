@@ -20,7 +20,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 SLOW = Path(__file__).with_name("slow.txt")
-"""Ids of the tests that take longest, one per line, as `pytest --durations=0` measured them; they get the mark `slow`."""
+"""Ids of the tests that take longest, by `pytest --durations=0`; they get the mark `slow`."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -25,7 +25,8 @@ def brief_verification(verification: Verification, *, training: bool) -> tuple[s
     first, second, *_ = _sentences(verification, training)
     if verification.misplaced_ops:
         return first, second, where
-    return second if second.startswith("FAILED") else first, _largest_difference(verification, training), where
+    worst = second if second.startswith("FAILED") else first
+    return worst, verification.note or _largest_difference(verification, training), where
 
 
 def _largest_difference(verification: Verification, training: bool) -> str:
@@ -73,6 +74,8 @@ def _sentences(verification: Verification, training: bool) -> list[str]:
             lines.append(
                 f"FAILED: relative differences beyond {verification.tolerance:.0e} that the control does not explain"
             )
+    if verification.note:
+        lines.append(verification.note)
     return [*lines, f"measured on {_ran_on(verification.ran_on)}{_steps(verification, training)}"]
 
 

@@ -45,6 +45,17 @@ def hard_placement() -> Iterator[None]:
         tf.config.set_soft_device_placement(before)
 
 
+@contextmanager
+def without_tensor_float_32() -> Iterator[None]:
+    """Have GPUs multiply float32 as such, for as long as this lasts: TensorFloat-32 keeps 11 of 24 bits."""
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    try:
+        yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
 def executed_ops(run: Callable[[], Any]) -> tuple[Any, dict[str, tuple[str, str]]]:
     """Call `run`, which must call a function for the first time, and return the executed ops.
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from partitioner.errors import VerificationError
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.execution import Execution, replica_prefix
 from partitioner.ir.plan import Verification
 from partitioner.ir.step import CapturedStep, LossReduction, StepKind
+from partitioner.spelling import argument
 from partitioner.stages.coupling import batch_coupling, random_states, written_states
-from partitioner.verification.audit import executed_ops, hard_placement, misplaced_ops
+from partitioner.verification.audit import executed_ops, hard_placement, misplaced_ops, without_tensor_float_32
+from partitioner.verification.compare import compared, outputs_only, tolerance_of
 from partitioner.verification.data import as_dense, flat_arrays, permuted, random_batches
 from partitioner.verification.reference import (
     Parts,
@@ -28,12 +32,6 @@ from partitioner.verification.reference import (
 )
 
 DEFAULT_NUM_STEPS = 5
-# Relative to a tensor's norm. float32 has 24 bits (6e-8); sums of some hundred terms lose two digits of that.
-DEFAULT_TOLERANCE = 1e-5
-# A placed run may differ from the unplaced run by this factor more than the control does.
-_CONTROL_FACTOR = 4.0
-# Distance from 1 to the next larger number, with 8 and 11 bits of precision.
-_EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 _HOST = DeviceName(type="CPU", index=0).canonical
 
 Emit = Callable[..., Any]
@@ -54,6 +52,7 @@ def verify_placed(
     num_steps: int = DEFAULT_NUM_STEPS,
     seed: int = 0,
     differing_copies: Callable[[], Sequence[str]] = tuple,
+    with_reference: bool = True,
 ) -> Verification:
     """Compare a placed step with the unplaced model. Variables and optimizer are unchanged when it returns.
 
@@ -76,43 +75,60 @@ def verify_placed(
         num_steps: Training steps.
         seed: Seed of the random batches.
         differing_copies: Gives the names of variables whose bits differ between replicas.
+        with_reference: Whether the unplaced model runs too. Without it only devices and replicas are checked.
+
+    Raises:
+        VerificationError: A device ran out of memory.
     """
     x_specs, y_specs, _ = step.specs
-    if batches is None:
-        pairs = random_batches((x_specs, y_specs), step.graph.batch_size, num_steps, seed)
-    else:
-        pairs = list(batches)
-    if step.kind is StepKind.TRAIN:
-        return _verify_training(
-            model, step, execution, emit, emit_stepwise, compute_loss, optimizer, ran_on, pairs, differing_copies
-        )
-    return _verify_outputs(model, step, execution, emit, emit_stepwise, ran_on, pairs[:1])
+    pairs = batches or random_batches((x_specs, y_specs), step.graph.batch_size, num_steps, seed)
+    subject = _Subject(model, step, execution, emit, emit_stepwise, ran_on, with_reference)
+    try:
+        with without_tensor_float_32():
+            if step.kind is not StepKind.TRAIN:
+                return _verify_outputs(subject, pairs[0])
+            return _verify_training(subject, compute_loss, optimizer, pairs, differing_copies)
+    except tf.errors.ResourceExhaustedError as error:
+        raise VerificationError(
+            "a device ran out of memory while the placed model was verified",
+            notes=[error.message.strip().splitlines()[0]],
+            help=f"plan with less: {argument('memory_limit', '90%')}, or {argument('microbatches', 4)}",
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """A placed step and the model that it is compared with; see `verify_placed`."""
+
+    model: keras.Model
+    step: CapturedStep
+    execution: Execution
+    emit: Emit
+    emit_stepwise: Emit
+    ran_on: Mapping[str, str]
+    with_reference: bool
 
 
 def _verify_training(
-    model: keras.Model,
-    step: CapturedStep,
-    execution: Execution,
-    emit: Emit,
-    emit_stepwise: Emit,
+    subject: _Subject,
     compute_loss: Callable[..., Any] | None,
     optimizer: Any,
-    ran_on: Mapping[str, str],
     batches: Sequence[tuple[Any, Any]],
     differing_copies: Callable[[], Sequence[str]],
 ) -> Verification:
     assert compute_loss is not None
+    model, step, execution = subject.model, subject.step, subject.execution
     held = list({id(v): v for v in [*model.variables, *optimizer.variables, *step.variables.values()]}.values())
     # Rows influence each other only within a microbatch: the reference must be cut into the same microbatches.
     parts = _parts(step, execution) if batch_coupling(step.graph) else None
     reference = reference_functions(model, compute_loss, optimizer, step.specs[:2], parts=parts)
-    placed_gradients = emit(step, execution, results=("y_pred", "loss", "gradients"), side_effects=False)
-    placed_train = emit(step, execution, results=("y_pred", "loss"))
-    placed_stepwise = emit_stepwise(step, execution, results=("y_pred", "loss"))
+    placed_gradients = subject.emit(step, execution, results=("y_pred", "loss", "gradients"), side_effects=False)
+    placed_train = subject.emit(step, execution, results=("y_pred", "loss"))
+    placed_stepwise = subject.emit_stepwise(step, execution, results=("y_pred", "loss"))
     with restored(held) as restore:
-        expected = run_reference(*reference, batches, model.variables, restore)
-        controls = _controls(model, step, reference, batches, restore)
-        trajectories = [next(controls)]
+        expected = run_reference(*reference, batches, model.variables, restore) if subject.with_reference else None
+        controls = _controls(model, step, reference, batches, restore) if subject.with_reference else iter(())
+        trajectories = list(islice(controls, 1))
         restore()
         first = placed_gradients(*batches[0], None)
         restore()
@@ -133,11 +149,12 @@ def _verify_training(
             weights=flat_arrays([variable.value for variable in model.variables]),
         )
         audit = misplaced_ops(executed, _planned(step, execution))
-        settings: dict[str, Any] = {"num_steps": len(batches), "tolerance": _tolerance(step, execution)}
-        result = _compared(placed, expected, trajectories, audit, ran_on, **settings)
+        tolerance = tolerance_of(step.graph, execution, subject.ran_on)
+        settings: dict[str, Any] = {"num_steps": len(batches), "tolerance": tolerance}
+        result = compared(placed, expected, trajectories, audit, subject.ran_on, **settings)
         while not (result.passed or result.misplaced_ops) and (control := next(controls, None)):
             trajectories.append(control)
-            result = _compared(placed, expected, trajectories, audit, ran_on, **settings)
+            result = compared(placed, expected, trajectories, audit, subject.ran_on, **settings)
     return replace(result, differing_copies=apart, passed=result.passed and not apart)
 
 
@@ -170,99 +187,27 @@ def _parts(step: CapturedStep, execution: Execution) -> Parts:
     )
 
 
-def _verify_outputs(
-    model: keras.Model,
-    step: CapturedStep,
-    execution: Execution,
-    emit: Emit,
-    emit_stepwise: Emit,
-    ran_on: Mapping[str, str],
-    batches: Sequence[tuple[Any, Any]],
-) -> Verification:
+def _verify_outputs(subject: _Subject, batch: tuple[Any, Any]) -> Verification:
+    model, step, execution = subject.model, subject.step, subject.execution
     num_parts = execution.num_microbatches * execution.num_replicas if batch_coupling(step.graph) else 1
     reference = outputs_function(model, step.specs[0], num_parts=num_parts)
-    placed = emit(step, execution, results=("y_pred",))
-    placed_stepwise = emit_stepwise(step, execution, results=("y_pred",))
-    x, _ = batches[0]
-    expected = flat_arrays(reference(x))
-    order = _control_order(model, step)
-    control = [a[np.argsort(order)] for a in flat_arrays(reference(permuted(x, order)))]
+    placed = subject.emit(step, execution, results=("y_pred",))
+    placed_stepwise = subject.emit_stepwise(step, execution, results=("y_pred",))
+    x, _ = batch
+    expected, controls = None, []
+    if subject.with_reference:
+        expected = outputs_only(flat_arrays(reference(x)))
+        order = _control_order(model, step)
+        reordered = flat_arrays(reference(permuted(x, order)))
+        controls = [outputs_only([array[np.argsort(order)] for array in reordered])]
     with hard_placement():
         outputs, executed = executed_ops(lambda: _fresh(placed)(x, None, None))
         if execution.is_staged:
             executed |= _audited(placed_stepwise, (x, None))
-    return _compared(
-        _outputs_only(flat_arrays(outputs["y_pred"])),
-        _outputs_only(expected),
-        [_outputs_only(control)],
-        misplaced_ops(executed, _planned(step, execution)),
-        ran_on,
-        num_steps=0,
-    )
-
-
-def _outputs_only(outputs: list[np.ndarray]) -> Trajectory:
-    return Trajectory(outputs=outputs, loss=[], gradients=[], weights=[])
-
-
-def _compared(
-    placed: Trajectory,
-    expected: Trajectory,
-    controls: Sequence[Trajectory],
-    audit: tuple[int, tuple[str, ...]],
-    ran_on: Mapping[str, str],
-    *,
-    num_steps: int,
-    tolerance: float = DEFAULT_TOLERANCE,
-) -> Verification:
-    """Compare tensor by tensor: a difference passes if it is below the tolerance, or near a control's difference.
-
-    Each tensor is decided by itself, because a gradient that is zero except for rounding (of a key's bias in attention)
-    differs by its whole norm, and must not excuse other tensors.
-    """
-    keys = ("outputs", "loss", "gradients", "weights")
-    absolute = {key: _max_abs(getattr(placed, key), getattr(expected, key)) for key in keys}
-    relative = {key: _max_rel(getattr(placed, key), getattr(expected, key)) for key in keys}
-    explained = {
-        key: np.max([_rel(getattr(control, key), getattr(expected, key)) for control in controls], axis=0)
-        for key in keys
-    }
-    compared, misplaced = audit
-    return Verification(
-        outputs_max_abs_diff=absolute["outputs"],
-        outputs_max_rel_diff=relative["outputs"],
-        loss_max_abs_diff=absolute["loss"],
-        gradients_max_abs_diff=absolute["gradients"],
-        gradients_max_rel_diff=relative["gradients"],
-        weights_max_abs_diff=absolute["weights"],
-        weights_max_rel_diff=relative["weights"],
-        control_max_abs_diff=max(
-            _max_abs(getattr(control, key), getattr(expected, key)) for control in controls for key in keys
-        ),
-        control_max_rel_diff=max(float(ratio) for ratios in explained.values() for ratio in ratios),
-        num_steps=num_steps,
-        num_ops_checked=compared,
-        misplaced_ops=misplaced,
-        ran_on=dict(ran_on),
-        tolerance=tolerance,
-        passed=not misplaced
-        and all(
-            difference <= max(tolerance, _CONTROL_FACTOR * allowed)
-            for key in keys
-            for difference, allowed in zip(
-                _rel(getattr(placed, key), getattr(expected, key)), explained[key], strict=True
-            )
-        ),
-    )
-
-
-def _tolerance(step: CapturedStep, execution: Execution) -> float:
-    """The allowed relative difference: that of float32, or of the dtype to which microbatches round gradients."""
-    kinds = {tensor.spec.dtype for tensor in step.graph.tensors}
-    narrow = [dtype for dtype in ("bfloat16", "float16") if dtype in kinds]
-    if execution.num_microbatches == 1 or not narrow:
-        return DEFAULT_TOLERANCE
-    return _CONTROL_FACTOR * _EPSILON[narrow[0]]
+    audit = misplaced_ops(executed, _planned(step, execution))
+    placed_outputs = outputs_only(flat_arrays(outputs["y_pred"]))
+    tolerance = tolerance_of(step.graph, execution, subject.ran_on)
+    return compared(placed_outputs, expected, controls, audit, subject.ran_on, num_steps=0, tolerance=tolerance)
 
 
 def _planned(step: CapturedStep, execution: Execution) -> dict[str, str]:
@@ -291,29 +236,3 @@ def _knows_its_rows(model: keras.Model, step: CapturedStep) -> bool:
     """Whether the results of a row depend on its position in the batch, by random numbers or by other rows."""
     draws = any(getattr(layer, "_seed_generators", ()) for layer in model._flatten_layers())
     return draws or bool(step.graph.mixing_layer)
-
-
-def _max_abs(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
-    """Largest difference of two lists of arrays; infinite where only one of two values is finite."""
-    return max((_difference(a, b, np.max) for a, b in zip(actual, expected, strict=True)), default=0.0)
-
-
-def _max_rel(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
-    return max(_rel(actual, expected), default=0.0)
-
-
-def _rel(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> list[float]:
-    """Norm of each tensor's difference over the norm of the tensor itself (Frobenius); 0 / 0 counts as 0."""
-    ratios = []
-    for a, b in zip(actual, expected, strict=True):
-        difference, norm = _difference(a, b, np.linalg.norm), float(np.linalg.norm(b))
-        ratios.append(difference and (difference / norm if norm else float("inf")))
-    return ratios
-
-
-def _difference(a: np.ndarray, b: np.ndarray, measure: Callable[[np.ndarray], Any]) -> float:
-    same = np.isclose(a, b, rtol=0.0, atol=0.0, equal_nan=True)
-    with np.errstate(invalid="ignore"):
-        delta = np.where(same, 0.0, np.abs(a - b))
-    value = float(measure(delta.ravel())) if delta.size else 0.0
-    return value if np.isfinite(value) else float("inf")

@@ -1,4 +1,4 @@
-"""The unplaced model as Keras trains it: with a tape and without devices. The placed model is compared with it."""
+"""The unplaced model as Keras trains it: with a tape, all of it on the host. The placed model is compared with it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from partitioner.emit.pipeline.microbatches import HOST
 from partitioner.ir.execution import SEED_STRIDE
 from partitioner.verification.data import as_dense, flat_arrays
 
@@ -85,7 +86,7 @@ def reference_functions(
     *,
     parts: Parts | None = None,
 ) -> tuple[Any, Any]:
-    """`gradients(x, y)` -> (outputs, loss, gradients) and `train(x, y)` -> loss, of the unplaced model.
+    """`gradients(x, y)` -> (outputs, loss, gradients) and `train(x, y)` -> loss, of the unplaced model on the host.
 
     Gradients are those the optimizer gets: of the scaled loss where it scales. Both are traced for `specs`, whose batch
     size is open as in `fit`: with a fixed batch size TensorFlow divides by constants, and rounds differently. With
@@ -126,30 +127,33 @@ def reference_functions(
 
     @tf.function(autograph=False, input_signature=list(specs))
     def gradients(x: Any, y: Any) -> tuple[Any, Any, Any]:
-        y_pred, loss, values = accumulated(x, y)
-        return y_pred, loss, [None if g is None else as_dense(g, v.shape) for g, v in _pairs(values, model)]
+        with tf.device(HOST):
+            y_pred, loss, values = accumulated(x, y)
+            return y_pred, loss, [None if g is None else as_dense(g, v.shape) for g, v in _pairs(values, model)]
 
     @tf.function(autograph=False, input_signature=list(specs))
     def train(x: Any, y: Any) -> Any:
-        _, loss, values = accumulated(x, y)
-        optimizer.apply_gradients(list(_pairs(values, model)))
-        return loss
+        with tf.device(HOST):
+            _, loss, values = accumulated(x, y)
+            optimizer.apply_gradients(list(_pairs(values, model)))
+            return loss
 
     return gradients, train
 
 
 def outputs_function(model: keras.Model, x_specs: Any, *, num_parts: int = 1) -> Any:
-    """`outputs(x)` of the unplaced model in inference; it runs on `num_parts` parts of the batch in order."""
+    """`outputs(x)` of the unplaced model in inference, on the host, on `num_parts` parts of the batch in order."""
 
     def of_part(x: Any) -> Any:
         return model(x, training=False) if model._call_has_training_arg else model(x)
 
     @tf.function(autograph=False, input_signature=[x_specs])
     def outputs(x: Any) -> Any:
-        if num_parts == 1:
-            return of_part(x)
-        results = map(of_part, _parts(x, num_parts)[0])
-        return tf.nest.map_structure(lambda *rows: tf.concat(rows, axis=0), *results)
+        with tf.device(HOST):
+            if num_parts == 1:
+                return of_part(x)
+            results = map(of_part, _parts(x, num_parts)[0])
+            return tf.nest.map_structure(lambda *rows: tf.concat(rows, axis=0), *results)
 
     return outputs
 

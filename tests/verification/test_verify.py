@@ -20,7 +20,7 @@ from partitioner.ir.devices import short_name
 from partitioner.ir.execution import Execution
 from partitioner.ir.plan import Verification
 from partitioner.verification import verify_placed
-from partitioner.verification.check import _difference, _judge, _outputs_only, _rel
+from partitioner.verification.compare import compared, difference, outputs_only, relative_differences
 from partitioner.verification.data import as_dense, random_batches
 from partitioner.verification.reference import nudged, restored
 
@@ -109,27 +109,27 @@ def test_an_update_that_does_not_happen_is_found(placed: Any) -> None:
 
 def test_the_same_nan_on_both_sides_is_equal_and_one_alone_is_infinitely_wrong() -> None:
     nan, one = np.array([np.nan, 1.0]), np.array([1.0, 1.0])
-    assert _difference(nan, nan, np.max) == 0.0
-    assert _difference(nan, one, np.max) == np.inf
-    assert _difference(one, nan, np.max) == np.inf
-    assert _rel([nan], [one]) == [np.inf]
-    assert _difference(np.array([np.inf]), np.array([np.inf]), np.max) == 0.0
-    assert _difference(np.array([np.inf]), np.array([-np.inf]), np.max) == np.inf
+    assert difference(nan, nan, np.max) == 0.0
+    assert difference(nan, one, np.max) == np.inf
+    assert difference(one, nan, np.max) == np.inf
+    assert relative_differences([nan], [one]) == [np.inf]
+    assert difference(np.array([np.inf]), np.array([np.inf]), np.max) == 0.0
+    assert difference(np.array([np.inf]), np.array([-np.inf]), np.max) == np.inf
 
 
 def test_relative_difference_is_by_norm_and_per_tensor() -> None:
     # |(3, 4) - (3, 3)| / |(3, 3)| = 1 / sqrt(18); nothing over nothing counts as equal.
     found = [np.array([3.0, 4.0]), np.zeros(2), np.ones(1)]
     expected = [np.array([3.0, 3.0]), np.zeros(2), np.zeros(1)]
-    assert _rel(found, expected) == [pytest.approx(1 / np.sqrt(18)), 0.0, np.inf]
+    assert relative_differences(found, expected) == [pytest.approx(1 / np.sqrt(18)), 0.0, np.inf]
 
 
 def test_a_difference_passes_near_any_of_the_controls() -> None:
     """Bug: a faithful model (LoRA, in microbatches) was said to be wrong, because one control had rounded less."""
-    expected, placed, little, much = (_outputs_only([np.full(3, value)]) for value in (1.0, 1.0012, 1.0001, 1.0004))
+    expected, placed, little, much = (outputs_only([np.full(3, value)]) for value in (1.0, 1.0012, 1.0001, 1.0004))
     told: dict[str, Any] = {"audit": (1, ()), "ran_on": {}, "num_steps": 0}
-    assert not _judge(placed, expected, [little], **told).passed
-    found = _judge(placed, expected, [little, much], **told)
+    assert not compared(placed, expected, [little], **told).passed
+    found = compared(placed, expected, [little, much], **told)
     assert found.passed
     assert found.control_max_rel_diff == pytest.approx(4e-4)
     assert found.control_max_abs_diff == pytest.approx(4e-4)

@@ -11,7 +11,9 @@ SCOPE = "microbatches"
 HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
-def cut_batch(arguments: Sequence[Any], count: int) -> tuple[list[list[Any]], list[Any], list[Any]]:
+def cut_batch(
+    arguments: Sequence[Any], count: int, adds_up: bool, dtype: Any
+) -> tuple[list[list[Any]], list[Any], list[Any]]:
     """Cut a batch into microbatches of nearly equal size; the first ones have a further row.
 
     A microbatch without rows (in a batch of fewer rows than microbatches) gets a row of another microbatch with weight
@@ -20,9 +22,11 @@ def cut_batch(arguments: Sequence[Any], count: int) -> tuple[list[list[Any]], li
     Args:
         arguments: Tensors of the batch, rows first; scalars go to every microbatch.
         count: Number of microbatches.
+        adds_up: Whether the loss is a sum over rows: then the weight of a microbatch with rows is 1, else its share.
+        dtype: Of the weights.
 
     Returns:
-        By microbatch: its arguments, its share of the rows (float32 scalar) and its number of rows (int32 scalar).
+        By microbatch: its arguments, its weight (scalar) and its number of rows (int32 scalar).
     """
     with tf.device(HOST), tf.name_scope(SCOPE):
         rows: Any = tf.shape(next(value for value in arguments if value.shape.rank))[0]
@@ -30,9 +34,10 @@ def cut_batch(arguments: Sequence[Any], count: int) -> tuple[list[list[Any]], li
         sizes = rows // count + tf.cast(numbers < rows % count, tf.int32)
         starts = tf.minimum(numbers * (rows // count) + tf.minimum(numbers, rows % count), rows - 1)
         shares = tf.cast(sizes, tf.float32) / tf.cast(rows, tf.float32)
+        weights = tf.cast(sizes > 0 if adds_up else shares, dtype)
         ends = starts + tf.maximum(sizes, 1)
         parts = [
             [value[start:end] if value.shape.rank else value for value in arguments]
             for start, end in zip(tf.unstack(starts, count), tf.unstack(ends, count), strict=True)
         ]
-        return parts, tf.unstack(shares, count), tf.unstack(sizes, count)
+        return parts, tf.unstack(weights, count), tf.unstack(sizes, count)

@@ -123,16 +123,20 @@ class StepRun:
         self.sizes: list[Any] = []
         parts = [list(arguments)]
         if count > 1:
+            adds_up = step.loss_reduction is LossReduction.SUM
             # As a function of its own, so that its ops have names when it is called from Python.
-            parts, self.weights, self.sizes = tf.function(cut_batch, autograph=False)(list(arguments), count)
-        if step.loss_reduction is LossReduction.SUM and count > 1:
-            with tf.device(HOST):
-                self.weights = [tf.cast(size > 0, tf.float32) for size in self.sizes]
+            cut = tf.function(cut_batch, autograph=False)
+            parts, self.weights, self.sizes = cut(list(arguments), count, adds_up, self._seed_dtype)
         for part, values, weight in zip(self.parts, parts, self.weights, strict=True):
             part.update(zip(step.inputs, values, strict=True))
             if step.seed:
                 with tf.device(HOST):
-                    part[step.seed] = tf.cast(weight, step.graph.tensor[step.seed].spec.dtype)
+                    part[step.seed] = tf.convert_to_tensor(weight, self._seed_dtype)
+
+    @property
+    def _seed_dtype(self) -> str:
+        step = self.staged.step
+        return step.graph.tensor[step.seed].spec.dtype if step.seed else "float32"
 
     def gathered(self) -> list[dict[str, Any]]:
         """For each replica, the tensors gathered over the microbatches of all replicas."""

@@ -1,0 +1,132 @@
+"""How far two runs are apart, and whether that is more than rounding explains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from partitioner.ir.devices import DeviceName
+from partitioner.ir.execution import Execution
+from partitioner.ir.op_graph import OpGraph
+from partitioner.ir.plan import Verification
+from partitioner.verification.reference import Trajectory
+
+# Relative to a tensor's norm. float32 has 24 bits (6e-8); sums of some hundred terms lose two digits of that.
+DEFAULT_TOLERANCE = 1e-5
+# Of a GPU against the host, without TensorFloat-32: libraries of GPUs sum by other algorithms, which may lose a digit.
+OTHER_KERNELS_TOLERANCE = 1e-4
+# A placed run may differ from the unplaced run by this factor more than the control does.
+_CONTROL_FACTOR = 4.0
+# Distance from 1 to the next larger number, with 8 and 11 bits of precision.
+_EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
+
+
+def outputs_only(outputs: list[np.ndarray]) -> Trajectory:
+    """A run of inference."""
+    return Trajectory(outputs=outputs, loss=[], gradients=[], weights=[])
+
+
+def compared(
+    placed: Trajectory,
+    reference: Trajectory | None,
+    controls: Sequence[Trajectory],
+    audit: tuple[int, tuple[str, ...]],
+    ran_on: Mapping[str, str],
+    *,
+    num_steps: int,
+    tolerance: float = DEFAULT_TOLERANCE,
+) -> Verification:
+    """Compare tensor by tensor: a difference passes if it is below the tolerance, or near a control's difference.
+
+    Each tensor is decided by itself, because a gradient that is zero except for rounding (of a key's bias in attention)
+    differs by its whole norm, and must not excuse other tensors. Without a reference, nothing differs.
+
+    Args:
+        placed: The placed run.
+        reference: The unplaced run, if there was one.
+        controls: Unplaced runs that round differently.
+        audit: The number of ops whose device was compared, and a line for each misplaced op.
+        ran_on: The device that ran in place of each planned device.
+        num_steps: Training steps of each run.
+        tolerance: Relative difference that passes in any case.
+    """
+    expected, controls = (reference, controls) if reference else (placed, [placed])
+    keys = ("outputs", "loss", "gradients", "weights")
+    absolute = {key: max_abs(getattr(placed, key), getattr(expected, key)) for key in keys}
+    relative = {key: max_rel(getattr(placed, key), getattr(expected, key)) for key in keys}
+    explained = {
+        key: np.max(
+            [relative_differences(getattr(control, key), getattr(expected, key)) for control in controls], axis=0
+        )
+        for key in keys
+    }
+    compared, misplaced = audit
+    return Verification(
+        outputs_max_abs_diff=absolute["outputs"],
+        outputs_max_rel_diff=relative["outputs"],
+        loss_max_abs_diff=absolute["loss"],
+        gradients_max_abs_diff=absolute["gradients"],
+        gradients_max_rel_diff=relative["gradients"],
+        weights_max_abs_diff=absolute["weights"],
+        weights_max_rel_diff=relative["weights"],
+        control_max_abs_diff=max(
+            max_abs(getattr(control, key), getattr(expected, key)) for control in controls for key in keys
+        ),
+        control_max_rel_diff=max(float(ratio) for ratios in explained.values() for ratio in ratios),
+        num_steps=num_steps,
+        num_ops_checked=compared,
+        misplaced_ops=misplaced,
+        ran_on=dict(ran_on),
+        tolerance=tolerance,
+        passed=not misplaced
+        and all(
+            difference <= max(tolerance, _CONTROL_FACTOR * allowed)
+            for key in keys
+            for difference, allowed in zip(
+                relative_differences(getattr(placed, key), getattr(expected, key)), explained[key], strict=True
+            )
+        ),
+    )
+
+
+def tolerance_of(graph: OpGraph, execution: Execution, ran_on: Mapping[str, str]) -> float:
+    """The allowed relative difference: that of float32, or of a narrower dtype whose rounding shows.
+
+    Microbatches round their gradients to it, and kernels of GPUs round other sums to it than those of the host.
+    """
+    is_on_gpu = any(DeviceName.parse(name).type == "GPU" for name in ran_on.values())
+    kinds = {tensor.spec.dtype for tensor in graph.tensors}
+    narrow = [dtype for dtype in ("bfloat16", "float16") if dtype in kinds]
+    if not narrow or not (is_on_gpu or execution.num_microbatches > 1):
+        return OTHER_KERNELS_TOLERANCE if is_on_gpu else DEFAULT_TOLERANCE
+    return _CONTROL_FACTOR * _EPSILON[narrow[0]]
+
+
+def max_abs(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """Largest difference of two lists of arrays; infinite where only one of two values is finite."""
+    return max((difference(a, b, np.max) for a, b in zip(actual, expected, strict=True)), default=0.0)
+
+
+def max_rel(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """Largest relative difference of two lists of arrays."""
+    return max(relative_differences(actual, expected), default=0.0)
+
+
+def relative_differences(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> list[float]:
+    """Norm of each tensor's difference over the norm of the tensor itself (Frobenius); 0 / 0 counts as 0."""
+    ratios = []
+    for a, b in zip(actual, expected, strict=True):
+        delta, norm = difference(a, b, np.linalg.norm), float(np.linalg.norm(b))
+        ratios.append(delta and (delta / norm if norm else float("inf")))
+    return ratios
+
+
+def difference(a: np.ndarray, b: np.ndarray, measure: Callable[[np.ndarray], Any]) -> float:
+    """A measure (maximum, norm) of `|a - b|`, where both NaN or both the same infinity count as equal."""
+    same = np.isclose(a, b, rtol=0.0, atol=0.0, equal_nan=True)
+    with np.errstate(invalid="ignore"):
+        delta = np.where(same, 0.0, np.abs(a - b))
+    value = float(measure(delta.ravel())) if delta.size else 0.0
+    return value if np.isfinite(value) else float("inf")
