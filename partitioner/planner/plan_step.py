@@ -41,7 +41,7 @@ class PlanningProblem:
         layout: Which layouts may be chosen.
         schedules: Schedules to choose from.
         recompute: Whether stages may, must or must not recompute.
-        objective: The objective.
+        objective: Whether the step time or the largest peak is minimised.
         requirements: Allowed devices and colocations of ops.
         max_staleness: Of asynchronous updates; None where updates are synchronous.
         time_limit_seconds: For tracing and the search.

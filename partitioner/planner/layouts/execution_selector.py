@@ -31,7 +31,7 @@ class ExecutionSelector:
         coarsening: Its items.
         search_space: The pipelines that may be chosen; None for one graph only.
         strategy: How devices may be used.
-        objective: The objective.
+        objective: Whether the step time or the largest peak is minimised.
         deadline: When the search ends with its incumbent.
         evaluator: Simulates pipelines; None where only one graph may be chosen.
     """

@@ -69,7 +69,7 @@ class LayoutPlanner:
         counts: Numbers of microbatches of a replica to choose from.
         schedules: Schedules to choose from.
         recompute: As in `PipelineSearchSpace`.
-        objective: The objective.
+        objective: Whether the step time or the largest peak is minimised.
         requirements: Allowed devices and colocations of ops; pins name devices of the first replica.
         time_limit_seconds: For all that is planned with it, from `started` on.
         seed: For the solver.

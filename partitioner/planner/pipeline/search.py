@@ -33,7 +33,7 @@ class PipelineSearch:
     Attributes:
         evaluator: Simulates pipelines, and keeps the results.
         strategy: `single`, `layer-split` (every device gets a stage) or `auto`.
-        objective: The objective.
+        objective: Whether the step time or the largest peak is minimised.
         unpipelined_seconds: Step of the best placement that runs as one graph and fits; infinite if there is none.
         one_device: Whether microbatches on one device alone are tried.
         deadline: When to end with the pipelines simulated so far.
