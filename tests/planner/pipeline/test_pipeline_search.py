@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations, pairwise, product
 
 import pytest
-from graphs import Builder, link, microbatching, pinned, pipeline, random_steps, topology, with_rows
+from graphs import Builder, largest_peak, link, microbatching, pinned, pipeline, random_steps, topology, with_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,10 +33,6 @@ def find(costed: CostedGraph, choices: PipelineSearchSpace | None, strategy: str
 
 def layer_devices(found: SearchResult, count: int) -> list[int]:
     return [found.placement[f"f{i}"] for i in range(count)]
-
-
-def largest_peak(found: SearchResult) -> int:
-    return max(use.total_bytes for use in found.schedule.peak.values())
 
 
 def test_a_chain_becomes_a_pipeline_of_known_length() -> None:
@@ -94,7 +90,7 @@ def test_every_way_that_was_simulated_is_listed_once_and_the_chosen_one_with_its
         keys.index((len(found.programs.stages), found.num_microbatches, found.schedule_kind, len(found.recompute)))
     ]
     assert chosen.step_seconds == found.schedule.step_seconds
-    assert chosen.largest_peak_bytes == largest_peak(found)
+    assert chosen.largest_peak_bytes == largest_peak(found.schedule)
 
 
 def test_a_slower_device_gets_fewer_layers() -> None:
@@ -143,7 +139,7 @@ def test_the_earliest_stages_of_full_devices_recompute_where_that_is_what_it_tak
     tight = made.costed(topology(2, wire=FREE, memory_bytes=limit))
     again = find(tight, microbatching(tight, 4, **choices), constraints=pinned(**{f"f{i}": i // 4 for i in range(8)}))
     assert again.recompute == {0}
-    assert largest_peak(again) <= limit
+    assert largest_peak(again.schedule) <= limit
 
 
 def test_all_stages_recompute_where_asked() -> None:
@@ -158,7 +154,7 @@ def test_a_batch_too_large_for_one_device_passes_it_in_parts() -> None:
     costed = heavy().costed(topology(1, memory_bytes=3 * 2**20))
     found = find(costed, microbatching(costed, 1, 2, 4, recompute="none"))
     assert (found.num_microbatches, found.schedule_kind) == (2, "sequential")
-    assert largest_peak(found) <= 3 * 2**20
+    assert largest_peak(found.schedule) <= 3 * 2**20
     # As little as the batch in one piece would take on a device that has room for it.
     assert found.schedule.step_seconds == pytest.approx(4 * 24.0, abs=DISPATCH)
 
@@ -166,7 +162,7 @@ def test_a_batch_too_large_for_one_device_passes_it_in_parts() -> None:
 def test_memory_as_objective_takes_the_smallest_largest_peak_of_all_considered() -> None:
     costed = heavy().costed(topology(2, wire=FREE))
     found = find(costed, microbatching(costed, 1, 2, 4), objective=Objective.MEMORY)
-    assert largest_peak(found) == min(one.largest_peak_bytes for one in found.considered)
+    assert largest_peak(found.schedule) == min(one.largest_peak_bytes for one in found.considered)
     assert found.num_microbatches == 4
 
 
@@ -185,8 +181,8 @@ def test_what_does_not_fit_is_told_of_recompute_where_that_helps() -> None:
     costed = with_rows(costed, 1)
     kept = find(costed, microbatching(costed, 1, schedules=(GPIPE,), recompute="none"))
     again = find(costed, microbatching(costed, 1, schedules=(GPIPE,), recompute="all"))
-    assert largest_peak(kept) > largest_peak(again)
-    limit = (largest_peak(kept) + largest_peak(again)) // 2
+    assert largest_peak(kept.schedule) > largest_peak(again.schedule)
+    limit = (largest_peak(kept.schedule) + largest_peak(again.schedule)) // 2
     tight = with_rows(whole.costed(topology(2, wire=FREE, memory_bytes=limit)), 1)
     with pytest.raises(OutOfMemoryError) as raised:
         find(tight, microbatching(tight, 1, schedules=(GPIPE,), recompute="none"))
