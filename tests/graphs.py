@@ -16,6 +16,7 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.execution import Execution
 from partitioner.ir.op_graph import Layer, Op, OpGraph, Phase, Tensor, Variable, VariableKind
 from partitioner.ir.requirements import ResolvedConstraint
+from partitioner.ir.schedule import Schedule
 from partitioner.ir.stage_programs import StagePrograms
 from partitioner.planner.pipeline.search_space import PREFERENCE, PipelineSearchSpace
 from partitioner.stages.cut import cut
@@ -367,3 +368,8 @@ def placed_steps(draw: st.DrawFn, num_devices: int = 3) -> tuple[CostedGraph, di
     device = {layer: draw(st.integers(0, num_devices - 1)) for layer in layers}
     costed = made.costed(topology(num_devices, speeds=speeds, wire=wire))
     return costed, {op.name: device[op.layer] for op in made.ops}
+
+
+def largest_peak(schedule: Schedule) -> int:
+    """The most bytes that a device holds at once."""
+    return max(use.total_bytes for use in schedule.peak.values())

@@ -222,6 +222,18 @@ def siamese() -> keras.Model:
     return compiled(keras.Model(inputs, layers.Dense(CLASSES)(x)))
 
 
+class Counts(layers.Layer):
+    """Counts its calls in training: whole numbers that no random op reads."""
+
+    def build(self, shape: Any) -> None:
+        self.calls = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False, name="calls")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.calls.assign_add(1)
+        return x
+
+
 class Unembed(layers.Layer):
     """Scores over tokens by the very matrix that embeds them."""
 

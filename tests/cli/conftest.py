@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import keras
 import pytest
 
+from partitioner import api
 from partitioner.cli import main
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.commands import Run
 
 
 @pytest.fixture
@@ -28,6 +29,17 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
         return code, out, err
 
     return run
+
+
+@pytest.fixture
+def verification_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is verified has an op on the wrong device."""
+    honest = api.verify
+
+    def failing(*arguments: Any) -> Any:
+        return replace(honest(*arguments), passed=False, misplaced_ops=("x: on CPU:0",))
+
+    monkeypatch.setattr(api, "verify", failing)
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +12,12 @@ import keras
 import pytest
 
 import partitioner
-from partitioner import api, compile
+from partitioner import compile
 from partitioner.errors import UsageError
 from partitioner.options import AsyncUpdates, Request
+from tests.commands import GOLDEN, MODELS, SMALL, TWO, Run
 
-MODELS = Path(__file__).parents[1] / "cli_models"
-SMALL = str(MODELS / "small.py")
-TWO = ("--devices", "CPU:0,CPU:1")
 QUICK = ("--time-limit", "5", "-q")
-GOLDEN = Path(__file__).parents[1] / "golden"
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 def test_default_report(run: Run) -> None:
@@ -126,15 +119,8 @@ def test_absent_gpus_are_assumed_and_stood_in_for(run: Run) -> None:
     assert "the estimates rest on catalogue hardware and link figures" in out
 
 
-def test_a_failed_verification_exits_6_and_writes_no_model(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    honest = api.verify
-
-    def failing(*arguments: object) -> object:
-        return replace(honest(*arguments), passed=False, misplaced_ops=("x: on CPU:0",))  # type: ignore[arg-type]
-
-    monkeypatch.setattr(api, "verify", failing)
+@pytest.mark.usefixtures("verification_fails")
+def test_a_failed_verification_exits_6_and_writes_no_model(run: Run, tmp_path: Path) -> None:
     code, out, err = run(SMALL, *TWO, *QUICK)
     assert code == 6
     assert out.startswith("small (")

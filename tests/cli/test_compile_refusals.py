@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import partitioner
-
-MODELS = Path(__file__).parents[1] / "cli_models"
-SMALL = str(MODELS / "small.py")
-TWO = ("--devices", "CPU:0,CPU:1")
-
-Run = Callable[..., tuple[int, str, str]]
-
+from tests.commands import MODELS, SMALL, TWO, Run
 
 # Refusals that need no TensorFlow
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-Run = Callable[..., tuple[int, str, str]]
+from tests.commands import Run
 
 
 def test_a_workload_is_planned_shown_and_checked(run: Run, file, tmp_path: Path) -> None:

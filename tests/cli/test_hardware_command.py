@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from cost_models.catalogue import catalogue
-
-SMALL = str(Path(__file__).parents[1] / "cli_models" / "small.py")
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.commands import SMALL, Run
 
 
 def test_the_catalogue_is_printed_with_the_dates_of_its_sources(run: Run) -> None:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from partitioner.cli import main
 from partitioner.cli.main import SUB_COMMANDS
 from partitioner.cli.old_flags import OLD_FLAGS
-
-SMALL = str(Path(__file__).parents[1] / "cli_models" / "small.py")
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.commands import SMALL, Run
 
 FLAGS = {
     *("--devices", "--batch-size", "--input-shape", "--inference", "--strategy", "--objective", "--replicas"),

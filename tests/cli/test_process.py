@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-MODELS = Path(__file__).parents[1] / "cli_models"
+from tests.commands import MODELS
+
 PARTITION = (sys.executable, "-m", "partitioner")
 PLAIN = {key: value for key, value in os.environ.items() if key != "TF_CPP_MIN_LOG_LEVEL"}
 

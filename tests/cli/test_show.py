@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.commands import GOLDEN, Run
 
 
 @pytest.fixture

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from partitioner import api
+from tests.commands import SMALL, Run
 
-MODELS = Path(__file__).parents[1] / "cli_models"
-SMALL = str(MODELS / "small.py")
 PLAN = "small_partitioned/plan.json"
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -40,13 +35,8 @@ def test_a_saved_plan_is_run_and_verified(planned: Run, tmp_path: Path) -> None:
     assert json.loads((tmp_path / PLAN).read_text())["verification"] is None
 
 
-def test_a_failed_verification_exits_6(planned: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = api.verify
-
-    def failing(*arguments: object) -> object:
-        return replace(honest(*arguments), passed=False, misplaced_ops=("x: on CPU:0",))  # type: ignore[arg-type]
-
-    monkeypatch.setattr(api, "verify", failing)
+@pytest.mark.usefixtures("verification_fails")
+def test_a_failed_verification_exits_6(planned: Run) -> None:
     code, out, err = planned("verify", PLAN, SMALL, "-q")
     assert code == 6
     assert out.startswith("small (")

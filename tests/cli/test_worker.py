@@ -6,12 +6,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-Run = Callable[..., tuple[int, str, str]]
+from tests.commands import Run
 
 
 @pytest.mark.parametrize("command", [("partitioner", "worker"), ("partitioner.worker",)])

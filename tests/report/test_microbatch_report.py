@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from partitioner.ir.plan import Considered, PlanDocument, Stage
 from partitioner.report.microbatches import best_candidates, idle_sentence, is_chosen, is_staged, least_idle, passing
+from tests.golden_schedules import golden_schedules
 
-SCHEDULES = Path(__file__).parents[1] / "golden" / "schedules"
-
-
-def tables() -> Iterator[tuple[str, str, int, str]]:
-    """Schedule, devices of the stages, microbatches and the drawn table, from the golden schedules."""
-    for path in sorted(SCHEDULES.glob("*.txt")):
-        for block in path.read_text(encoding="utf-8").strip().split("\n\n"):
-            head, _, table = block.partition("\n")
-            match = re.fullmatch(r"stages on ([a-z ]+); microbatches (\d+)", head)
-            assert match is not None
-            yield path.stem, match[1].replace(" ", ""), int(match[2]), table
-
-
-KNOWN = [case for case in tables() if len(set(case[1])) == len(case[1]) > 1 or case[1] == "abab"]
+KNOWN = [
+    (schedule, "".join(devices), num_microbatches, table)
+    for schedule, devices, num_microbatches, table in golden_schedules()
+    if len(set(devices)) == len(devices) > 1 or devices == list("abab")
+]
 
 
 @pytest.mark.parametrize(("schedule", "devices", "num_microbatches", "table"), KNOWN)

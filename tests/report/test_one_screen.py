@@ -19,7 +19,7 @@ from partitioner.ir.plan import (
     WhatIf,
 )
 from partitioner.report.text import render
-from tests.report.test_memory_report import with_memory
+from tests.plan_memory import with_memory
 
 MAX_LINES = 60
 NOTES = tuple(f"Note {number}: {'a remark that is longer than a line of the page, ' * 4}" for number in range(9))

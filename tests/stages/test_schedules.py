@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,8 +14,8 @@ from hypothesis import strategies as st
 from partitioner.errors import UsageError
 from partitioner.stages.actions import Action, ActionKind
 from partitioner.stages.schedules import ScheduleKind, device_orders, max_live, merged_order
+from tests.golden_schedules import golden_schedules
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "schedules"
 FREE_KINDS = [ScheduleKind.SEQUENTIAL, ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B]
 Orders = Mapping[str, Sequence[Action]]
 
@@ -64,29 +63,18 @@ def grid(orders: Orders, num_stages: int) -> str:
     return "\n".join(lines)
 
 
-def golden_cases() -> list[tuple[ScheduleKind, list[str], int, str]]:
-    cases = []
-    for kind in ScheduleKind:
-        for block in (GOLDEN / f"{kind}.txt").read_text(encoding="utf-8").strip().split("\n\n"):
-            header, _, expected = block.partition("\n")
-            match = re.fullmatch(r"stages on ([a-z ]+); microbatches (\d+)", header)
-            assert match, header
-            cases.append((kind, match[1].split(), int(match[2]), expected))
-    return cases
-
-
 def case_name(value: object) -> str | None:
     return "".join(value) if isinstance(value, list) else "" if "|" in str(value) else str(value)
 
 
-@pytest.mark.parametrize(("kind", "stage_devices", "num_microbatches", "expected"), golden_cases(), ids=case_name)
+@pytest.mark.parametrize(("kind", "stage_devices", "num_microbatches", "expected"), golden_schedules(), ids=case_name)
 def test_golden_grid(kind: ScheduleKind, stage_devices: list[str], num_microbatches: int, expected: str) -> None:
     assert grid(device_orders(kind, stage_devices, num_microbatches), len(stage_devices)) == expected
 
 
 @pytest.mark.parametrize("kind", FREE_KINDS)
 def test_goldens_cover_two_to_four_stages(kind: ScheduleKind) -> None:
-    covered = {("".join(devices), microbatches) for of, devices, microbatches, _ in golden_cases() if of is kind}
+    covered = {("".join(devices), microbatches) for of, devices, microbatches, _ in golden_schedules() if of is kind}
     assert covered >= {(devices, microbatches) for devices in ("ab", "abc", "abcd") for microbatches in (1, 4, 8)}
 
 

@@ -8,35 +8,22 @@ from typing import Any
 import keras
 import models
 import pytest
+from captures import capture
 from keras import layers, ops
 
 from partitioner.capture.lower.batching import BatchSizes, graph_for_batch
-from partitioner.capture.lower.lower import capture_step
-from partitioner.capture.trace.objective import training_objective
-from partitioner.capture.trace.signature import input_specs, target_specs
-from partitioner.capture.trace.trace import build, output_specs
-from partitioner.ir.step import CapturedStep, StepKind
-
-
-def capture(model: keras.Model, batch_size: int = 8, kind: StepKind = StepKind.TRAIN) -> CapturedStep:
-    x = input_specs(model, {"": (models.WIDTH,)} if not getattr(model, "inputs", None) else None)
-    build(model, x)
-    if kind is StepKind.PREDICT:
-        return capture_step(model, kind, (x, None, None), batch_size=batch_size)
-    objective = training_objective(model)
-    y = target_specs(output_specs(model, x), objective.loss)
-    return capture_step(model, kind, (x, y, None), batch_size=batch_size, objective=objective)
+from partitioner.ir.step import StepKind
 
 
 @pytest.mark.parametrize("name", ["mlp", "resnet", "transformer", "lstm", "dict_of_outputs", "subclassed", "float16"])
 def test_a_graph_for_another_batch_is_what_capturing_that_batch_gives(name: str) -> None:
     model = models.MODELS[name]()
-    step = capture(model, 8)
+    step = capture(model, batch_size=8)
     assert graph_for_batch(step, 8) == step.graph
     # Op names differ from trace to trace, so all three graphs come from one trace.
     smaller, larger = graph_for_batch(step, 3), graph_for_batch(step, 16)
     assert graph_for_batch(replace(step, graph=smaller), 16) == larger
-    expected = capture(model, 3).graph
+    expected = capture(model, batch_size=3).graph
     assert smaller.batch_size == expected.batch_size == 3
     assert [tensor.spec for tensor in smaller.tensors] == [tensor.spec for tensor in expected.tensors]
     assert [op.type for op in smaller.ops] == [op.type for op in expected.ops]
@@ -46,7 +33,7 @@ def test_a_graph_for_another_batch_is_what_capturing_that_batch_gives(name: str)
 
 @pytest.mark.parametrize("name", ["mlp", "resnet", "transformer", "lstm", "dict_of_outputs", "float16"])
 def test_sizes_in_proportion_are_those_that_tensorflow_infers(name: str) -> None:
-    step = capture(models.MODELS[name](), 8)
+    step = capture(models.MODELS[name](), batch_size=8)
     sizes = BatchSizes(step)
     for rows in (8, 4, 2, 3, 16):
         assert sizes(rows) == graph_for_batch(step, rows)
@@ -59,14 +46,14 @@ def test_sizes_that_grow_with_the_square_of_the_batch_are_inferred() -> None:
         [pairs, inputs]
     )
     model = keras.Model(inputs, rows)
-    step = capture_step(model, StepKind.PREDICT, (input_specs(model, None), None, None), batch_size=8)
+    step = capture(model, StepKind.PREDICT)
     sizes = BatchSizes(step)
     for rows in (4, 2, 1):
         assert sizes(rows) == graph_for_batch(step, rows)
 
 
 def test_activations_follow_the_batch_and_parameters_do_not() -> None:
-    step = capture(models.mlp(), 8)
+    step = capture(models.mlp(), batch_size=8)
     graph = graph_for_batch(step, 2)
     assert graph.tensor[step.outputs["y_pred"]].spec.shape == (2, models.CLASSES)
     assert graph.tensor[step.inputs[0]].spec.shape == (2, models.WIDTH)
@@ -84,7 +71,7 @@ def test_an_input_with_a_fixed_batch_says_so() -> None:
     inputs = keras.Input(batch_shape=(32, 4), name="rows")
     model = keras.Model(inputs, layers.Dense(2)(inputs))
     model.compile("sgd", "mse", jit_compile=False)
-    assert capture(model, 32).fixed_batch == "input 'rows' has the fixed batch size 32"
+    assert capture(model, batch_size=32).fixed_batch == "input 'rows' has the fixed batch size 32"
 
 
 class Total(layers.Layer):
@@ -102,5 +89,5 @@ def test_an_output_without_rows_says_so(sizes: tuple[int, ...], shape: str) -> N
     inputs = keras.Input((3,))
     x = inputs if sizes else layers.Lambda(lambda t: ops.sum(t, axis=1), output_shape=())(inputs)
     model = keras.Model(inputs, Total(name="total")(x))
-    step = capture(model, kind=StepKind.PREDICT)
+    step = capture(model, StepKind.PREDICT)
     assert step.fixed_batch == f"output 'total' has no batch axis: shape {shape}"

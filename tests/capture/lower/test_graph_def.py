@@ -7,17 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from partitioner.capture.lower.graph_def import bypass_identity_n, limit_trips_at_once, share_reads, take_colocations
-
-
-def graph_def(*rows: tuple[str, str, list[str]]) -> Any:
-    graph = tf.compat.v1.GraphDef()
-    for name, op, inputs in rows:
-        graph.node.add(name=name, op=op, input=inputs)
-    return graph
-
-
-def inputs_of(graph: Any) -> dict[str, list[str]]:
-    return {node.name: list(node.input) for node in graph.node}
+from tests.graph_defs import graph_def, inputs_of
 
 
 def test_colocations_are_returned_and_gone() -> None:

@@ -9,26 +9,12 @@ import keras
 import models
 import pytest
 import tensorflow as tf
+from captures import capture
 from keras import layers, losses, ops
 
-from partitioner.capture.lower.lower import capture_step
-from partitioner.capture.trace.objective import training_objective
-from partitioner.capture.trace.signature import input_specs, target_specs
-from partitioner.capture.trace.trace import build, output_specs
-from partitioner.ir.step import CapturedStep, LossReduction, StepKind
+from partitioner.ir.step import LossReduction, StepKind
 
 MEAN, SUM, OTHER = LossReduction
-
-
-def capture(
-    model: keras.Model, *, kind: StepKind = StepKind.TRAIN, targets: Any = None, weighted: bool = False
-) -> CapturedStep:
-    x = input_specs(model, {"": (models.WIDTH,)} if not getattr(model, "inputs", None) else None)
-    build(model, x)
-    objective = training_objective(model)
-    y = target_specs(output_specs(model, x), objective.loss) if targets is None else targets
-    weights = tf.TensorSpec([None], "float32") if weighted else None
-    return capture_step(model, kind, (x, y, weights), batch_size=8, objective=objective)
 
 
 def dense(loss: Any, units: int = 3, *, activation: Any = None, **options: Any) -> keras.Model:
@@ -135,7 +121,7 @@ def test_class_numbers_of_a_binary_target() -> None:
 def test_models_that_average_over_rows(name: str) -> None:
     model = models.MODELS[name]()
     for kind in (StepKind.TRAIN, StepKind.EVALUATE):
-        step = capture(model, kind=kind)
+        step = capture(model, kind)
         assert (step.loss_reduction, step.loss_reduction_note) == (MEAN, "")
 
 

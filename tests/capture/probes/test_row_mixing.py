@@ -9,14 +9,13 @@ import keras
 import pytest
 import tensorflow as tf
 from asking import asked
+from captures import capture
 from keras import layers, ops
 
 import partitioner
 from partitioner.capture.lower.lower import capture_step
-from partitioner.capture.trace.objective import training_objective
-from partitioner.capture.trace.signature import input_specs, target_specs
-from partitioner.capture.trace.trace import output_specs
-from partitioner.ir.step import CapturedStep, StepKind
+from partitioner.capture.trace.signature import input_specs
+from partitioner.ir.step import StepKind
 
 LENGTH, WIDTH = 6, 4
 Compute = Callable[[Any], Any]
@@ -39,13 +38,6 @@ def model_with(compute: Compute, *, shape: tuple[int | None, ...] = (LENGTH, WID
     model = keras.Model(inputs, x if last else layers.Dense(2, name="behind")(x))
     model.compile("sgd", "mse", jit_compile=False)
     return model
-
-
-def captured(model: keras.Model, kind: StepKind = StepKind.TRAIN) -> CapturedStep:
-    x = input_specs(model, None)
-    objective = training_objective(model) if kind is StepKind.TRAIN else None
-    y = target_specs(output_specs(model, x), objective.loss) if objective else None
-    return capture_step(model, kind, (x, y, None), batch_size=8, objective=objective)
 
 
 def running_sum(x: Any) -> Any:
@@ -93,7 +85,7 @@ MIXING: dict[str, Compute] = {
 @pytest.mark.parametrize("kind", [StepKind.TRAIN, StepKind.PREDICT])
 @pytest.mark.parametrize("compute", APART.values(), ids=APART)
 def test_layers_that_compute_each_row_by_itself(compute: Compute, kind: StepKind) -> None:
-    step = captured(model_with(compute), kind)
+    step = capture(model_with(compute), kind)
     assert (step.graph.mixing_layer, step.fixed_batch) == ("", "")
 
 
@@ -101,7 +93,7 @@ def test_layers_that_compute_each_row_by_itself(compute: Compute, kind: StepKind
 @pytest.mark.parametrize("compute", MIXING.values(), ids=MIXING)
 def test_layers_that_bring_rows_together(compute: Compute, kind: StepKind) -> None:
     """Bug: replicas and microbatches of such layers gave other numbers, and no plan said so."""
-    step = captured(model_with(compute), kind)
+    step = capture(model_with(compute), kind)
     assert (step.graph.mixing_layer, step.fixed_batch) == ("own", "")
 
 
@@ -120,12 +112,12 @@ def test_the_first_layer_that_mixes_is_told() -> None:
     x = x + ops.mean(x, axis=0)
     model = keras.Model(inputs, Own(MIXING["next row"])(x))
     model.compile("sgd", "mse")
-    assert captured(model).graph.mixing_layer == "mean"
+    assert capture(model).graph.mixing_layer == "mean"
 
 
 def test_outputs_for_pairs_of_rows_cannot_be_put_together() -> None:
     """Bug: replicas of such a model crashed its verification."""
-    step = captured(model_with(lambda x: tf.matmul(x, x, transpose_b=True), shape=(WIDTH,), last=True))
+    step = capture(model_with(lambda x: tf.matmul(x, x, transpose_b=True), shape=(WIDTH,), last=True))
     assert step.graph.mixing_layer == "own"
     assert "the output of 'own' for a part of the batch" in step.uncuttable
 
@@ -134,11 +126,11 @@ def test_a_layer_that_needs_rows_in_pairs_has_no_parts() -> None:
     def exchange(x: Any) -> Any:
         return tf.reshape(tf.reverse(tf.reshape(x, [-1, 2, LENGTH, WIDTH]), [1]), tf.shape(x))
 
-    assert captured(model_with(exchange)).uncuttable.startswith("the model ran on 6 rows, but not on 3 of them: ")
+    assert capture(model_with(exchange)).uncuttable.startswith("the model ran on 6 rows, but not on 3 of them: ")
 
 
 def test_what_cannot_be_run_alone_is_taken_to_compute_each_row_by_itself() -> None:
-    step = captured(model_with(lambda x: tf.ensure_shape(x, [8, LENGTH, WIDTH]) - tf.reduce_mean(x, axis=0)))
+    step = capture(model_with(lambda x: tf.ensure_shape(x, [8, LENGTH, WIDTH]) - tf.reduce_mean(x, axis=0)))
     assert step.graph.mixing_layer == ""
 
 

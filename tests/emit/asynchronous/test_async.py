@@ -28,10 +28,9 @@ from partitioner.ir.plan import DeviceMemory, ModelInfo, PlanDocument, Predicted
 from partitioner.options import AsyncUpdates, Machine, Parallelism, Request, Step
 from partitioner.planner.document.async_updates import with_async_updates
 from tests import models
-from tests.emit.pipeline.test_failing_steps import marked, marked_model
-from tests.emit.pipeline.test_replicas import Counts, names, variables, weights
-from tests.emit.pipeline.test_sparse_embeddings import embedded, tokens
-from tests.emit.pipeline.test_staged_grid import relative
+from tests.embeddings import embedded, tokens
+from tests.failing import marked, marked_model
+from tests.twins import cpus, equal_pair, relative, variables, weights
 
 ROWS = 16
 TOLERANCE = 1e-6
@@ -240,7 +239,7 @@ def placed_in(
     plan = partitioner.plan(
         model,
         **asked(
-            devices=names(replicas * stages),
+            devices=cpus(replicas * stages),
             batch_size=ROWS,
             strategy="mixed" if replicas * stages > 1 else "single",
             replicas=replicas,
@@ -256,17 +255,14 @@ def placed_in(
 
 def twins(build: Callable[[], keras.Model], replicas: int, stages: int = 1, **options: Any) -> tuple[Any, Any]:
     """The unplaced model, and an equal one placed in asynchronous replicas."""
-    built = []
-    for _ in range(2):
-        keras.utils.set_random_seed(3)
-        built.append(build())
-    return built[0], placed_in(built[1], replicas, stages, **options)
+    model, other = equal_pair(build)
+    return model, placed_in(other, replicas, stages, **options)
 
 
 def with_state() -> keras.Model:
     x = inputs = keras.Input((models.WIDTH,))
     x = layers.Dense(8, name="hidden")(x)
-    x = Counts(name="counts")(layers.BatchNormalization(name="normalize")(x))
+    x = models.Counts(name="counts")(layers.BatchNormalization(name="normalize")(x))
     x = layers.Dropout(0.3, seed=1, name="drop")(x)
     return models.compiled(keras.Model(inputs, layers.Dense(models.CLASSES)(x)))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.emit.cluster.test_two_processes import Lines, Worker, environment, go_on, worker_in
+from tests.workers import Lines, Worker, environment, go_on, worker_in
 
 # Row i of the data is a part of a batch, and an update by it takes 1 from element i of the kernel, whatever that is:
 # the kernel counts how often each part was applied. Prints a line whenever a worker is to be killed or started.
@@ -158,7 +158,7 @@ LOSE = """
 import sys
 from pathlib import Path
 import partitioner
-from tests.emit.cluster.test_two_processes import Worker
+from tests.workers import Worker
 folder = Path(sys.argv[1])
 worker = Worker(folder)
 partitioner.set_up_devices(["CPU:0", "/job:worker/task:0/CPU:0"], cluster={"worker": ["localhost:" + worker.port]})

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import queue
-import re
 import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +16,12 @@ import numpy as np
 import pytest
 
 from tests import models
+from tests.twins import losses
+from tests.workers import ROOT, SECONDS, Lines, Worker, environment, go_on, worker_in
 
-ROOT = Path(__file__).parents[3]
 REMOTE = "/job:worker/task:0/CPU:0"
 STEPS = 10
 ROWS = 16
-SECONDS = 120.0
 
 # Trains `mlp` over this process and the worker in several ways; prints what the test compares, as JSON.
 TRAIN = """
@@ -39,11 +34,11 @@ TRAIN = """
     for way in ways:
         placed = placed_on(REMOTE, **way)
         held = [*placed.model.variables, *placed.optimizer.variables]
-        losses = [float(placed.train_on_batch(*data, return_dict=True)["loss"]) for _ in range(STEPS)]
+        found_losses = losses(placed, data, STEPS)
         checked = partitioner.verify(placed.model, placed, num_steps=2)
         found.append({
             "num_microbatches": placed.plan.num_microbatches,
-            "losses": losses,
+            "losses": found_losses,
             "on_worker": [v.path for v in held if v.value.device.startswith("/job:worker/")],
             "passed": checked.passed,
             "misplaced": checked.misplaced_ops,
@@ -53,7 +48,7 @@ TRAIN = """
     looped = [placed_on(second, loop, microbatches=2, schedule="1f1b") for second in (REMOTE, "CPU:1")]
     looped = [partitioner.verify(p.model, p, num_steps=1) for p in looped]
     sharing = placed_on(REMOTE, replicas=(2, 1), microbatches=2)
-    shared = [float(sharing.train_on_batch(*data, return_dict=True)["loss"]) for _ in range(STEPS)]
+    shared = losses(sharing, data, STEPS)
     sharing_check = partitioner.verify(sharing.model, sharing, num_steps=1)
     placed.save_weights("saved.weights.h5")
     placed.export("exported")
@@ -110,6 +105,7 @@ import numpy as np
 import tensorflow as tf
 from tests import models
 from tests.asking import asked
+from tests.twins import losses
 data = models.vectors(ROWS)
 
 def loop():
@@ -136,58 +132,9 @@ def placed_on(second, build=models.mlp, **way):
 """
 
 
-class Worker:
-    """A running worker, and where it listens."""
-
-    def __init__(self, folder: Path, port: int = 0) -> None:
-        command = (sys.executable, "-m", "partitioner.worker", "--port", str(port))
-        self.folder = folder
-        # In a folder of its own: what it writes to relative paths must not be taken for what the other process writes.
-        self.process = subprocess.Popen(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True)
-        line = Lines(self.process).next()
-        match = re.fullmatch(r"listening on port (\d+) with CPU:0\n", line)
-        assert match, line
-        self.port = match[1]
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-class Lines:
-    """Lines that a process prints, each waited for no longer than `SECONDS`."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, args=(process.stdout,), daemon=True).start()
-
-    def next(self) -> str:
-        """The next line; empty if there is none any more."""
-        return self._lines.get(timeout=SECONDS)
-
-    def _read(self, stream: Any) -> None:
-        for line in stream:
-            self._lines.put(line)
-        self._lines.put("")
-
-
-def environment(**more: str) -> dict[str, str]:
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", **more}
-
-
 def script(body: str, port: str) -> tuple[str, ...]:
     lines = [line.removeprefix("    ") for line in body.splitlines()]
     return sys.executable, "-c", SETTING.replace("PORT", port) + "\n".join(lines)
-
-
-@contextmanager
-def worker_in(folder: Path, port: int = 0) -> Iterator[Worker]:
-    worker = Worker(folder, port)
-    try:
-        yield worker
-    finally:
-        worker.kill()
 
 
 @pytest.fixture(scope="module")
@@ -212,8 +159,7 @@ def unplaced() -> tuple[keras.Model, list[float]]:
     """The model after ten steps without any of this, and its losses."""
     keras.utils.set_random_seed(3)
     model = models.mlp()
-    x, y = models.vectors(ROWS)
-    return model, [float(model.train_on_batch(x, y, return_dict=True)["loss"]) for _ in range(STEPS)]
+    return model, losses(model, models.vectors(ROWS), STEPS)
 
 
 @pytest.mark.parametrize(("index", "num_microbatches"), [(0, 1), (1, 4), (2, 4)], ids=["plain", "1f1b", "gpipe"])
@@ -311,11 +257,6 @@ def test_a_worker_that_hangs_is_named_and_waited_for_no_longer(tmp_path: Path) -
                 assert process.wait(SECONDS) == 0
             finally:
                 process.kill()
-
-
-def go_on(stream: Any) -> None:
-    stream.write("\n")
-    stream.flush()
 
 
 def test_the_command_line_takes_workers_from_tf_config(worker: Worker, tmp_path: Path) -> None:

@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import tensorflow as tf
-
 from partitioner.emit.graph.graph_def import place_graph_def
+from tests.graph_defs import graph_def, inputs_of
 
 ZERO, ONE = "/device:CPU:0", "/device:CPU:1"
-
-
-def graph_def(*rows: tuple[str, str, list[str]]) -> Any:
-    graph = tf.compat.v1.GraphDef()
-    for name, op, inputs in rows:
-        graph.node.add(name=name, op=op, input=inputs)
-    return graph
-
-
-def inputs_of(graph: Any) -> dict[str, list[str]]:
-    return {node.name: list(node.input) for node in graph.node}
 
 
 def test_every_node_gets_its_device_and_the_original_is_left_alone() -> None:

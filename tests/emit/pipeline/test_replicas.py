@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,16 +24,12 @@ from partitioner.ir.plan import PlanDocument
 from partitioner.ir.step import StepKind
 from partitioner.verification.audit import misplaced_ops
 from tests import models
-from tests.emit.pipeline.test_failing_steps import marked, marked_model
-from tests.emit.pipeline.test_sparse_embeddings import embedded, tokens
-from tests.emit.pipeline.test_staged_grid import CASES, PARTS, Bench, as_one, audited, relative
+from tests.embeddings import embedded, tokens
+from tests.failing import marked, marked_model
+from tests.staged import CASES, PARTS, ROWS, Bench, audited, bench
+from tests.twins import as_one, cpus, equal_pair, relative, variables, weights
 
-ROWS = 16
 TOLERANCE = 1e-6
-
-
-def names(count: int) -> list[str]:
-    return [f"CPU:{index + 1}" for index in range(count)]
 
 
 def placed_in(
@@ -49,7 +44,7 @@ def placed_in(
     plan = partitioner.plan(
         model,
         **asked(
-            devices=names(replicas * stages),
+            devices=cpus(replicas * stages),
             batch_size=batch_size,
             strategy="mixed" if stages > 1 else "mirrored",
             replicas=replicas,
@@ -62,39 +57,21 @@ def placed_in(
     return partitioner.place(model, plan)
 
 
-def two(build: Callable[[], keras.Model]) -> list[keras.Model]:
-    """Equal models."""
-    built = []
-    for _ in range(2):
-        keras.utils.set_random_seed(3)
-        built.append(build())
-    return built
-
-
 def twins(build: Callable[[], keras.Model], replicas: int, stages: int, **options: Any) -> tuple[keras.Model, Any]:
     """The unplaced model, and an equal one placed in replicas."""
-    model, other = two(build)
+    model, other = equal_pair(build)
     return model, placed_in(other, replicas, stages, **options)
 
 
 def sharing_twins(build: Callable[[], keras.Model], sizes: tuple[int, ...], **options: Any) -> tuple[Any, Any]:
     """The unplaced model, and an equal one whose replicas share devices."""
-    model, other = two(build)
+    model, other = equal_pair(build)
     plan = partitioner.plan(
         other,
-        **asked(devices=names(sum(sizes)), batch_size=ROWS, strategy="mixed", replicas=sizes, time_limit=4, **options),
+        **asked(devices=cpus(sum(sizes)), batch_size=ROWS, strategy="mixed", replicas=sizes, time_limit=4, **options),
     )
     assert (plan.num_replicas, len(plan.used_devices)) == (max(sizes), sum(sizes))
     return model, partitioner.place(other, plan)
-
-
-def variables(placed: Any) -> list[Any]:
-    """Everything that a step may change, by Keras' variables."""
-    steps = [placed.program.step(kind, specs) for kind, specs in placed.program.signatures()]
-    used = {id(variable) for step in steps for variable in step.variables.values()}
-    generators = [g.state for layer in placed.model._flatten_layers() for g in getattr(layer, "_seed_generators", ())]
-    unused = {id(state) for state in generators} - used  # an LSTM without dropout has one for nothing
-    return [v for v in (*placed.model.variables, *placed.optimizer.variables, *generators) if id(v) not in unused]
 
 
 def copies(variable: Any) -> list[np.ndarray]:
@@ -108,10 +85,6 @@ def assert_identical(placed: Any) -> None:
         assert len(found) == placed.plan.num_replicas, variable.path
         assert len({one.tobytes() for one in found}) == 1, variable.path
     assert placed.replicas_identical()
-
-
-def weights(model: Any) -> np.ndarray:
-    return as_one(model.get_weights())
 
 
 # -- the same numbers --------------------------------------------------------------------------------------------------
@@ -135,13 +108,6 @@ def cases(shapes: Sequence[tuple[int, ...]], quick: set[Any], joint: str) -> lis
     ]
 
 
-@cache
-def bench(name: str) -> Bench:
-    made = Bench(name)
-    assert made.start  # before anything trains
-    return made
-
-
 def planned(made: Bench, sizes: Sequence[int], microbatches: int) -> PlanDocument:
     """The parts of the model dealt to the devices of the first replica in equal runs.
 
@@ -153,7 +119,7 @@ def planned(made: Bench, sizes: Sequence[int], microbatches: int) -> PlanDocumen
     return partitioner.plan(
         made.twin,
         **asked(
-            devices=names(sum(sizes)),
+            devices=cpus(sum(sizes)),
             batch_size=ROWS,
             strategy="mixed",
             replicas=sizes[0] if is_even else sizes,
@@ -222,7 +188,7 @@ def trained_as_on_one_device(name: str, sizes: Sequence[int], microbatches: int)
 def test_mirrored_strategy_gives_the_same_weights() -> None:
     x, y = models.vectors(ROWS)
     model, placed = twins(models.mlp, 2, 1)
-    strategy = tf.distribute.MirroredStrategy(names(2))
+    strategy = tf.distribute.MirroredStrategy(cpus(2))
     with strategy.scope():
         mirrored = models.compiled(models.dense_stack())
     mirrored.set_weights(model.get_weights())
@@ -391,22 +357,10 @@ def test_state_is_the_same_whether_replicas_share_its_device_or_not(tmp_path: Pa
     assert weights(model).tobytes() == weights(shared.model).tobytes()
 
 
-class Counts(layers.Layer):
-    """Counts its calls in training: whole numbers that no random op reads."""
-
-    def build(self, shape: Any) -> None:
-        self.calls = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False, name="calls")
-
-    def call(self, x: Any, training: bool = False) -> Any:
-        if training:
-            self.calls.assign_add(1)
-        return x
-
-
 def test_replicas_drop_other_units_and_count_alike() -> None:
     def build() -> keras.Model:
         x = inputs = keras.Input((models.WIDTH,))
-        x = layers.Dropout(0.5, seed=1, name="drop")(Counts(name="counts")(x))
+        x = layers.Dropout(0.5, seed=1, name="drop")(models.Counts(name="counts")(x))
         return models.compiled(keras.Model(inputs, layers.Dense(models.CLASSES)(x)), "sgd")
 
     model, placed = twins(build, 2, 1)

@@ -14,24 +14,10 @@ from keras import layers
 
 import partitioner
 from tests import models
+from tests.embeddings import ROWS, embedded, tokens
+from tests.twins import relative, weights
 
-ROWS = 16
 Batches = Sequence[tuple[np.ndarray, np.ndarray]]
-
-
-def tokens(step: int, rows: int = ROWS, microbatches: int = 4) -> np.ndarray:
-    """Sentences in which tokens occur twice in a row, in one microbatch only, in all of them, or not in this step."""
-    part = np.arange(rows)[:, None] * microbatches // rows
-    everywhere, own = np.full((rows, 2), 0), np.repeat(1 + part, 2, axis=1)
-    shared = 6 + part // 2 + np.arange(rows)[:, None] % 2
-    return (np.concatenate([everywhere, own, shared, shared], axis=1) + 7 * step) % models.TOKENS
-
-
-def embedded() -> keras.Model:
-    inputs = keras.Input((models.LENGTH,), dtype="int32")
-    x = layers.Embedding(models.TOKENS, 8, name="embedding")(inputs)
-    x = layers.Dense(8, activation="tanh", name="hidden")(layers.Flatten(name="flat")(x))
-    return keras.Model(inputs, layers.Dense(models.CLASSES, name="scores")(x))
 
 
 def embedded_twice() -> keras.Model:
@@ -60,14 +46,6 @@ def train_densified(model: Any, batches: Batches) -> None:
         model.optimizer.apply([tf.convert_to_tensor(gradient) for gradient in gradients], model.trainable_variables)
 
 
-def weights_of(model: Any) -> np.ndarray:
-    return np.concatenate([weight.ravel() for weight in model.get_weights()]).astype(np.float64)
-
-
-def relative(found: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
-
-
 @pytest.mark.parametrize("options", ADAMS.values(), ids=ADAMS)
 @pytest.mark.parametrize("build", [embedded, embedded_twice])
 def test_gradients_of_embeddings_stay_sparse(build: Callable[[], keras.Model], options: dict[str, Any]) -> None:
@@ -94,7 +72,7 @@ def test_gradients_of_embeddings_stay_sparse(build: Callable[[], keras.Model], o
         for x, y in batches:
             model.train_on_batch(x, y)
     train_densified(densified, batches)
-    found, expected, dense = (weights_of(model) for model in (twin, unplaced, densified))
+    found, expected, dense = (weights(model) for model in (twin, unplaced, densified))
     assert [stage.device[-5:] for stage in plan.stages] == ["CPU:1", "CPU:2"]
     assert relative(found, expected) < 1e-6
     assert relative(dense, expected) > 1e-5

@@ -19,37 +19,19 @@ from partitioner.errors import UsageError
 from partitioner.ir.step import StepKind
 from partitioner.verification.audit import executed_ops
 from tests import models
+from tests.twins import cpus, equal_pair, losses, relative
 
 ROWS = 16
 EXACT = ["mlp", "cnn", "lstm", "tied", "dict_of_outputs", "two_towers", "siamese", "nested"]
 
 
-def placed_over(build: Callable[[], keras.Model], data: Any, num_devices: int, **options: Any) -> tuple[Any, Any]:
+def placed_over(build: Callable[[], keras.Model], num_devices: int, **options: Any) -> tuple[Any, Any]:
     """The unplaced model and its twin, placed in stages."""
-    built = []
-    for _ in range(2):
-        keras.utils.set_random_seed(3)
-        model = build()
-        if not model.built:
-            model(data(ROWS)[0])
-        built.append(model)
-    names = [f"CPU:{index + 1}" for index in range(num_devices)]
+    model, twin = equal_pair(build)
     plan = partitioner.plan(
-        built[1], **asked(devices=names, batch_size=ROWS, strategy="layer-split", time_limit=8, **options)
+        twin, **asked(devices=cpus(num_devices), batch_size=ROWS, strategy="layer-split", time_limit=8, **options)
     )
-    return built[0], partitioner.place(built[1], plan)
-
-
-def train(model: Any, data: Any, rows: int, steps: int = 10) -> list[float]:
-    """Losses of training steps on the same batches."""
-    x, y = data(rows)
-    return [float(model.train_on_batch(x, y, return_dict=True)["loss"]) for _ in range(steps)]
-
-
-def relative(found: Any, expected: Any) -> float:
-    a, b = np.asarray(found, np.float64), np.asarray(expected, np.float64)
-    norm = float(np.linalg.norm(b))
-    return float(np.linalg.norm(a - b)) / norm if norm else float(np.abs(a).max(initial=0.0))
+    return model, partitioner.place(twin, plan)
 
 
 def transformer_without_dropout() -> keras.Model:
@@ -94,9 +76,9 @@ GPIPE = (3, {"microbatches": 8, "schedule": "gpipe", "recompute": "all"})
 )
 def test_ten_steps_equal_the_unplaced_models(name: str, num_devices: int, options: dict[str, Any]) -> None:
     build, data = CASES[name]
-    model, placed = placed_over(build, data, num_devices, **options)
+    model, placed = placed_over(build, num_devices, **options)
     assert placed.plan.num_microbatches == options["microbatches"]
-    assert relative(train(placed, data, ROWS), train(model, data, ROWS)) < 1e-6
+    assert relative(losses(placed, data(ROWS), 10), losses(model, data(ROWS), 10)) < 1e-6
     verification = partitioner.verify(placed.model, placed, num_steps=2)
     assert verification.misplaced_ops == ()
     assert verification.passed, verification
@@ -104,18 +86,17 @@ def test_ten_steps_equal_the_unplaced_models(name: str, num_devices: int, option
 
 @pytest.mark.parametrize("schedule", ["sequential", "gpipe", "1f1b", "interleaved"])
 def test_every_schedule_trains_to_the_same_numbers(schedule: str) -> None:
-    model, placed = placed_over(
-        lambda: models.compiled(models.dense_stack(7)), models.vectors, 2, microbatches=4, schedule=schedule
-    )
+    model, placed = placed_over(lambda: models.compiled(models.dense_stack(7)), 2, microbatches=4, schedule=schedule)
     assert placed.plan.schedule == schedule
-    assert relative(train(placed, models.vectors, ROWS), train(model, models.vectors, ROWS)) < 1e-6
+    batch = models.vectors(ROWS)
+    assert relative(losses(placed, batch, 10), losses(model, batch, 10)) < 1e-6
 
 
 @pytest.mark.parametrize("rows", [16, 13, 5, 3, 1])
 def test_a_batch_of_any_size_is_cut_exactly(rows: int) -> None:
-    model, placed = placed_over(models.mlp, models.vectors, 2, microbatches=4, schedule="1f1b")
-    assert relative(train(placed, models.vectors, rows, 3), train(model, models.vectors, rows, 3)) < 1e-6
-    x, _ = models.vectors(rows)
+    model, placed = placed_over(models.mlp, 2, microbatches=4, schedule="1f1b")
+    x, y = models.vectors(rows)
+    assert relative(losses(placed, (x, y)), losses(model, (x, y))) < 1e-6
     np.testing.assert_allclose(placed.predict(x, verbose=0), model.predict(x, verbose=0), rtol=1e-4, atol=1e-6)
 
 
@@ -143,7 +124,7 @@ def test_pooling_has_the_gradient_kernel_of_the_whole_graph() -> None:
     """Bug: cut off from its forward op, it ran without oneDNN, 17 times as long."""
     types = {}
     for microbatches in (1, 4):
-        _, placed = placed_over(models.cnn, models.images, 2, microbatches=microbatches, schedule="sequential")
+        _, placed = placed_over(models.cnn, 2, microbatches=microbatches, schedule="sequential")
         x, y = models.images(ROWS)
         arguments = placed.program.standardize(StepKind.TRAIN, (tf.constant(x), tf.constant(y), None))
         specs = tf.nest.map_structure(spec_of, arguments)

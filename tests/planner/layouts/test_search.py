@@ -7,7 +7,7 @@ from itertools import product
 
 import networkx as nx
 import pytest
-from graphs import Builder, chain, link, pinned, random_graphs, topology, training_chain
+from graphs import Builder, chain, largest_peak, link, pinned, random_graphs, topology, training_chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,10 +40,6 @@ def all_schedules(costed: CostedGraph) -> list[Schedule]:
         if all(schedule.peak[d.name].total_bytes <= d.memory_bytes for d in devices):
             schedules.append(schedule)
     return schedules
-
-
-def largest_peak(schedule: Schedule) -> int:
-    return max(use.total_bytes for use in schedule.peak.values())
 
 
 def two_towers() -> Builder:

@@ -9,14 +9,11 @@ from typing import Any
 import keras
 import models
 import pytest
+from captures import capture
 from keras import layers, ops
 
 from cost_models.catalogue import device_named, link_named
 from cost_models.topology import Topology, TopologyDevice
-from partitioner.capture.lower.lower import capture_step
-from partitioner.capture.trace.objective import training_objective
-from partitioner.capture.trace.signature import input_specs, target_specs
-from partitioner.capture.trace.trace import build, output_specs
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import Phase
 from partitioner.ir.step import StepKind
@@ -44,12 +41,7 @@ def float32_again() -> Iterator[None]:
 
 def costed(model: keras.Model, batch_size: int = BATCH) -> CostedGraph:
     """A training step with what its ops cost."""
-    x = input_specs(model, None)
-    build(model, x)
-    objective = training_objective(model)
-    y = target_specs(output_specs(model, x), objective.loss)
-    step = capture_step(model, StepKind.TRAIN, (x, y, None), batch_size=batch_size, objective=objective)
-    return cost_ops(step.graph, TOPOLOGY)
+    return cost_ops(capture(model, batch_size=batch_size).graph, TOPOLOGY)
 
 
 def compiled(model: keras.Model, optimizer: Any = "adam") -> keras.Model:
@@ -194,8 +186,7 @@ class Halving(layers.Layer):
 def test_trips_that_depend_on_values_are_stated() -> None:
     inputs = keras.Input((WIDTH,))
     model = keras.Model(inputs, Halving()(layers.Dense(4)(inputs)))
-    x = input_specs(model, None)
-    step = capture_step(model, StepKind.PREDICT, (x, None, None), batch_size=BATCH)
+    step = capture(model, StepKind.PREDICT, batch_size=BATCH)
     assert list(step.graph.assumed_trips.values()) == [1]
     assert set(step.graph.assumed_trips) == set(step.graph.runs)
 

@@ -17,8 +17,10 @@ import partitioner
 from partitioner.errors import UsageError
 from partitioner.ir.step import StepKind
 from tests import models
+from tests.twins import equal_pair, losses
 
 ROWS = 16
+BATCH = models.vectors(ROWS)
 PINS = {"one|odd|norm": "CPU:1", "two|again|scores": "CPU:2"}
 
 
@@ -126,11 +128,6 @@ def planned(model: keras.Model, *, batch_size: int = ROWS, microbatches: Any = 4
     )
 
 
-def losses(model: Any, rows: int = ROWS, steps: int = 3) -> list[float]:
-    x, y = models.vectors(rows)
-    return [float(model.train_on_batch(x, y, return_dict=True)["loss"]) for _ in range(steps)]
-
-
 def stage_calls(placed: Any) -> list[Any]:
     """The ops of the training step that call the forward and backward functions of stages."""
     ((kind, specs),) = [pair for pair in placed.program.signatures() if pair[0] is StepKind.TRAIN]
@@ -145,7 +142,7 @@ def test_layers_with_effects_run_and_their_stages_do_not_wait_for_each_other(mak
     plan = planned(other)
     placed = partitioner.place(other, plan)
     assert plan.num_microbatches == 4
-    np.testing.assert_allclose(losses(placed), losses(model), rtol=1e-6)
+    np.testing.assert_allclose(losses(placed, BATCH), losses(model, BATCH), rtol=1e-6)
     calls = stage_calls(placed)
     assert len(calls) >= 16  # two stages, forward and backward, four microbatches
     for call in calls:
@@ -156,7 +153,7 @@ def test_layers_with_effects_run_and_their_stages_do_not_wait_for_each_other(mak
 def test_a_print_in_a_stage_prints_once_per_microbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Print, "target", str(tmp_path / "rows.txt"))
     model = with_layers(Print(name="odd"), layers.Activation("linear", name="again"))
-    losses(partitioner.place(model, planned(model)), steps=1)
+    losses(partitioner.place(model, planned(model)), BATCH, steps=1)
     assert (tmp_path / "rows.txt").read_text().split() == ["4"] * 4
 
 
@@ -164,7 +161,7 @@ def test_a_layer_that_counts_is_named_and_counts_microbatches() -> None:
     model = with_layers(Count(name="odd"), Count(name="again"))
     plan = planned(model)
     assert "unlike with the whole batch, odd updates its variables once per microbatch" in plan.notes
-    losses(partitioner.place(model, plan), steps=3)
+    losses(partitioner.place(model, plan), BATCH)
     assert [float(layer.calls.numpy()) for layer in model.layers if isinstance(layer, Count)] == [12.0, 12.0]
 
 
@@ -235,7 +232,7 @@ def test_normalisation_and_dropout_run_and_the_plan_names_them() -> None:
     x, _ = models.vectors(ROWS)
     for part in np.split(x, 4):
         unplaced(part, training=True)
-    losses(placed, steps=1)
+    losses(placed, BATCH, steps=1)
     for value, expected in zip(
         model.get_layer("norm").non_trainable_variables, unplaced.get_layer("norm").non_trainable_variables, strict=True
     ):
@@ -253,13 +250,9 @@ def test_more_microbatches_than_rows_are_refused_with_the_sizes_that_work() -> N
 
 @pytest.mark.parametrize("microbatches", [3, 4, 13])
 def test_a_batch_that_the_microbatches_do_not_divide_is_planned_and_run_exactly(microbatches: int) -> None:
-    built = []
-    for _ in range(2):
-        keras.utils.set_random_seed(3)
-        built.append(models.mlp())
-    model, other = built
+    model, other = equal_pair(models.mlp)
     placed = partitioner.place(other, planned(other, batch_size=13, microbatches=microbatches, pins={}))
-    np.testing.assert_allclose(losses(placed, 13), losses(model, 13), rtol=1e-6)
+    np.testing.assert_allclose(losses(placed, models.vectors(13)), losses(model, models.vectors(13)), rtol=1e-6)
 
 
 def test_fewer_stages_than_devices_are_no_want_of_memory() -> None:

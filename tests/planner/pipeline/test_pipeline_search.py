@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations, pairwise, product
 
 import pytest
-from graphs import Builder, link, microbatching, pinned, pipeline, random_steps, topology, with_rows
+from graphs import Builder, largest_peak, link, microbatching, pinned, pipeline, random_steps, topology, with_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,10 +33,6 @@ def find(costed: CostedGraph, choices: PipelineSearchSpace | None, strategy: str
 
 def layer_devices(result: SearchResult, count: int) -> list[int]:
     return [result.placement[f"f{i}"] for i in range(count)]
-
-
-def largest_peak(result: SearchResult) -> int:
-    return max(use.total_bytes for use in result.schedule.peak.values())
 
 
 def test_a_chain_becomes_a_pipeline_of_known_length() -> None:
@@ -99,7 +95,7 @@ def test_every_way_that_was_simulated_is_listed_once_and_the_chosen_one_with_its
         keys.index((len(result.programs.stages), result.num_microbatches, result.schedule_kind, len(result.recompute)))
     ]
     assert chosen.step_seconds == result.schedule.step_seconds
-    assert chosen.largest_peak_bytes == largest_peak(result)
+    assert chosen.largest_peak_bytes == largest_peak(result.schedule)
 
 
 def test_a_slower_device_gets_fewer_layers() -> None:
@@ -148,7 +144,7 @@ def test_the_earliest_stages_of_full_devices_recompute_where_that_is_what_it_tak
     tight = made.costed(topology(2, wire=FREE, memory_bytes=limit))
     again = find(tight, microbatching(tight, 4, **choices), constraints=pinned(**{f"f{i}": i // 4 for i in range(8)}))
     assert again.recompute == {0}
-    assert largest_peak(again) <= limit
+    assert largest_peak(again.schedule) <= limit
 
 
 def test_all_stages_recompute_where_asked() -> None:
@@ -163,7 +159,7 @@ def test_a_batch_too_large_for_one_device_passes_it_in_parts() -> None:
     costed = heavy().costed(topology(1, memory_bytes=3 * 2**20))
     result = find(costed, microbatching(costed, 1, 2, 4, recompute="none"))
     assert (result.num_microbatches, result.schedule_kind) == (2, "sequential")
-    assert largest_peak(result) <= 3 * 2**20
+    assert largest_peak(result.schedule) <= 3 * 2**20
     # As little as the batch in one piece would take on a device that has room for it.
     assert result.schedule.step_seconds == pytest.approx(4 * 24.0, abs=DISPATCH)
 
@@ -171,7 +167,7 @@ def test_a_batch_too_large_for_one_device_passes_it_in_parts() -> None:
 def test_memory_as_objective_takes_the_smallest_largest_peak_of_all_considered() -> None:
     costed = heavy().costed(topology(2, wire=FREE))
     result = find(costed, microbatching(costed, 1, 2, 4), objective=Objective.MEMORY)
-    assert largest_peak(result) == min(one.largest_peak_bytes for one in result.considered)
+    assert largest_peak(result.schedule) == min(one.largest_peak_bytes for one in result.considered)
     assert result.num_microbatches == 4
 
 
@@ -190,8 +186,8 @@ def test_what_does_not_fit_is_told_of_recompute_where_that_helps() -> None:
     costed = with_rows(costed, 1)
     kept = find(costed, microbatching(costed, 1, schedules=(GPIPE,), recompute="none"))
     again = find(costed, microbatching(costed, 1, schedules=(GPIPE,), recompute="all"))
-    assert largest_peak(kept) > largest_peak(again)
-    limit = (largest_peak(kept) + largest_peak(again)) // 2
+    assert largest_peak(kept.schedule) > largest_peak(again.schedule)
+    limit = (largest_peak(kept.schedule) + largest_peak(again.schedule)) // 2
     tight = with_rows(whole.costed(topology(2, wire=FREE, memory_bytes=limit)), 1)
     with pytest.raises(OutOfMemoryError) as raised:
         find(tight, microbatching(tight, 1, schedules=(GPIPE,), recompute="none"))
