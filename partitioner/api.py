@@ -181,7 +181,7 @@ def verify(model: keras.Model, placed: PlacedModel, *, num_steps: int = 5, seed:
         VerificationError: A device ran out of memory.
     """
     program = placed.program
-    if placed.model is not model or not isinstance(program, PlacedProgram):
+    if placed.model is not model or placed.plan is None or not isinstance(program, PlacedProgram):
         raise UsageError("verify() needs the model that `placed` was made from", help="place(model, plan) first")
     kind, specs = program.signatures()[0]
     step = program.step(kind, specs)
