@@ -40,13 +40,14 @@ class Device:
         title: Common name.
         peak_flops: Dense FLOP/s by dtype; `float32` is required, `tfloat32` is float32 on tensor cores, `float8` both
             of its kinds.
-        memory_bytes: All of its memory.
+        memory_bytes: All of its memory, as the driver reports it.
         memory_bandwidth_bytes_per_second: Peak of its main memory.
         launch_overhead_seconds: Time of an op beyond its roofline.
         source: Source of the numbers.
         date: Date of the source, `YYYY-MM`.
         launch_source: Source of the launch overhead, if it differs.
         launch_date: Date of that source.
+        compute_capability: Of CUDA, `9.0`; 0 if it has none.
         driver_names: Its names in drivers, where they differ from the catalogue's name.
 
     Raises:
@@ -63,6 +64,7 @@ class Device:
     date: str
     launch_source: str = ""
     launch_date: str = ""
+    compute_capability: float = 0.0
     driver_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -77,7 +79,11 @@ class Device:
             "memory_bytes": self.memory_bytes,
             "memory_bandwidth_bytes_per_second": self.memory_bandwidth_bytes_per_second,
         }
-        _check(what, positive, {"launch_overhead_seconds": self.launch_overhead_seconds})
+        not_negative = {
+            "launch_overhead_seconds": self.launch_overhead_seconds,
+            "compute_capability": self.compute_capability,
+        }
+        _check(what, positive, not_negative)
 
     def peak_flops_for(self, dtype: str) -> float:
         """Peak FLOP/s of arithmetic on `dtype`.

@@ -28,7 +28,7 @@ from partitioner.binding.traced_step import TracedStep, trace
 from partitioner.capture.lower.batching import BatchSizes
 from partitioner.capture.trace.objective import training_objective
 from partitioner.constraints.changes import MOST_MORE_DEVICES
-from partitioner.emit.cluster.runtime import cpu_kernels, gpu_titles
+from partitioner.emit.cluster.runtime import cpu_kernels, present_gpus
 from partitioner.emit.graph.variables import refresh_optimizer
 from partitioner.garbage import collected_later
 from partitioner.ir.plan import ModelInfo, Objective, Strategy
@@ -95,8 +95,9 @@ def compile_plan(
         InfeasibleError: No placement fits into memory, or requirements contradict each other.
         TimeLimitError: No plan was found in time.
     """
-    titles = gpu_titles()
-    request = replace(request, machine=request.machine.recognised(titles)) if titles else request
+    gpus = present_gpus()
+    titles = {name: gpu.title for name, gpu in gpus.items()}
+    request = replace(request, machine=request.machine.recognised(gpus)) if gpus else request
     began = time.monotonic()
     traced = _trace(model, request, example_inputs, example_targets)
     tracing_seconds = time.monotonic() - began

@@ -17,6 +17,7 @@ from cost_models.topology import Topology
 from partitioner.constraints.match import requirements_of
 from partitioner.errors import UsageError
 from partitioner.hardware.resolve import chosen_topology
+from partitioner.hardware.topology import PresentGpu
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.plan import DeviceInfo, Objective, Strategy, Updates
 from partitioner.ir.requirements import Requirement
@@ -75,7 +76,7 @@ class Machine:
         link: Catalogue name of the links between them, e.g. `nvlink3`.
         topology: In place of both: a host of the catalogue, `dgx-h100` or `64x dgx-h100`, a TOML file, or a value.
         memory_limit: Usable memory of each device: `8GiB`, or a size by device.
-        titles: Driver titles of the GPUs of this machine, by canonical name; see `recognised`.
+        gpus: The GPUs of this machine, by canonical name; see `recognised`.
 
     Raises:
         UsageError: No device is named, or a name, a size or the file is wrong.
@@ -86,7 +87,7 @@ class Machine:
     link: str | None = None
     topology: str | Path | Topology | None = None
     memory_limit: str | float | Mapping[str, str | float] | None = None
-    titles: Mapping[str, str] = field(default_factory=dict)
+    gpus: Mapping[str, PresentGpu] = field(default_factory=dict)
     names: tuple[DeviceName, ...] = field(init=False)
     resolved: Topology = field(init=False)
     infos: tuple[DeviceInfo, ...] = field(init=False)
@@ -98,14 +99,14 @@ class Machine:
             hardware=self.hardware,
             link=self.link,
             memory_limit=self.memory_limit,
-            present=self.titles,
+            present=self.gpus,
         )
         for name, value in (("names", tuple(names)), ("resolved", resolved), ("infos", infos)):
             object.__setattr__(self, name, value)
 
-    def recognised(self, titles: Mapping[str, str]) -> Machine:
-        """The machine with the present GPUs looked up by their driver titles."""
-        return replace(self, titles=titles) if titles else self
+    def recognised(self, gpus: Mapping[str, PresentGpu]) -> Machine:
+        """The machine with the figures of the GPUs that are present."""
+        return replace(self, gpus=gpus) if gpus else self
 
 
 @dataclass(frozen=True, kw_only=True)

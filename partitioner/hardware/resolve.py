@@ -10,7 +10,7 @@ from cost_models.catalogue import catalogue
 from cost_models.topology import Topology
 from partitioner.errors import UsageError
 from partitioner.hardware.presets import preset_topology
-from partitioner.hardware.topology import build_topology, memory_limits
+from partitioner.hardware.topology import PresentGpu, build_topology, memory_limits
 from partitioner.hardware.topology_file import read_topology
 from partitioner.ir.devices import DeviceName, parse_devices, short_ranges
 from partitioner.ir.plan import DeviceInfo, Origin
@@ -24,7 +24,7 @@ def chosen_topology(
     hardware: str | None = None,
     link: str | None = None,
     memory_limit: str | float | Mapping[str, str | float] | None = None,
-    present: Mapping[str, str] | None = None,
+    present: Mapping[str, PresentGpu] | None = None,
 ) -> tuple[list[DeviceName], Topology, tuple[DeviceInfo, ...]]:
     """The devices of a plan, their topology, and the origin of its numbers.
 

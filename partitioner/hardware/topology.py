@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from cost_models.catalogue import catalogue, device_named, link_named
 from cost_models.hardware import Device, Link, UnknownHardware
+from cost_models.memory import gpu_bytes
 from cost_models.topology import Topology, TopologyDevice
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName, parse_devices
@@ -18,9 +20,9 @@ DEFAULT_GPU = "a100-40gb"
 DEFAULT_GPU_LINK = "pcie4"
 DEFAULT_NETWORK = "ethernet-25g"
 SHOW_ALL = "partition hardware"
-# TensorFlow's BFC allocator leaves so much of a GPU to CUDA's context, cuDNN and NCCL (gpu_device.cc,
-# MinSystemMemory: 6 % and at least 300 MiB on devices of 2 GiB and more).
-_RESERVED_FRACTION = 0.06
+
+# Drivers add these to the name of a whole desktop or server GPU for a part of it or a slower relative.
+_RELATIVES = frozenset({"grid", "laptop", "max-q", "mig", "mobile", "vgpu"})
 
 _UNITS = {
     "": 1,
@@ -33,6 +35,19 @@ _UNITS = {
     "GI": 2**30,
     "TI": 2**40,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresentGpu:
+    """A GPU of this machine.
+
+    Attributes:
+        title: Its name by the driver.
+        memory_bytes: Bytes that TensorFlow allocates from; 0 if unknown.
+    """
+
+    title: str
+    memory_bytes: int = 0
 
 
 def parse_bytes(text: str | float) -> int:
@@ -60,7 +75,7 @@ def build_topology(
     hardware: str | None = None,
     link: str | None = None,
     memory_limit: str | float | Mapping[str, str | float] | None = None,
-    present: Mapping[str, str] | None = None,
+    present: Mapping[str, PresentGpu] | None = None,
 ) -> tuple[Topology, tuple[DeviceInfo, ...]]:
     """The topology to plan for, and the origin of its numbers.
 
@@ -69,7 +84,7 @@ def build_topology(
         hardware: Catalogue name for the GPUs (or for the CPUs, when there are only CPUs).
         link: Catalogue name for the links between devices of the same host.
         memory_limit: Usable bytes per device, as a single size or by device name.
-        present: Marketing name of each GPU that this machine has, by canonical device name.
+        present: The GPUs that this machine has, by canonical device name.
 
     Raises:
         UsageError: An unknown name (with the closest names), a size that cannot be read, an unknown device.
@@ -78,10 +93,9 @@ def build_topology(
     num_cpus = sum(name.type == "CPU" for name in names)
     placed, infos = [], []
     for name in names:
-        device, origin = _hardware_of(
-            name, hardware, (present or {}).get(name.canonical), all_cpus=num_cpus == len(names)
-        )
-        usable = usable_bytes(name, device)
+        gpu = (present or {}).get(name.canonical)
+        device, origin = _hardware_of(name, hardware, gpu.title if gpu else "", all_cpus=num_cpus == len(names))
+        usable = gpu.memory_bytes if gpu and gpu.memory_bytes else usable_bytes(name, device)
         if name.type == "CPU" and name.is_local:
             usable = _host_memory_bytes() // num_cpus
         usable = limits.get(name, usable)
@@ -94,10 +108,10 @@ def build_topology(
 
 def usable_bytes(name: DeviceName, device: Device) -> int:
     """Bytes of a device's memory that a plan may use: of a GPU, the bytes that TensorFlow allocates."""
-    return int(device.memory_bytes * (1 if name.type == "CPU" else 1 - _RESERVED_FRACTION))
+    return device.memory_bytes if name.type == "CPU" else gpu_bytes(device.memory_bytes, device.compute_capability)
 
 
-def _hardware_of(name: DeviceName, hardware: str | None, title: str | None, *, all_cpus: bool) -> tuple[Device, Origin]:
+def _hardware_of(name: DeviceName, hardware: str | None, title: str, *, all_cpus: bool) -> tuple[Device, Origin]:
     if hardware and (name.type == "GPU" or all_cpus):
         try:
             return device_named(hardware), Origin.CATALOGUE
@@ -105,16 +119,19 @@ def _hardware_of(name: DeviceName, hardware: str | None, title: str | None, *, a
             raise UsageError(str(error), help=SHOW_ALL) from error
     if name.type == "CPU":
         return device_named("cpu-core"), Origin.ASSUMED
-    if title:
-        matched = _device_titled(title)
-        if matched is not None:
-            return matched, Origin.CATALOGUE
-    return device_named(DEFAULT_GPU), Origin.ASSUMED
+    if not title:
+        return device_named(DEFAULT_GPU), Origin.ASSUMED
+    if (matched := _device_titled(title)) is not None:
+        return matched, Origin.CATALOGUE
+    own_name = "-".join(re.findall(r"[a-z0-9.]+", title.lower()))
+    return replace(device_named(DEFAULT_GPU), name=own_name, title=title), Origin.ASSUMED
 
 
 def _device_titled(title: str) -> Device | None:
     """The catalogue's device with this driver title, else the device whose name's words are all in the title."""
     devices = catalogue().devices.values()
+    if _RELATIVES & set(re.findall(r"[a-z-]+", title.lower())):
+        return None
     called = next((d for d in devices if title in d.driver_names), None)
     # `SXM4` counts as `sxm`.
     words = {word for part in re.findall(r"[a-z0-9]+", title.lower()) for word in (part, part.rstrip("0123456789"))}

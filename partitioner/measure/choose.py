@@ -214,9 +214,8 @@ def _runner(step: CapturedStep, device: str) -> Callable[[int], Callable[[], Non
             raise UsageError(f"cannot measure: {error}", help=argument("costs", "analytic")) from error
 
         def run() -> None:
-            for value in tf.nest.flatten(function(*arguments)):
-                if value is not None:
-                    value.numpy()
+            function(*arguments)
+            tf.test.experimental.sync_devices()
 
         return run
 

@@ -54,6 +54,7 @@ def measure_device(
         times = time_step(
             step.run,
             step.costed.graph.op,
+            device_type=device.type,
             budget_seconds=(1 - SHARE_OF_CROWD) * budget if step.others else budget,
             on_progress=lambda done, number=number: on_progress((number + done) / len(steps)),
         )

@@ -43,11 +43,12 @@ def profiled(run: Callable[[], object]) -> list[Event]:
         # Without options it traces ops and no Python, as is wanted; with options, TensorFlow 2.21 logs warnings.
         with tf.profiler.experimental.Profile(folder):
             run()
-        events = list(_events(next(Path(folder).rglob("*.xplane.pb"))))
+        events = list(events_of(next(Path(folder).rglob("*.xplane.pb"))))
     return sorted(events, key=lambda event: (event.start, -event.end))
 
 
-def _events(path: Path) -> Iterator[Event]:
+def events_of(path: Path) -> Iterator[Event]:
+    """The events in a file of the profiler (an XSpace)."""
     # TensorFlow has no other reader for the profiler's files.
     from tensorflow.tsl.profiler.protobuf import xplane_pb2  # pyright: ignore[reportMissingImports]
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from partitioner.errors import UsageError
 from partitioner.measure.profiler import Event, profiled
+from partitioner.spelling import argument
 
-WARMUPS = 2
+LEAST_WARMUPS, MOST_WARMUPS = 2, 12
+STABLE = 0.1
+"""Two runs in a row that differ by less than this share are warm: kernels are chosen, memory is allocated."""
 LEAST_RUNS, MOST_RUNS = 3, 25
 
 
@@ -34,6 +39,7 @@ def time_step(
     run: Callable[[], object],
     ops: Collection[str],
     *,
+    device_type: str = "CPU",
     budget_seconds: float = 20.0,
     on_progress: Callable[[float], object] = lambda _: None,
 ) -> StepTimes:
@@ -44,22 +50,26 @@ def time_step(
     Args:
         run: Runs the step to its end.
         ops: Names of the ops of the step.
+        device_type: Of the device that it runs on, `CPU` or `GPU`.
         budget_seconds: Seconds after which to stop, if there are at least a few runs.
         on_progress: Called with the fraction done.
+
+    Raises:
+        UsageError: The profiler may not record the kernels of GPUs.
     """
     plain: list[float] = []
     ops_of_run: list[dict[str, float]] = []
     kernels: dict[str, str] = {}
     start = time.perf_counter()
     try:
-        for _ in range(WARMUPS):
-            run()
+        _warm_up(run)
         while len(ops_of_run) < MOST_RUNS:
             passed = time.perf_counter() - start
             if passed > budget_seconds and len(ops_of_run) >= LEAST_RUNS:
                 break
             plain.append(_seconds(run))
             events = profiled(run)
+            refuse_missing_device_plane(events, device_type)
             ops_of_run.append(seconds_by_op(events, ops))
             kernels |= kernel_by_op(events, ops)
             on_progress(min(1.0, max(len(ops_of_run) / MOST_RUNS, passed / budget_seconds)))
@@ -71,6 +81,30 @@ def time_step(
     return StepTimes(
         step_seconds=statistics.median(plain), op_seconds=medians, num_runs=len(ops_of_run), kernels=kernels
     )
+
+
+def refuse_missing_device_plane(events: Iterable[Event], device_type: str) -> None:
+    """Refuse to take the time in which the host starts kernels for the time of the kernels.
+
+    Raises:
+        UsageError: The step ran on a GPU, and the profiler recorded no kernel.
+    """
+    if device_type == "GPU" and not any(event.plane.startswith("/device:GPU") for event in events):
+        raise UsageError(
+            "cannot measure on GPUs: TensorFlow's profiler recorded no kernel of a GPU",
+            notes=["its library, CUPTI, is missing, or the driver keeps performance counters to administrators"],
+            help="install tensorflow[and-cuda]; load the driver with NVreg_RestrictProfilingToAdminUsers=0, or start "
+            f"the container with --cap-add=SYS_ADMIN; or plan with {argument('costs', 'analytic')}",
+        )
+
+
+def _warm_up(run: Callable[[], object]) -> None:
+    before = math.inf
+    for number in range(MOST_WARMUPS):
+        seconds = _seconds(run)
+        if number + 1 >= LEAST_WARMUPS and abs(seconds - before) <= STABLE * before:
+            return
+        before = seconds
 
 
 def seconds_by_op(events: Sequence[Event], ops: Collection[str]) -> dict[str, float]:

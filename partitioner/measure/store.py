@@ -59,8 +59,8 @@ def cache_costs(costs: MeasuredCosts) -> None:
 
 
 def settings() -> dict[str, str]:
-    """The settings that influence the speed of ops: versions, processor, threads, instruction sets, XLA."""
-    return {
+    """The settings that influence the speed of ops: versions, processor, threads, instruction sets, GPUs."""
+    return _gpu_settings() | {
         "tensorflow": tf.__version__,
         "processor": processor_title(),
         "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
@@ -69,6 +69,28 @@ def settings() -> dict[str, str]:
         "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", ""),
         "tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()),
     }
+
+
+def _gpu_settings() -> dict[str, str]:
+    """GPUs, their driver and the libraries that choose their kernels; none where there is no GPU."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return {}
+    build = tf.sysconfig.get_build_info()
+    titles = [tf.config.experimental.get_device_details(gpu).get("device_name", "") for gpu in gpus]
+    return {
+        "gpus": ", ".join(titles),
+        "driver": _first_line(Path("/proc/driver/nvidia/version")),
+        "cuda": str(build.get("cuda_version", "")),
+        "cudnn": str(build.get("cudnn_version", "")),
+    }
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").partition("\n")[0].strip()
+    except OSError:
+        return ""
 
 
 def processor_title() -> str:

@@ -92,7 +92,7 @@ def verify_placed(
         raise VerificationError(
             "a device ran out of memory while the placed model was verified",
             notes=[error.message.strip().splitlines()[0]],
-            help=f"plan with less: {argument('memory_limit', '90%')}, or {argument('microbatches', 4)}",
+            help=f"plan with a smaller {argument('memory_limit')}, or with more {argument('microbatches')}",
         ) from error
 
 

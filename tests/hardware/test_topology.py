@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.catalogue import device_named
+from cost_models.catalogue import catalogue
 from partitioner.errors import UsageError
-from partitioner.hardware.topology import build_topology, parse_bytes
+from partitioner.hardware.topology import PresentGpu, build_topology, parse_bytes
 from partitioner.ir.devices import parse_devices
 from partitioner.ir.plan import Origin
 from partitioner.spelling import argument, as_python
@@ -76,7 +76,7 @@ def limits(memory_limit, devices: str = "GPU:0-2") -> list[int]:
 
 
 def test_limits() -> None:
-    usable = int(device_named("a100-40gb").memory_bytes * 0.94)
+    usable = 40_960 * 2**20 - 330 * 2**20 - int(0.0105 * 40_960 * 2**20) - 1536 * 2**20
     assert limits(None) == [usable] * 3
     assert limits("1GiB") == [2**30] * 3
     assert limits(2**20) == [2**20] * 3
@@ -117,8 +117,21 @@ def test_origins() -> None:
         ("cpu-core", Origin.ASSUMED),
         ("a100-80gb", Origin.CATALOGUE),
     ]
-    assert hardware("GPU:0", present={gpu: "NVIDIA A100-SXM4-80GB"}) == [("a100-80gb", Origin.CATALOGUE)]
-    assert hardware("GPU:0", present={gpu: "Frobnicator 9000"}) == [("a100-40gb", Origin.ASSUMED)]
+    assert hardware("GPU:0", present={gpu: PresentGpu(title="NVIDIA A100-SXM4-80GB")}) == [
+        ("a100-80gb", Origin.CATALOGUE)
+    ]
+    assert hardware("GPU:0", present={gpu: PresentGpu(title="Frobnicator 9000")}) == [
+        ("frobnicator-9000", Origin.ASSUMED)
+    ]
+
+
+def test_memory_of_a_gpu_that_is_here_is_what_tensorflow_allocates_from() -> None:
+    gpu = parse_devices("GPU:0")[0].canonical
+    here = PresentGpu(title="NVIDIA A100-SXM4-40GB MIG 3g.20gb", memory_bytes=18_211 * 2**20)
+    topology, _ = build_topology(parse_devices("GPU:0"), present={gpu: here})
+    assert topology.devices[0].memory_bytes == 18_211 * 2**20
+    topology, _ = build_topology(parse_devices("GPU:0"), present={gpu: here}, memory_limit="1GiB")
+    assert topology.devices[0].memory_bytes == 2**30
 
 
 @pytest.mark.parametrize(
@@ -150,12 +163,20 @@ def test_origins() -> None:
         ("NVIDIA GB200", "gb200"),
         ("AMD Instinct MI250X", "mi250x-gcd"),
         ("AMD Instinct MI300X", "mi300x"),
+        # They only resemble one.
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 2080 Ti with Max-Q Design", None),
+        ("NVIDIA GeForce GTX 1080 Ti", None),
+        ("NVIDIA RTX A2000", None),
+        ("GRID A100-40C", None),
     ],
 )
 def test_what_drivers_call_a_gpu(title: str, name: str | None) -> None:
     gpu = parse_devices("GPU:0")[0].canonical
-    expected = ("a100-40gb", Origin.ASSUMED) if name is None else (name, Origin.CATALOGUE)
-    assert hardware("GPU:0", present={gpu: title}) == [expected]
+    ((hardware_name, origin),) = hardware("GPU:0", present={gpu: PresentGpu(title=title)})
+    assert origin == (Origin.ASSUMED if name is None else Origin.CATALOGUE)
+    assert hardware_name == name if name else hardware_name not in catalogue().devices
 
 
 def test_unknown_hardware_and_links_come_with_suggestions() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from partitioner.measure.profiler import Event
-from partitioner.measure.step_times import LEAST_RUNS, seconds_by_op, time_step
+from partitioner.errors import UsageError
+from partitioner.measure.profiler import Event, events_of
+from partitioner.measure.step_times import LEAST_RUNS, refuse_missing_device_plane, seconds_by_op, time_step
 
 
 def event(name: str, seconds: float, plane: str = "/host:CPU", **stats: Any) -> Event:
@@ -37,6 +41,51 @@ def test_kernels_of_a_gpu_count_in_place_of_their_launch() -> None:
         event("epilogue", 0.5, "/device:GPU:0", tf_op="a:MatMul"),
     ]
     assert seconds_by_op(events, {"a", "b"}) == {"a": 1.5, "b": 0.2}
+
+
+def profile(folder: Path, *planes: str) -> list[Event]:
+    """What is read of a file in which each plane has an op of 2 ms: on the host by its name, on a GPU by its kernel."""
+    space = xplane_pb2.XSpace()
+    for name in planes:
+        plane = space.planes.add(name=name)
+        plane.stat_metadata[1].name = "tf_op"
+        plane.stat_metadata[2].name = "dense/MatMul:MatMul"
+        plane.event_metadata[1].name = "sgemm_128x64" if "GPU" in name else "dense/MatMul:MatMul"
+        event = plane.lines.add(timestamp_ns=5).events.add(metadata_id=1, offset_ps=7, duration_ps=2 * 10**9)
+        if "GPU" in name:
+            event.stats.add(metadata_id=1, ref_value=2)
+    path = folder / "host.xplane.pb"
+    path.write_bytes(space.SerializeToString())
+    return list(events_of(path))
+
+
+def test_a_profile_of_a_gpu_is_read_by_its_kernels(tmp_path: Path) -> None:
+    events = profile(tmp_path, "/host:CPU", "/device:GPU:0")
+    refuse_missing_device_plane(events, "GPU")
+    assert [event.start for event in events] == [5007, 5007]
+    assert seconds_by_op(events, {"dense/MatMul"}) == {"dense/MatMul": 0.002}
+
+
+def test_without_a_plane_of_the_gpu_measuring_is_refused(tmp_path: Path) -> None:
+    """Bug: where the driver keeps counters to administrators, the time to start a kernel was taken for the kernel's."""
+    events = profile(tmp_path, "/host:CPU")
+    refuse_missing_device_plane(events, "CPU")
+    with pytest.raises(UsageError, match="recorded no kernel of a GPU") as raised:
+        refuse_missing_device_plane(events, "GPU")
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in (raised.value.help or "")
+
+
+def test_a_step_is_warm_once_two_runs_take_alike() -> None:
+    naps = iter([0.05, 0.02, *[0.01] * 200])
+    taken: list[float] = []
+
+    def run() -> None:
+        taken.append(next(naps))
+        time.sleep(taken[-1])
+
+    times = time_step(run, set(), budget_seconds=0.1)
+    assert taken[2:4] == [0.01, 0.01]
+    assert 0.009 < times.step_seconds < 0.02
 
 
 def test_what_xla_compiled_took_until_it_was_done() -> None:

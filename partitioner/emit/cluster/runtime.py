@@ -8,12 +8,16 @@ from typing import Any
 
 import tensorflow as tf
 
+# The memory that TensorFlow has of a GPU stands in its list of devices, which is not in the public API.
+from tensorflow.python.client import device_lib
+
 # Whether oneDNN is on depends on the processor and the environment; the public API does not say it.
 from tensorflow.python.util import _pywrap_util_port
 
 from cost_models.scratch import Kernels
 from partitioner.emit.cluster.cluster import connect
 from partitioner.errors import UsageError
+from partitioner.hardware.topology import PresentGpu
 from partitioner.ir.devices import DeviceName
 
 
@@ -57,13 +61,21 @@ def set_up_devices(names: Sequence[str], cluster: Any = None) -> dict[str, str]:
     }
 
 
-def gpu_titles() -> dict[str, str]:
-    """Marketing name of each GPU of this machine, by canonical device name."""
+def present_gpus() -> dict[str, PresentGpu]:
+    """The GPUs of this machine, by canonical device name, with the memory that TensorFlow allocates from."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return {}
+    limits = {
+        DeviceName.parse(device.name).canonical: device.memory_limit
+        for device in device_lib.list_local_devices()
+        if device.device_type == "GPU"
+    }
+    titles = [tf.config.experimental.get_device_details(gpu).get("device_name", "") for gpu in gpus]
+    names = [DeviceName(type="GPU", index=index).canonical for index in range(len(gpus))]
     return {
-        DeviceName(type="GPU", index=index).canonical: tf.config.experimental.get_device_details(gpu).get(
-            "device_name", ""
-        )
-        for index, gpu in enumerate(tf.config.list_physical_devices("GPU"))
+        name: PresentGpu(title=title, memory_bytes=limits.get(name, 0))
+        for name, title in zip(names, titles, strict=True)
     }
 
 

@@ -33,16 +33,38 @@ class _Description:
         size, name = max(zip(lasting_item_bytes(self.costed, self.coarsening), self.coarsening.names, strict=True))
         have = ", ".join(f"{short_name(placed.name)} {format_bytes(placed.memory_bytes)}" for placed in devices)
         total = sum(need.values())
+        room = sum(placed.memory_bytes for placed in devices)
         kinds = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in need.items() if size > total / 1000)
         return InfeasibleError(
             "the model does not fit on the given devices",
             notes=[
                 f"needs    {format_bytes(total)}: {kinds}",
-                f"have     {format_bytes(sum(placed.memory_bytes for placed in devices))}: {have}",
+                f"have     {format_bytes(room)}: {have}",
+                *(self._closest() if total <= room else []),
                 f"largest part: {name} {format_bytes(size)}{self._too_large(size)}",
             ],
             help=", or ".join([*self.alternatives, *self._changes()]) or None,
         )
+
+    def _closest(self) -> list[str]:
+        """By how much the best placement that was tried passes the limit of a device."""
+        devices = self.costed.topology.devices
+        excess: list[tuple[int, int, str, int]] = []
+        for placement in self.attempts:
+            peak = simulate(self.costed, placement).peak
+            excess.append(
+                max(
+                    (peak[d.name].total_bytes - d.memory_bytes, peak[d.name].total_bytes, d.name, d.memory_bytes)
+                    for d in devices
+                )
+            )
+        if not excess:
+            return []
+        _, held, name, limit = min(excess)
+        return [
+            f"closest: {short_name(name)} would hold {format_bytes(held)} at its peak and has {format_bytes(limit)}; "
+            "activations lie where they are made, and parts cannot be split"
+        ]
 
     def _too_large(self, size: int) -> str:
         room = max(placed.memory_bytes for placed in self.costed.topology.devices)
