@@ -20,15 +20,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 SLOW = Path(__file__).with_name("slow.txt")
-"""Ids of the tests that take longest, by `pytest --durations=0`; they get the mark `slow`."""
+"""Files, tests and cases that take longest, by `pytest --durations=0`; they get the mark `slow`."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     slow = set(SLOW.read_text(encoding="utf-8").splitlines())
+    names = {item: {item.nodeid, item.nodeid.partition("[")[0], item.nodeid.partition("::")[0]} for item in items}
     for item in items:
-        if item.nodeid in slow:
+        if names[item] & slow:
             item.add_marker("slow")
-    gone = slow - {item.nodeid for item in items}
+    gone = slow - {name for of_item in names.values() for name in of_item}
     if gone and config.args == config.getini("testpaths"):
         raise pytest.UsageError(f"{SLOW.name} names tests that there are not: {', '.join(sorted(gone))}")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-SECONDS = 120.0
+SECONDS = 300.0
 
 
 class Worker:

@@ -9,6 +9,7 @@ import pytest
 
 from cost_models.catalogue import catalogue, device_named, link_named
 from cost_models.communication import transfer_seconds
+from cost_models.memory import gpu_bytes
 from cost_models.network import concurrent_seconds
 from cost_models.topology import Topology, TopologyDevice
 from partitioner.errors import UsageError
@@ -70,7 +71,7 @@ def test_one_host_by_name() -> None:
     names, topology, infos = chosen_topology(None, topology="DGX-H100")
     assert [name.short for name in names] == [f"GPU:{i}" for i in range(8)]
     assert {(info.hardware, info.origin) for info in infos} == {("h100-sxm", Origin.CATALOGUE)}
-    assert {info.memory_bytes for info in infos} == {int(80e9 * 0.94)}
+    assert {info.memory_bytes for info in infos} == {gpu_bytes(81_559 * 2**20, 9.0)}
     assert {topology.link(a, b).name for a in range(8) for b in range(8)} == {"nvswitch3"}
 
 
@@ -221,7 +222,7 @@ def test_a_later_entry_wins(tmp_path: Path) -> None:
         ("second = 1e9", "second = 0", "[[links]] number 3", "bandwidth_bytes_per_second is 0, expected a finite"),
         ("second = 1e9", "second = 450", "[[links]] number 3", "bandwidth_bytes_per_second is 450 bytes per second"),
         ("latency_seconds = 1e-3, ", "", "[[links]] number 3", "link 'of lab.toml': missing key latency_seconds"),
-        ('"70GiB"', '"700GiB"', "[[devices]] number 1", "memory is '700GiB', which is more than the 80,000,000,000"),
+        ('"70GiB"', '"700GiB"', "[[devices]] number 1", "memory is '700GiB', which is more than the 85,899,345,920"),
         ('names = "GPU:0-1"', "names = []", "[[devices]] number 1", "names is [], expected a list of devices"),
         ('among = "GPU:0-1"', 'among = "GPU:0"', "[[links]] number 1", "joins no device with another device"),
         (
@@ -269,7 +270,8 @@ def test_the_file_in_the_readme(tmp_path: Path) -> None:
     assert topology.hosts == (0, 0, 0, 0, 1)
     assert topology.link(0, 3).name == "nvlink3"
     assert topology.link(0, 4).name == topology.link(4, 0).name == "pcie4+ethernet-25g+pcie4"
-    assert topology.devices[4].memory_bytes == int(16e9 * 0.94)
+    placed = topology.devices[4]
+    assert placed.memory_bytes == gpu_bytes(placed.device.memory_bytes, placed.device.compute_capability)
 
 
 # From Python, and from names

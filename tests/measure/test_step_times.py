@@ -12,7 +12,14 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from partitioner.errors import UsageError
 from partitioner.measure.profiler import Event, events_of
-from partitioner.measure.step_times import LEAST_RUNS, refuse_missing_device_plane, seconds_by_op, time_step
+from partitioner.measure.step_times import (
+    LEAST_RUNS,
+    LEAST_WARMUPS,
+    MOST_WARMUPS,
+    refuse_missing_device_plane,
+    seconds_by_op,
+    time_step,
+)
 
 
 def event(name: str, seconds: float, plane: str = "/host:CPU", **stats: Any) -> Event:
@@ -127,7 +134,7 @@ def test_a_step_is_timed_op_by_op() -> None:
     assert sum(times.op_seconds.values()) < 3 * times.step_seconds
 
 
-@pytest.mark.parametrize("runs_before", [1, 8])
+@pytest.mark.parametrize("runs_before", [1, MOST_WARMUPS + 6])
 def test_ctrl_c_keeps_what_was_measured(runs_before: int) -> None:
     run, calls = products(), []
 
@@ -141,5 +148,5 @@ def test_ctrl_c_keeps_what_was_measured(runs_before: int) -> None:
             time_step(interrupted, {"large", "small"})
     else:
         times = time_step(interrupted, {"large", "small"})
-        assert times.num_runs == 3
+        assert 3 <= times.num_runs <= (MOST_WARMUPS + 6 - LEAST_WARMUPS) / 2
         assert times.op_seconds["large"] > 0

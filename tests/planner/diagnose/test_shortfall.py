@@ -66,7 +66,7 @@ def test_another_strategy_would_do() -> None:
     costed = chain([1.0] * 4, [256] * 4, [256 * MIB] * 4).costed(topology(2, memory_bytes=600 * MIB))
     error = refused(costed, Strategy.SINGLE)
     # Needs 1.0 GiB and has 1.2 GiB: the numbers that were compared are those of one device.
-    assert error.notes[2].startswith("closest: GPU:0 would hold 1.0 GiB at its peak and has 600.0 MiB")
+    assert error.notes[2].startswith("closest: GPU:0 would hold 1.0 GiB at its peak and has 600 MiB")
     assert error.help is not None
     assert error.help.startswith("strategy='auto'")
 
