@@ -20,7 +20,7 @@ from partitioner.ir.devices import short_name
 from partitioner.ir.execution import Execution
 from partitioner.ir.plan import Verification
 from partitioner.verification import verify_placed
-from partitioner.verification.check import _difference, _judge, _outputs_only, _rel
+from partitioner.verification.check import _compared, _difference, _outputs_only, _rel
 from partitioner.verification.data import as_dense, random_batches
 from partitioner.verification.reference import nudged, restored
 
@@ -128,8 +128,8 @@ def test_a_difference_passes_near_any_of_the_controls() -> None:
     """Bug: a faithful model (LoRA, in microbatches) was said to be wrong, because one control had rounded less."""
     expected, placed, little, much = (_outputs_only([np.full(3, value)]) for value in (1.0, 1.0012, 1.0001, 1.0004))
     told: dict[str, Any] = {"audit": (1, ()), "ran_on": {}, "num_steps": 0}
-    assert not _judge(placed, expected, [little], **told).passed
-    found = _judge(placed, expected, [little, much], **told)
+    assert not _compared(placed, expected, [little], **told).passed
+    found = _compared(placed, expected, [little, much], **told)
     assert found.passed
     assert found.control_max_rel_diff == pytest.approx(4e-4)
     assert found.control_max_abs_diff == pytest.approx(4e-4)
