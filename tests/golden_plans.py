@@ -64,7 +64,9 @@ CASES: dict[str, tuple[str, ...]] = {
 def kept(plan: dict[str, Any]) -> dict[str, Any]:
     """What of a plan must stay: all that is decided and predicted; a placement by its digest."""
     solver = {key: plan["solver"][key] for key in ("status", "objective", "lower_bound", "gap")}
-    digest = hashlib.sha256(json.dumps([plan["placement"], plan["timeline"], plan["memory"]], sort_keys=True).encode())
+    limits = ("headroom_bytes", "reserved_bytes")  # of the hardware, not of the plan
+    memory = [{key: value for key, value in use.items() if key not in limits} for use in plan["memory"]]
+    digest = hashlib.sha256(json.dumps([plan["placement"], plan["timeline"], memory], sort_keys=True).encode())
     same = ("strategy", "num_replicas", "num_stages", "num_microbatches", "schedule", "updates", "max_staleness",
             "predicted", "stages", "baselines", "considered", "links")  # fmt: skip
     what_if = [{"after": one["after"], "before": one["before"]} for one in plan["what_if"]]

@@ -12,7 +12,7 @@ import pytest
 import partitioner
 
 ROOT = Path(partitioner.__file__).parent
-FLAG = re.compile(r"--[a-z]")
+FLAG = re.compile(r"--([a-z]|$)")
 SPELLS = ("cli/", "spelling.py", "worker.py")
 """Command lines of their own, and what knows how both sides spell an argument."""
 

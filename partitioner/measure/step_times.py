@@ -93,8 +93,8 @@ def refuse_missing_device_plane(events: Iterable[Event], device_type: str) -> No
         raise UsageError(
             "cannot measure on GPUs: TensorFlow's profiler recorded no kernel of a GPU",
             notes=["its library, CUPTI, is missing, or the driver keeps performance counters to administrators"],
-            help="install tensorflow[and-cuda]; load the driver with NVreg_RestrictProfilingToAdminUsers=0, or start "
-            f"the container with --cap-add=SYS_ADMIN; or plan with {argument('costs', 'analytic')}",
+            help="install tensorflow[and-cuda]; load the driver with NVreg_RestrictProfilingToAdminUsers=0, or give "
+            f"the container the capability SYS_ADMIN; or plan with {argument('costs', 'analytic')}",
         )
 
 

@@ -51,7 +51,7 @@ def _devices(devices: Iterable[Device]) -> RenderableType:
         table.add_row(
             Text(device.name),
             *(_teraflops(device.peak_flops.get(dtype)) for dtype in _DTYPES),
-            f"{device.memory_bytes / 1e9:.0f} GB",
+            f"{device.memory_bytes / 2**30:.0f} GiB",
             format_bandwidth(device.memory_bandwidth_bytes_per_second),
             format_seconds(device.launch_overhead_seconds),
             _dates(device.date, device.launch_date),

@@ -19,7 +19,7 @@ from partitioner.ir.step import CapturedStep, LossReduction, StepKind
 from partitioner.spelling import argument
 from partitioner.stages.coupling import batch_coupling, random_states, written_states
 from partitioner.verification.audit import executed_ops, hard_placement, misplaced_ops, without_tensor_float_32
-from partitioner.verification.compare import compared, outputs_only, tolerance_of
+from partitioner.verification.compare import compared, narrow_dtype, outputs_only, tolerance_of
 from partitioner.verification.data import as_dense, flat_arrays, permuted, random_batches
 from partitioner.verification.reference import (
     Parts,
@@ -119,8 +119,9 @@ def _verify_training(
     assert compute_loss is not None
     model, step, execution = subject.model, subject.step, subject.execution
     held = list({id(v): v for v in [*model.variables, *optimizer.variables, *step.variables.values()]}.values())
-    # Rows influence each other only within a microbatch: the reference must be cut into the same microbatches.
-    parts = _parts(step, execution) if batch_coupling(step.graph) else None
+    # Rows influence each other, and sums are rounded to 16 bits, within a microbatch: then the reference is cut alike.
+    is_cut_alike = batch_coupling(step.graph) or (execution.num_parts > 1 and narrow_dtype(step.graph))
+    parts = _parts(step, execution) if is_cut_alike else None
     reference = reference_functions(model, compute_loss, optimizer, step.specs[:2], parts=parts)
     placed_gradients = subject.emit(step, execution, results=("y_pred", "loss", "gradients"), side_effects=False)
     placed_train = subject.emit(step, execution, results=("y_pred", "loss"))

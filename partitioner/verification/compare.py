@@ -97,11 +97,16 @@ def tolerance_of(graph: OpGraph, execution: Execution, ran_on: Mapping[str, str]
     Microbatches round their gradients to it, and kernels of GPUs round other sums to it than those of the host.
     """
     is_on_gpu = any(DeviceName.parse(name).type == "GPU" for name in ran_on.values())
-    kinds = {tensor.spec.dtype for tensor in graph.tensors}
-    narrow = [dtype for dtype in ("bfloat16", "float16") if dtype in kinds]
-    if not narrow or not (is_on_gpu or execution.num_microbatches > 1):
+    narrow = narrow_dtype(graph)
+    if not narrow or not (is_on_gpu or execution.num_parts > 1):
         return OTHER_KERNELS_TOLERANCE if is_on_gpu else DEFAULT_TOLERANCE
-    return _CONTROL_FACTOR * _EPSILON[narrow[0]]
+    return _CONTROL_FACTOR * _EPSILON[narrow]
+
+
+def narrow_dtype(graph: OpGraph) -> str:
+    """The narrowest float dtype below 32 bits that a graph computes in; empty if there is none."""
+    dtypes = {tensor.spec.dtype for tensor in graph.tensors}
+    return next((dtype for dtype in ("bfloat16", "float16") if dtype in dtypes), "")
 
 
 def max_abs(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:

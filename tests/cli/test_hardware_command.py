@@ -20,7 +20,7 @@ def test_the_catalogue_is_printed_with_the_dates_of_its_sources(run: Run) -> Non
         assert entry.date in rows[entry.name]
     # Dense TFLOP/s, gigabytes and gigabytes a second of the datasheet.
     assert rows["a100-80gb"].split()[1:6] == ["19.5", "19.5", "156", "312", "312"]
-    assert "80 GB  2,039 GB/s  3.80 us  2021-06, 2019-09  NVIDIA A100 SXM4 80GB" in rows["a100-80gb"]
+    assert "80 GiB  2,039 GB/s  3.80 us  2021-06, 2019-09  NVIDIA A100 SXM4 80GB" in rows["a100-80gb"]
     assert rows["nvlink4"].split()[1:5] == ["450", "GB/s", "25.0", "us"]
     order = [
         line.split(":")[0].split(",")[0] for line in out.splitlines() if line.startswith(("devices", "links", "hosts"))

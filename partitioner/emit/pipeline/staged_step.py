@@ -22,6 +22,7 @@ from partitioner.errors import UsageError
 from partitioner.ir.execution import Execution, replica_prefix
 from partitioner.ir.stage_programs import CarriedState, Gather
 from partitioner.ir.step import CapturedStep, LossReduction
+from partitioner.spelling import argument
 from partitioner.stages.programs import stage_programs
 from partitioner.stages.schedules import ScheduleKind, device_orders, merged_order
 
@@ -47,8 +48,8 @@ class StagedStep:
         self.programs = stage_programs(step, execution, results=results, side_effects=side_effects)
         self.changed = self.programs.states if side_effects else ()
         if execution.num_parts > 1 and step.uncuttable:
-            what, option = ("replicas", "replicas") if execution.num_replicas > 1 else ("microbatches", "microbatches")
-            raise UsageError(f"the batch cannot be cut into {what}: {step.uncuttable}", help=f"--{option} 1")
+            parts = "replicas" if execution.num_replicas > 1 else "microbatches"
+            raise UsageError(f"the batch cannot be cut into {parts}: {step.uncuttable}", help=argument(parts, 1))
         training = bool(self.programs.backward)
         orders = device_orders(
             ScheduleKind(execution.schedule), self.programs.stages, execution.num_microbatches, training=training

@@ -26,7 +26,7 @@ TOLERANCE = 1.01
 
 
 def find(costed: CostedGraph, strategy: Strategy = Strategy.AUTO, **options) -> SearchResult:
-    return search(costed, strategy=strategy, time_limit_seconds=5.0, **options)
+    return search(costed, strategy=strategy, time_limit_seconds=15.0, **options)
 
 
 def all_schedules(costed: CostedGraph) -> list[Schedule]:

@@ -54,7 +54,7 @@ def planner(made: Builder, machines: Topology, *counts: int, rows: int = ROWS, *
         "recompute": "auto",
         "objective": Objective.THROUGHPUT,
         "requirements": (),
-        "time_limit_seconds": 2.0,
+        "time_limit_seconds": 10.0,
         "seed": 0,
     }
     return LayoutPlanner(**given | options)

@@ -28,7 +28,7 @@ DISPATCH = 0.02
 
 
 def find(costed: CostedGraph, choices: PipelineSearchSpace | None, strategy: str = "auto", **options) -> SearchResult:
-    return search(costed, strategy=Strategy(strategy), time_limit_seconds=2.0, search_space=choices, **options)
+    return search(costed, strategy=Strategy(strategy), time_limit_seconds=10.0, search_space=choices, **options)
 
 
 def layer_devices(result: SearchResult, count: int) -> list[int]:
