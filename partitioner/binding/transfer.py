@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from partitioner.errors import UsageError
+from partitioner.ir.devices import DeviceName
 from partitioner.ir.op_graph import OpGraph
 from partitioner.ir.plan import PlanDocument
 from partitioner.planner.document.assemble import forward_boxes
@@ -15,7 +16,7 @@ def transfer_placement(plan: PlanDocument, graph: OpGraph) -> dict[str, str]:
 
     An op gets the device of the plan's op of this name; else that of its colocation group, else that of its layer,
     else that of its readers or of its inputs. In a colocation group the first op with a device decides, so that a
-    variable stays on a single device.
+    variable stays on a single device. An op that no GPU can run decides nothing: it goes to the host in the end.
     """
     layer_device = {layer.name: layer.device for layer in plan.layers}
     placement: dict[str, str] = {}
@@ -23,7 +24,7 @@ def transfer_placement(plan: PlanDocument, graph: OpGraph) -> dict[str, str]:
     for by_layer in (False, True):
         for op in graph.ops:
             device = layer_device.get(op.layer) if by_layer else plan.placement.get(op.name)
-            if op.name not in placement and device is not None:
+            if op.name not in placement and device is not None and not op.host_only:
                 placement[op.name] = device
                 if op.colocation_group:
                     group_device.setdefault(op.colocation_group, device)
@@ -31,7 +32,14 @@ def transfer_placement(plan: PlanDocument, graph: OpGraph) -> dict[str, str]:
         if op.colocation_group in group_device:
             placement[op.name] = group_device[op.colocation_group]
     _spread(graph, placement, plan.devices_of(0)[-1])
-    return placement
+    hosted = {op.name: plan.placement.get(op.name, _host(placement[op.name])) for op in graph.ops if op.host_only}
+    return placement | hosted
+
+
+def _host(device: str) -> str:
+    """The host of a GPU; a CPU is its own."""
+    name = DeviceName.parse(device)
+    return name.host.canonical if name.type == "GPU" else device
 
 
 def _spread(graph: OpGraph, placement: dict[str, str], last: str) -> None:

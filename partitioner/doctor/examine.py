@@ -43,6 +43,7 @@ _MISSING_GPU = (
     "pip install 'tensorflow[and-cuda]' and a driver for it; nvidia-smi must list the GPU, and CUDA_VISIBLE_DEVICES "
     "must not hide it"
 )
+_SAVED = "a saved model in another process"
 _LOADING = """
 import sys
 import numpy as np
@@ -68,7 +69,7 @@ def examine(
     Args:
         devices: The devices to examine, as for `partitioner.plan`.
         on_progress: Called with the name of each check before it runs.
-        mechanisms: The mechanisms to try; by default all.
+        mechanisms: The mechanisms to try; by default all, and a saved model.
 
     Raises:
         UsageError: A device is no device, or TensorFlow has already started with too few of them.
@@ -86,8 +87,9 @@ def examine(
     for mechanism in MECHANISMS if mechanisms is None else mechanisms:
         on_progress(mechanism.name)
         findings.append(_guarded(mechanism.name, lambda mechanism=mechanism: _mechanism(mechanism, actual)))
-    on_progress("a saved model in another process")
-    findings.append(_guarded("a saved model in another process", lambda: _saved_model(actual)))
+    if mechanisms is None:
+        on_progress(_SAVED)
+        findings.append(_guarded(_SAVED, lambda: _saved_model(actual)))
     return Diagnosis(devices=actual, versions=_versions(), findings=tuple(findings))
 
 
@@ -102,12 +104,12 @@ def _guarded(check: str, run: Callable[[], Finding]) -> Finding:
     except PartitionError as error:
         message, notes, help = error.as_written
         text = in_words("; ".join([message, *notes[:2]]))
-        return Finding(check=check, status=Status.FAILED, text=text, advice=in_words(help or ""))
+        return Finding(check=_SAVED, status=Status.FAILED, text=text, advice=in_words(help or ""))
     except Exception as error:  # whatever TensorFlow raises is what the check is for
         # TensorFlow counts several errors on a first line, and lists them below.
         lines = [line.strip() for line in str(error).splitlines() if line.strip() and "root error(s)" not in line]
         return Finding(
-            check=check,
+            check=_SAVED,
             status=Status.FAILED,
             text=": ".join([type(error).__name__, *lines[:1]]),
             advice=_REPORT,
@@ -272,9 +274,10 @@ def _peak_bytes(devices: Sequence[str] | Any) -> int:
 
 
 def _saved_model(actual: Mapping[str, str]) -> Finding:
-    check = "a saved model in another process"
     if any(name != runs for name, runs in actual.items()):
-        return Finding(check=check, status=Status.SKIPPED, text="it loads where its devices are, and some are not here")
+        return Finding(
+            check=_SAVED, status=Status.SKIPPED, text="it loads where its devices are, and some are not here"
+        )
     mechanism = next(mechanism for mechanism in MECHANISMS if mechanism.name.startswith("gpipe"))
     _, _, placed = _placed(mechanism, list(actual))
     x, y = mechanism.data()
@@ -287,12 +290,12 @@ def _saved_model(actual: Mapping[str, str]) -> Finding:
         )  # fmt: skip
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-            return Finding(check=check, status=Status.FAILED, text=last, advice=_REPORT)
+            return Finding(check=_SAVED, status=Status.FAILED, text=last, advice=_REPORT)
         loaded = np.load(Path(folder) / "outputs.npy")
     here = placed.predict_on_batch(x)
     apart = float(np.linalg.norm(loaded - here) / np.linalg.norm(here))
     if apart > 1e-4:
-        return Finding(check=check, status=Status.FAILED, text=f"outputs differ by {apart:.0e}", advice=_REPORT)
+        return Finding(check=_SAVED, status=Status.FAILED, text=f"outputs differ by {apart:.0e}", advice=_REPORT)
     return Finding(
-        check=check, status=Status.HOLDS, text=f"{ROWS} rows: outputs apart by {apart:.0e}, and it trains on"
+        check=_SAVED, status=Status.HOLDS, text=f"{ROWS} rows: outputs apart by {apart:.0e}, and it trains on"
     )

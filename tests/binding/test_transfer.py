@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from graphs import Builder, topology, training_chain
@@ -112,6 +113,19 @@ def test_a_colocation_group_stays_in_one_place() -> None:
     made.add("f0", 1.0, layer="layer0", group="shared")
     made.add("new", 1.0, "f0", layer="layer1", group="shared")
     assert transfer_placement(plan, made.graph()) == {"f0": D[0], "new": D[0]}
+
+
+def test_an_op_that_no_gpu_can_run_stays_on_the_host_and_moves_no_variable_there() -> None:
+    """Bug: an op without a GPU kernel was moved to the GPU of its colocation group, or moved the group to the host."""
+    made = Builder()
+    made.variable("w", 256, layer="layer0")
+    made.add("only_cpu", 0.0, layer="layer0", group="shared", host_only=True)
+    made.add("read", 1.0, "only_cpu", layer="layer0", variables=["w"], group="shared")
+    graph = made.graph()
+    plan = plan_of(graph, {"only_cpu": 0, "read": 0})
+    host = D[0].replace("GPU", "CPU")
+    for placement in ({"only_cpu": host, "read": D[0]}, {"read": D[0]}):
+        assert transfer_placement(replace(plan, placement=placement), graph) == {"only_cpu": host, "read": D[0]}
 
 
 def test_what_touches_nothing_goes_to_the_last_device() -> None:
