@@ -68,6 +68,32 @@ def all_reduce(values: Sequence[Any], devices: Sequence[str], *, shape: Sequence
     return results
 
 
+def all_reduce_together(
+    tensors: Sequence[Sequence[Any]], devices: Sequence[str], *, shapes: Sequence[Sequence[int]], turn: int
+) -> list[list[Any]]:
+    """The sums of several tensors, sent as one: by tensor, for each replica. Every element is summed as it is alone.
+
+    Args:
+        tensors: By tensor, the value of each replica; of one dtype.
+        devices: The device of each replica.
+        shapes: The shape of each tensor.
+        turn: Number of the message.
+    """
+    if len(tensors) == 1:
+        return [all_reduce(tensors[0], devices, shape=shapes[0], turn=turn)]
+    sizes = [math.prod(shape) for shape in shapes]
+    messages = []
+    for values, device in zip(zip(*tensors, strict=True), devices, strict=True):
+        with tf.device(device):
+            messages.append(tf.concat([tf.reshape(value, [-1]) for value in values], axis=0))
+    sums: list[list[Any]] = [[] for _ in tensors]
+    for message, device in zip(all_reduce(messages, devices, shape=[sum(sizes)], turn=turn), devices, strict=True):
+        with tf.device(device):
+            for own, part, shape in zip(sums, tf.split(message, sizes), shapes, strict=True):
+                own.append(tf.reshape(part, shape))
+    return sums
+
+
 def _sums_of_devices(values: Sequence[Any], devices: Sequence[str]) -> dict[str, Any]:
     """By device, the sum over the replicas on it."""
     by_device: dict[str, list[Any]] = {}

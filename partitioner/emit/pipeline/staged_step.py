@@ -7,22 +7,24 @@ step that fails before leaves them unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
 
-from partitioner.emit.pipeline.all_reduce import all_gather, all_reduce
+from partitioner.emit.pipeline.all_reduce import all_gather, all_reduce_together
 from partitioner.emit.pipeline.microbatches import HOST, cut_batch
 from partitioner.emit.pipeline.replica import Replica, ReplicaRun
 from partitioner.emit.pipeline.stage_function import StageFunction
 from partitioner.emit.pipeline.update_lock import acquire_updates, release_updates
 from partitioner.errors import UsageError
+from partitioner.ir.devices import share_memory
 from partitioner.ir.execution import Execution, replica_prefix
 from partitioner.ir.stage_programs import CarriedState, Gather
 from partitioner.ir.step import CapturedStep, LossReduction
 from partitioner.spelling import argument
+from partitioner.stages.buckets import buckets
 from partitioner.stages.programs import stage_programs
 from partitioner.stages.schedules import ScheduleKind, device_orders, merged_order
 
@@ -143,17 +145,29 @@ class StepRun:
         """For each replica, the tensors gathered over the microbatches of all replicas."""
         gathered: list[dict[str, Any]] = [{} for _ in self.runs]
         with tf.name_scope("all_reduce") if len(self.runs) > 1 else nullcontext():
-            for turn, (name, how) in enumerate(self.programs.gathered.items()):
-                values = [run.gathered(name, how) for run in self.runs]
-                devices = [run.replica.device_of(name) for run in self.runs]
+            for turn, names in enumerate(buckets(map(self._bucketed, self.programs.gathered))):
+                how = self.programs.gathered[names[0]]
+                devices = self._devices_of(names[0])
+                values = [[run.gathered(name, how) for run in self.runs] for name in names]
                 if how is Gather.SUM:
-                    shape = self.staged.step.graph.tensor[name].spec.shape
-                    values = all_reduce(values, devices, shape=shape, turn=turn)
+                    shapes = [self.staged.step.graph.tensor[name].spec.shape for name in names]
+                    values = all_reduce_together(values, devices, shapes=shapes, turn=turn)
                 elif how is Gather.CONCAT:
-                    values = all_gather(values, devices)
-                for values_of_replica, value in zip(gathered, values, strict=True):
-                    values_of_replica[name] = value
+                    values = [all_gather(values[0], devices)]
+                for name, of_replicas in zip(names, values, strict=True):
+                    for values_of_replica, value in zip(gathered, of_replicas, strict=True):
+                        values_of_replica[name] = value
         return gathered
+
+    def _bucketed(self, name: str) -> tuple[str, Hashable, int]:
+        """A gathered tensor as `buckets` wants it: sums over devices that do not share memory go together."""
+        spec = self.staged.step.graph.tensor[name].spec
+        devices = tuple(self._devices_of(name))
+        goes_alone = self.programs.gathered[name] is not Gather.SUM or share_memory(devices)
+        return name, None if goes_alone else (devices, spec.dtype), spec.size_bytes
+
+    def _devices_of(self, name: str) -> list[str]:
+        return [run.replica.device_of(name) for run in self.runs]
 
     def _results(self, gathered: Mapping[str, Any]) -> dict[str, Any]:
         first = self.runs[0]

@@ -15,6 +15,7 @@ from partitioner.ir.stage_programs import Gather
 from partitioner.planner.layouts.result import SearchResult
 from partitioner.planner.simulate.exchange import Exchange
 from partitioner.planner.simulate.exchange_seconds import SumTimes, exchange_rounds, sum_times
+from partitioner.stages.buckets import buckets
 
 _UPDATE = "U"
 Curve = tuple[tuple[float, int], ...]
@@ -30,6 +31,7 @@ class AllReduce:
         peers: Indices of it and its peers.
         sharing: How many replicas each of them works for.
         sum_bytes: Of gradients that are summed.
+        bucket_bytes: Of the messages that several of them share.
         row_bytes: Of rows of sparse gradients, which every peer gets of all.
         shares_memory: Whether peers share memory: then they sum once, in turns.
         ready_seconds: When the last backward of its stages has ended.
@@ -41,6 +43,7 @@ class AllReduce:
     peers: tuple[int, ...]
     sharing: int
     sum_bytes: int
+    bucket_bytes: int
     row_bytes: int
     shares_memory: bool
     ready_seconds: float
@@ -54,10 +57,10 @@ class AllReduce:
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes of the sums and of all rows on a peer, beyond its own gradients."""
+        """Bytes of messages, of the sums and of all rows on a peer, beyond its own gradients."""
         sums = self.sum_bytes // len(self.peers) if self.shares_memory else self.sum_bytes
         own = self.sum_bytes if self.sharing > 1 and len(self.peers) > 1 else 0
-        return own + sums + self.row_bytes * len(self.peers) * self.sharing
+        return own + self.bucket_bytes + sums + self.row_bytes * len(self.peers) * self.sharing
 
     def exchanges(self, machines: Topology) -> Iterator[Exchange]:
         """The exchanges between peers: parts of their gradients, parts of the sums, and their rows."""
@@ -136,6 +139,12 @@ def _all_reduces(
         own = [(tensor[name], how) for name, how in programs.gathered.items() if made_on.get(name) == device]
         sums = sum(gradient.size_bytes for gradient, how in own if how is Gather.SUM)
         rows = sum(gradient.size_bytes for gradient, how in own if how is Gather.CONCAT) * result.num_microbatches
+        together = share_memory([machines.devices[index].name for index in peers])
+        messages = buckets(
+            (gradient, None if together else gradient.spec.dtype, gradient.size_bytes)
+            for gradient, how in own
+            if how is Gather.SUM
+        )
         if sums or rows:
             reduces.append(
                 AllReduce(
@@ -144,13 +153,22 @@ def _all_reduces(
                     sharing=sharing,
                     sum_bytes=sums,
                     row_bytes=rows,
-                    shares_memory=share_memory([machines.devices[index].name for index in peers]),
+                    bucket_bytes=sum(part.size_bytes for parts in messages if len(parts) > 1 for part in parts),
+                    shares_memory=together,
                     ready_seconds=max(
                         action.end_seconds
                         for action in staged.timeline
                         if action.device == device and action.action != _UPDATE
                     ),
-                    times=sum_times(sums, rows, num_tensors=len(own), topology=machines, peers=peers, sharing=sharing),
+                    times=sum_times(
+                        sums,
+                        rows,
+                        num_tensors=len(own),
+                        topology=machines,
+                        peers=peers,
+                        sharing=sharing,
+                        num_messages=max(len(messages), 1),
+                    ),
                 )
             )
     return _queued_on_uplinks(reduces)

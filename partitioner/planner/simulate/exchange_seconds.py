@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cost_models.communication import transfer_seconds
 from cost_models.hardware import Link
@@ -49,7 +49,14 @@ class SumTimes:
 
 
 def sum_times(
-    sum_bytes: float, row_bytes: float, *, num_tensors: int, topology: Topology, peers: Sequence[int], sharing: int = 1
+    sum_bytes: float,
+    row_bytes: float,
+    *,
+    num_tensors: int,
+    topology: Topology,
+    peers: Sequence[int],
+    sharing: int = 1,
+    num_messages: int = 1,
 ) -> SumTimes:
     """Seconds to sum tensors over peers and to gather rows.
 
@@ -60,6 +67,7 @@ def sum_times(
         topology: The devices.
         peers: Indices of the devices that sum.
         sharing: How many replicas each peer works for; their gradients are summed there first.
+        num_messages: In how many messages of equal size the bytes between two peers are sent.
     """
     within, *between = exchange_rounds(sum_bytes, topology, peers)
     seconds, taken = 0.0, [0.0] * len(topology.uplinks)
@@ -78,8 +86,9 @@ def sum_times(
     else:
         far += [within, within]
     for round_ in filter(lambda round_: round_.part_bytes, far):
-        uplinks = _uplink_seconds(round_, topology)
-        ports = (_port_seconds(round_.part_bytes, topology, group) for group in round_.groups)
+        message = replace(round_, part_bytes=round_.part_bytes / num_messages)
+        uplinks = [num_messages * seconds for seconds in _uplink_seconds(message, topology)]
+        ports = (num_messages * _port_seconds(message.part_bytes, topology, group) for group in message.groups)
         seconds += max([*uplinks, *ports])
         taken = [before + more for before, more in zip(taken, uplinks, strict=True)]
     return SumTimes(seconds=seconds, uplink_seconds=tuple(taken))

@@ -157,3 +157,40 @@ def test_one_replica_keeps_what_it_has() -> None:
     value = tf.constant([1.0])
     assert all_reduce([value], DEVICES[:1], shape=(1,), turn=5) == [value]
     assert all_gather([value], DEVICES[:1]) == [value]
+
+
+def test_tensors_that_are_sent_together_have_the_bits_that_they_have_alone(far_apart: None) -> None:
+    shapes = [(3, 5), (), (70_001,), (2, 2)]
+    arrays = [values_of(3, shape) for shape in shapes]
+    devices = DEVICES[:3]
+
+    def run(*flat: Any) -> list[Any]:
+        values = [list(flat[3 * index :][:3]) for index in range(len(shapes))]
+        together = module.all_reduce_together(values, devices, shapes=shapes, turn=1)
+        alone = [all_reduce(own, devices, shape=shape, turn=1) for own, shape in zip(values, shapes, strict=True)]
+        return [together, alone]
+
+    together, alone = tf.function(run)(*(tf.constant(array) for own in arrays for array in own))
+    for one, other, own in zip(together, alone, arrays, strict=True):
+        assert [value.numpy().tobytes() for value in one] == [value.numpy().tobytes() for value in other]
+        np.testing.assert_allclose(one[0], reduce(np.add, own), rtol=1e-6)
+
+
+def test_gradients_of_a_stage_are_sent_in_few_messages(far_apart: None) -> None:
+    """Bug: every gradient was sent alone: of a ResNet50 on eight devices, 7,112 sends a step."""
+    shapes = [(8, 8)] * 20
+    devices = DEVICES[:2]
+
+    def run(*flat: Any) -> Any:
+        pairs = list(zip(flat[::2], flat[1::2], strict=True))
+        return module.all_reduce_together(pairs, devices, shapes=shapes, turn=0)
+
+    function = tf.function(run)
+    graph = function.get_concrete_function(*(tf.TensorSpec(shape) for shape in shapes for _ in devices)).graph
+    crossing = {
+        (tensor.name, op.device)
+        for op in graph.get_operations()
+        for tensor in op.inputs
+        if op.device and tensor.op.device and op.device != tensor.op.device
+    }
+    assert len(crossing) == 2  # to the device that sums, and back

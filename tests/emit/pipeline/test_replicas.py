@@ -17,7 +17,7 @@ from keras import layers
 import partitioner
 from partitioner.emit.graph.mirrored_variable import each_copy
 from partitioner.emit.graph.variables import held_variable
-from partitioner.emit.pipeline import all_reduce
+from partitioner.emit.pipeline import all_reduce, staged_step
 from partitioner.errors import UsageError
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import PlanDocument
@@ -277,12 +277,13 @@ def test_gradients_of_embeddings_stay_sparse() -> None:
 
 
 def test_gradients_summed_in_pieces_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As between devices that do not share memory."""
+    """As between devices that do not share memory: several gradients go in one message, and that in pieces."""
     x, y = models.vectors(ROWS)
     model, placed = twins(models.mlp, 3, 1)
     _, in_pieces = twins(models.mlp, 3, 1)
     placed.train_on_batch(x, y)
-    monkeypatch.setattr(all_reduce, "share_memory", lambda devices: False)
+    for module in (all_reduce, staged_step):
+        monkeypatch.setattr(module, "share_memory", lambda devices: False)
     monkeypatch.setattr(all_reduce, "_LEAST_CUT_BYTES", 0)
     in_pieces.train_on_batch(x, y)
     model.train_on_batch(x, y)
