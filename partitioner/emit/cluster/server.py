@@ -23,9 +23,12 @@ def serve(port: int, *, on_listening: Callable[[int, list[str]], None]) -> None:
     Raises:
         UsageError: It cannot listen there.
     """
+    # Memory as it is needed: TensorFlow would take all that every GPU of the machine has.
+    config = tf.compat.v1.ConfigProto()
+    config.gpu_options.allow_growth = True
     try:
         # Its own job and index do not matter: the process that connects assigns them.
-        server = tf.distribute.Server({"worker": [f"localhost:{port}"]}, job_name="worker", task_index=0)
+        server = tf.distribute.Server({"worker": [f"localhost:{port}"]}, job_name="worker", task_index=0, config=config)
     except tf.errors.OpError as error:
         raise UsageError(f"cannot listen on port {port}: {error.message}", help="port 0 takes a free port") from error
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's handler would never run: join() waits in C++
