@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from partitioner.emit.graph.graph_def import add_waits, place_graph_def, register_functions
 from partitioner.emit.graph.variables import held_variable, move_variables, variable_homes
+from partitioner.emit.pipeline.microbatches import HOST
 from partitioner.emit.pipeline.staged_step import StagedStep
 from partitioner.ir.execution import Execution
 from partitioner.ir.graph_def import producer, prune
@@ -62,7 +63,7 @@ def emit_function(
         graph = tf.compat.v1.get_default_graph()
         flat = [value for value in tf.nest.flatten(arguments) if value is not None]
         replaced = dict(zip(step.inputs, flat, strict=True))
-        replaced |= {f"{name}:0": graph.capture(external) for name, external in outside.items() if name in live}
+        replaced |= {f"{name}:0": _captured(graph, external) for name, external in outside.items() if name in live}
         tensors = tf.graph_util.import_graph_def(graph_def, input_map=replaced, return_elements=fetches, name="")
         by_name = dict(zip(fetches, tensors, strict=True))
         return {
@@ -71,6 +72,12 @@ def emit_function(
         }
 
     return tf.function(run, autograph=False).get_concrete_function(*step.specs)
+
+
+def _captured(graph: Any, external: Any) -> Any:
+    """What stands for a tensor from outside: an argument, or for a small one a constant, which needs a device."""
+    with tf.device(None if external.dtype == tf.resource else HOST):
+        return graph.capture(external)
 
 
 def emit_stepwise(step: CapturedStep, execution: Execution, *, results: Sequence[str]) -> Any:

@@ -30,7 +30,7 @@ def place_graph_def(
     placed = type(graph_def)()
     placed.versions.CopyFrom(graph_def.versions)
     functions = _PlacedFunctions(graph_def.library, suffix, host_of)
-    copies = _constant_copies(graph_def, placement)
+    copies = _constant_copies(graph_def, placement, host_of)
     for node in graph_def.node:
         device = placement.get(node.name, "")
         new = placed.node.add()
@@ -83,13 +83,18 @@ def register_functions(graph_def: Any) -> None:
         runtime.add_function_def(function)
 
 
-def _constant_copies(graph_def: Any, placement: Mapping[str, str]) -> dict[tuple[str, str], str]:
-    constants = {node.name for node in graph_def.node if node.op == "Const" and not node.input}
+def _constant_copies(
+    graph_def: Any, placement: Mapping[str, str], host_of: Callable[[str], str]
+) -> dict[tuple[str, str], str]:
+    """By constant and device, the name of its copy there; a GPU has none of strings."""
+    constants = {node.name: node for node in graph_def.node if node.op == "Const" and not node.input}
     copies: dict[tuple[str, str], str] = {}
     for node in graph_def.node:
         device = placement.get(node.name, "")
         for reference in node.input:
-            if reference in constants and device and placement.get(reference) != device:
+            if reference not in constants or not device or placement.get(reference) == device:
+                continue
+            if host_of(device) == device or not is_host_only(constants[reference]):
                 number = sum(1 for source, _ in copies if source == reference)
                 copies.setdefault((reference, device), f"{reference}/copy_{number}")
     return copies
