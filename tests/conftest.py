@@ -19,19 +19,20 @@ NUM_LOGICAL_CPUS = 7
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-SLOW = Path(__file__).with_name("slow.txt")
-"""Files, tests and cases that take longest, by `pytest --durations=0`; they get the mark `slow`."""
+LISTS = {mark: Path(__file__).with_name(f"{mark}.txt") for mark in ("slow", "grid")}
+"""Files, tests and cases that take longest, by `pytest --durations=0`, under the mark that they get."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    slow = set(SLOW.read_text(encoding="utf-8").splitlines())
     names = {item: {item.nodeid, item.nodeid.partition("[")[0], item.nodeid.partition("::")[0]} for item in items}
-    for item in items:
-        if names[item] & slow:
-            item.add_marker("slow")
-    gone = slow - {name for of_item in names.values() for name in of_item}
-    if gone and config.args == config.getini("testpaths"):
-        raise pytest.UsageError(f"{SLOW.name} names tests that there are not: {', '.join(sorted(gone))}")
+    for mark, path in LISTS.items():
+        listed = set(path.read_text(encoding="utf-8").splitlines())
+        for item in items:
+            if names[item] & listed:
+                item.add_marker(mark)
+        gone = listed - {name for of_item in names.values() for name in of_item}
+        if gone and config.args == config.getini("testpaths"):
+            raise pytest.UsageError(f"{path.name} names tests that there are not: {', '.join(sorted(gone))}")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,7 +12,7 @@ QUICK = ("mlp", "tied", "nested")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name.startswith(QUICK) else [pytest.mark.slow]) for name in CASES]
+    "name", [pytest.param(name, marks=[] if name.startswith(QUICK) else [pytest.mark.grid]) for name in CASES]
 )
 def test_golden_plan(name: str) -> None:
     assert planned(CASES[name]) == json.loads((HERE / "golden/plans" / f"{name}.json").read_text())
