@@ -111,3 +111,21 @@ def _cholesky(op: OpSpec) -> OpCost:
 def _triangular_solve(op: OpSpec) -> OpCost:
     """n^2 per right-hand side (Golub and Van Loan, Matrix Computations, section 3.1)."""
     return streamed(op, op.outputs[0].num_elements * op.inputs[0].shape[-1])
+
+
+@register("CudnnRNN", "CudnnRNNV2", "CudnnRNNV3")
+def _cudnn_rnn(op: OpSpec) -> OpCost:
+    """2 FLOPs per parameter, row and time step: of a recurrent layer nearly all parameters are factors of products."""
+    return streamed(op, _recurrent_flops(op))
+
+
+@register("CudnnRNNBackprop", "CudnnRNNBackpropV2", "CudnnRNNBackpropV3")
+def _cudnn_rnn_gradient(op: OpSpec) -> OpCost:
+    """Twice the forward pass: gradients of the inputs, and of the parameters."""
+    return streamed(op, 2 * _recurrent_flops(op))
+
+
+def _recurrent_flops(op: OpSpec) -> int:
+    sequence, _, _, parameters, *_ = op.inputs
+    steps, rows, *_ = sequence.shape
+    return 2 * parameters.num_elements * steps * rows

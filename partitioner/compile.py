@@ -31,6 +31,7 @@ from partitioner.constraints.changes import MOST_MORE_DEVICES
 from partitioner.emit.cluster.runtime import cpu_kernels, present_gpus
 from partitioner.emit.graph.variables import refresh_optimizer
 from partitioner.garbage import collected_later
+from partitioner.gpu_kernels import notes_on_gpus
 from partitioner.ir.plan import ModelInfo, Objective, Strategy
 from partitioner.ir.step import CapturedStep
 from partitioner.measure.choose import MEASURED, costs_for, measured_devices, notes_on_costs, with_measured_links
@@ -200,9 +201,15 @@ def _problem(
         cost_source=costs.source,
         named_link=request.machine.link,
         is_described=request.machine.topology is not None,
-        notes=costs.notes,
+        notes=(*costs.notes, *_notes_on_gpus(request, traced)),
     )
     return _on_more_devices(problem, sizes, 1) if search.what_if else problem
+
+
+def _notes_on_gpus(request: Request, traced: TracedStep) -> tuple[str, ...]:
+    if all(name.type != "GPU" for name in request.machine.names):
+        return ()
+    return notes_on_gpus(traced.step.graph, bool(request.machine.gpus))
 
 
 def _on_more_devices(problem: PlanningProblem, sizes: BatchSizes, most: int) -> PlanningProblem:

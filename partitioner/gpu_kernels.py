@@ -16,6 +16,8 @@ import tensorflow as tf
 # The registries of kernels and ops have no public API.
 from tensorflow.python.framework import kernels, op_def_registry
 
+from partitioner.ir.op_graph import RECURRENT, OpGraph
+
 # The runtime runs these on every device, without a kernel or by rewriting them.
 _RUNTIME = frozenset({"Placeholder", "NoOp", "Identity", "IdentityN", "While", "If", "Case",
                       "StatelessWhile", "StatelessIf", "PartitionedCall", "StatefulPartitionedCall"})  # fmt: skip
@@ -50,6 +52,22 @@ class Endpoints:
 def knows_gpu_kernels() -> bool:
     """Whether this build of TensorFlow lists kernels for GPUs."""
     return bool(_kernels("MatMul"))
+
+
+def notes_on_gpus(graph: OpGraph, gpus_present: bool) -> tuple[str, ...]:
+    """What a plan for GPUs that was made here cannot know.
+
+    Args:
+        graph: The step.
+        gpus_present: Whether this process has GPUs: Keras then makes one op of cuDNN of a recurrent layer.
+    """
+    notes = []
+    if not knows_gpu_kernels():
+        notes.append("this TensorFlow is built without GPUs: which ops only a host can run is not known")
+    recurrent = [layer.path for layer in graph.layers if layer.class_name in RECURRENT]
+    if recurrent and not gpus_present:
+        notes.append(f"where there is a GPU, cuDNN runs {', '.join(recurrent[:3])} as one op; here it is many ops")
+    return tuple(notes)
 
 
 def is_host_only(node: Any) -> bool:

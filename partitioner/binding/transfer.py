@@ -64,7 +64,7 @@ def rebase(plan: PlanDocument, graph: OpGraph) -> PlanDocument:
     Raises:
         UsageError: The graph belongs to another model.
     """
-    if graph.fingerprint != plan.model.fingerprint:
+    if plan.model.fingerprint not in (graph.fingerprint, graph.op_fingerprint):
         raise UsageError(
             "the plan is for another model",
             notes=[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -50,6 +50,10 @@ class Tensor:
 
 
 _DRAWS = ("Random", "TruncatedNormal", "Multinomial")
+
+
+RECURRENT = ("GRU", "LSTM")
+"""Layers of which Keras makes one op of cuDNN where there is a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,21 +239,45 @@ class OpGraph:
 
         Covers op types, wiring and variable shapes inside the model's layers. Leaves out names (Keras numbers
         layers anew in every process), the batch size, loss and optimizer, so a plan survives a rebuild and a
-        recompile.
+        recompile. Of a recurrent layer it covers the variables alone: Keras makes one op of it where there is a GPU.
         """
-        index: dict[str, int] = {}
+        recurrent = [layer.path for layer in self.layers if layer.class_name in RECURRENT]
+        whole = {path: f"layer {number}" for number, path in enumerate(recurrent)}
+        return self._fingerprint({op.name: whole[o] for op in self.ops if (o := _owner(op.layer, whole)) is not None})
+
+    @cached_property
+    def op_fingerprint(self) -> str:
+        """The fingerprint of plans of version 0.1.0, which covers the ops of recurrent layers too."""
+        return self._fingerprint({})
+
+    def _fingerprint(self, whole: Mapping[str, str]) -> str:
+        """A digest of the forward ops of layers; ops that are `whole` count as one, under the name given there."""
+        index: dict[str, int | str] = {}
         rows: list[object] = []
+        wires_of: dict[str, set[tuple[int | str, int]]] = {name: set() for name in whole.values()}
+        shapes_of: dict[str, set[tuple[tuple[int, ...], str]]] = {name: set() for name in whole.values()}
         for op in self.ops:
             if op.phase is not Phase.FORWARD or not op.layer:
                 continue
-            index[op.name] = len(index)
-            wires = [
-                (index[p], self.op[p].outputs.index(name)) if (p := self.tensor[name].producer) in index else None
-                for name in op.inputs
-            ]
+            name = whole.get(op.name)
+            index[op.name] = len(rows) if name is None else name
+            wires = [self._wire(index, tensor) for tensor in op.inputs]
             shapes = [(self.variable[v].spec.shape, self.variable[v].spec.dtype) for v in op.variables]
-            rows.append((op.type, wires, shapes))
+            if name is None:
+                rows.append((op.type, wires, shapes))
+            else:
+                wires_of[name] |= {wire for wire in wires if wire is not None and wire[0] != name}
+                shapes_of[name] |= set(shapes)
+        rows += [(name, sorted(wires_of[name], key=repr), sorted(shapes_of[name])) for name in wires_of]
         return hashlib.sha256(msgspec.json.encode(rows)).hexdigest()[:16]
+
+    def _wire(self, index: Mapping[str, int | str], tensor: str) -> tuple[int | str, int] | None:
+        """The op that makes a tensor, by its index, and which output the tensor is; None for ops outside of layers."""
+        producer = self.tensor[tensor].producer
+        if producer not in index:
+            return None
+        maker = index[producer]
+        return maker, 0 if isinstance(maker, str) else self.op[producer].outputs.index(tensor)
 
     def to_networkx(self) -> nx.DiGraph:
         """The graph for networkx: a node per op, `tensors` on data edges, none on control edges."""
@@ -307,3 +335,10 @@ def _violations(graph: OpGraph) -> Iterable[str]:
     for name in (*graph.inputs, *graph.outputs):
         if name not in tensors:
             yield f"the graph names the unknown tensor {name!r} as input or output"
+
+
+def _owner(layer: str, paths: Collection[str]) -> str | None:
+    """The path among these that a layer is, or lies in."""
+    while layer and layer not in paths:
+        layer = layer.rpartition("/")[0]
+    return layer or None

@@ -37,6 +37,14 @@ def cost(op_type, inputs, outputs, **attributes):
             2 * 2 * 4 * 6 * 5,
         ),  # adj_x, broadcast
         ("MatMul", [f32(0, 5), f32(5, 6)], [f32(0, 6)], 0),
+        # An LSTM of 8 units on 4 features has 4 gates x (4 x 8 + 8 x 8 + 2 x 8) parameters; 5 steps of 3 rows use each.
+        ("CudnnRNNV3", [f32(5, 3, 4), f32(1, 3, 8), f32(1, 3, 8), f32(448), i32(3)], [f32(5, 3, 8)], 2 * 448 * 15),
+        (
+            "CudnnRNNBackpropV3",
+            [f32(5, 3, 4), f32(1, 3, 8), f32(1, 3, 8), f32(448), i32(3), f32(5, 3, 8)],
+            [f32(5, 3, 4)],
+            4 * 448 * 15,
+        ),
         # 3 x 3 taps on 16 channels for each of 2 x 4 x 4 x 8 results
         ("Conv2D", [f32(2, 8, 8, 16), f32(3, 3, 16, 8)], [f32(2, 4, 4, 8)], 2 * (2 * 4 * 4 * 8) * 9 * 16),
         (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from cost_models.specs import TensorSpec
-from partitioner.ir.op_graph import Op, OpGraph, Phase, Tensor, Variable, VariableKind
+from partitioner.ir.op_graph import Layer, Op, OpGraph, Phase, Tensor, Variable, VariableKind
 
 SPEC = TensorSpec(shape=(2, 3), dtype="float32")
 WEIGHT = Variable(name="w", spec=SPEC, kind=VariableKind.PARAMETER)
@@ -148,6 +149,46 @@ def test_the_fingerprint_tells_models_apart(what: str) -> None:
         "order": {"ops": (x, y, replace(z, inputs=("x:0", "y:1")))},
     }[what]
     assert replace(made, **changed).fingerprint != made.fingerprint
+
+
+def recurrent(kernels: Sequence[str], shape: tuple[int, ...] = (2, 2)) -> OpGraph:
+    """A dense layer before and after an LSTM, which some ops compute one after the other; its weight is the first's."""
+    names = ["before", *(f"lstm{number}" for number in range(len(kernels))), "after"]
+    ops = tuple(
+        Op(
+            name=name,
+            type="MatMul" if name in ("before", "after") else kernels[number - 1],
+            layer={"before": "a", "after": "b"}.get(name, "lstm/cell" if number == 1 else "lstm"),
+            inputs=(f"{names[number - 1]}:0",) if number else (),
+            outputs=(f"{name}:0",),
+            variables=("w",) if number == 1 else (),
+        )
+        for number, name in enumerate(names)
+    )
+    return OpGraph(
+        name="g",
+        batch_size=1,
+        training=False,
+        ops=ops,
+        tensors=tuple(Tensor(name=f"{name}:0", producer=name, spec=SPEC) for name in names),
+        variables=(Variable(name="w", spec=TensorSpec(shape=shape, dtype="float32"), kind=VariableKind.PARAMETER),),
+        layers=(
+            Layer(path="a", class_name="Dense"),
+            Layer(path="lstm/cell", class_name="LSTMCell"),
+            Layer(path="lstm", class_name="LSTM"),
+            Layer(path="b", class_name="Dense"),
+        ),
+    )
+
+
+def test_a_recurrent_layer_is_the_same_whichever_kernels_compute_it() -> None:
+    """Bug: where there is a GPU, Keras makes cuDNN's op of an LSTM, and the plan made without one was refused."""
+    generic, cudnn = recurrent(["ReadVariableOp", "While", "Transpose"]), recurrent(["CudnnRNNV3"])
+    assert generic.fingerprint == cudnn.fingerprint
+    assert generic.op_fingerprint != cudnn.op_fingerprint
+    assert recurrent(["CudnnRNNV3"], shape=(2, 4)).fingerprint != cudnn.fingerprint
+    without = replace(cudnn, layers=(), ops=tuple(replace(op, layer=op.layer and "x") for op in cudnn.ops))
+    assert without.fingerprint == without.op_fingerprint
 
 
 def test_ops_that_look_alike_share_what_formulas_see() -> None:
