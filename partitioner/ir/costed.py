@@ -6,15 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
+from operator import add
 
 import networkx as nx
 
+from cost_models.catalogue import link_named
+from cost_models.communication import transfer_seconds
 from cost_models.hardware import Device
 from cost_models.roofline import op_seconds
 from cost_models.scratch import ONEDNN, Kernels
 from cost_models.specs import OpCost
 from cost_models.topology import Topology
-from partitioner.ir.op_graph import OpGraph, Phase
+from partitioner.ir.devices import DeviceName
+from partitioner.ir.op_graph import Op, OpGraph, Phase
+
+HOST_LINK = "pcie4"
+"""What joins a GPU and its host, where an op runs on the host for it."""
+_ALWAYS_ON_HOST = ("int32", "resource", "string", "variant")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +68,9 @@ class CostedGraph:
             self.measured[index] if index in self.measured else rooflines[kinds.index(placed.device)]
             for index, placed in enumerate(self.topology.devices)
         ]
+        for index, placed in enumerate(self.topology.devices):
+            if index not in self.measured and DeviceName.parse(placed.name).type == "GPU":
+                columns[index] = tuple(map(add, columns[index], self._host_copy_seconds))
         for index, count in enumerate(self.sharing):
             if count > 1:
                 columns[index] = tuple(
@@ -67,6 +78,27 @@ class CostedGraph:
                     for op, seconds in zip(self.graph.ops, columns[index], strict=True)
                 )
         return tuple(zip(*columns, strict=True))
+
+    @cached_property
+    def _host_copy_seconds(self) -> tuple[float, ...]:
+        """Seconds, for each op that no GPU can run, to copy its inputs to the host and its outputs back.
+
+        Strings, handles and int32 lie on the host for ops of a GPU too.
+        """
+        graph, link = self.graph, link_named(HOST_LINK)
+        hosted = {op.name for op in graph.ops if op.host_only}
+        if not hosted:
+            return (0.0,) * len(graph.ops)
+
+        def seconds(op: Op) -> float:
+            if not op.host_only:
+                return 0.0
+            inputs = [name for name in op.inputs if graph.tensor[name].producer not in hosted]
+            outputs = [name for name in op.outputs if any(reader not in hosted for reader in graph.consumers[name])]
+            copied = [t for name in (*inputs, *outputs) if (t := graph.tensor[name]).spec.dtype not in _ALWAYS_ON_HOST]
+            return sum(transfer_seconds(tensor.size_bytes, link) for tensor in copied)
+
+        return tuple(map(seconds, graph.ops))
 
     def num_sharing(self, device: int) -> int:
         """Number of replicas that a device works for."""

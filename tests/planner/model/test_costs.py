@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 
-from graphs import topology
+import pytest
+from graphs import Builder, topology
 
+from cost_models.catalogue import link_named
+from cost_models.communication import transfer_seconds
 from cost_models.specs import TensorSpec
 from partitioner.ir.op_graph import Op, OpGraph, Tensor, Variable, VariableKind
 from partitioner.planner.model.costs import cost_ops
@@ -76,3 +79,16 @@ def test_an_op_on_a_tensor_of_unknown_rank_is_costed_by_bytes_and_reported() -> 
     model = keras.Model(inputs, Product()(inputs))
     plan = partitioner.plan(model, devices=["CPU:1"], step=inference, strategy="single")
     assert any(re.fullmatch(r"BatchMatMulV2 x1 \(\d+\.\d % of bytes\)", line) for line in plan.uncosted_ops)
+
+
+def test_an_op_that_no_gpu_can_run_takes_its_copies_to_the_host_and_back() -> None:
+    """256 bytes there and 256 back over PCIe; the second such op reads what lies on the host already."""
+    made = Builder()
+    made.add("a", 1.0)
+    made.add("first", 0.0, "a", host_only=True)
+    made.add("second", 0.0, "first", host_only=True)
+    made.add("b", 1.0, "second")
+    copy = transfer_seconds(256, link_named("pcie4"))
+    on_gpu, on_cpu = (made.costed(topology(1, kind=kind)).seconds for kind in ("GPU", "CPU"))
+    extra = [gpu[0] - cpu[0] for gpu, cpu in zip(on_gpu, on_cpu, strict=True)]
+    assert extra == pytest.approx([0.0, copy, copy, 0.0], abs=1e-9)
