@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from partitioner.cli import main
 from partitioner.doctor import examine as doctor
+from partitioner.doctor import machine
 from partitioner.doctor.examine import examine
 from partitioner.doctor.finding import SCHEMA, Finding, Status
 from partitioner.doctor.mechanisms import MECHANISMS
@@ -68,7 +69,7 @@ def test_a_stage_function_that_returns_a_wrong_dtype_is_named(monkeypatch: pytes
 
 
 def test_a_profiler_that_records_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "profiled", lambda run: run() or [])
+    monkeypatch.setattr(machine, "profiled", lambda run: run() or [])
     finding = by_check(examine("CPU:1,CPU:2", mechanisms=()).findings)["profiling"]
     assert finding.status is Status.FAILED
     assert finding.text == "TensorFlow's profiler recorded no op"
