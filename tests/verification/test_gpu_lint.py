@@ -45,8 +45,9 @@ def cases() -> Iterator[Any]:
             continue
         if case[:2] == ("tied", "interleaved"):  # its ends share a matrix and so a device: no four stages
             continue
-        # In 16 bits other kernels are asked for, wherever they run: one mode shows them.
-        mark = pytest.mark.slow if case[2] == "float32" or case[1] == "gpipe" else pytest.mark.grid
+        # Continuous integration has time for modes that differ most, and in 16 bits, which ask for other kernels, for one.
+        is_slow = case[1] in ("one-piece", "1f1b", "mixed") if case[2] == "float32" else case[1] == "gpipe"
+        mark = pytest.mark.slow if is_slow and case[0] != "transformer" else pytest.mark.grid
         yield pytest.param(*case, id="-".join(case), marks=[] if case in QUICK else mark)
 
 
@@ -93,7 +94,7 @@ def found_in(model: Any) -> list[Fault]:
 def test_every_emitted_graph_is_fit_for_gpus(name: str, mode: str, policy: str, tmp_path: Any) -> None:
     model = placed(name, mode, policy)
     assert found_in(model) == []
-    if policy == "float32" and mode in ("gpipe", "mirrored"):
+    if policy == "float32" and mode in ("gpipe", "1f1b", "mirrored"):
         model.export(tmp_path / "saved")
         saved = saved_model_pb2.SavedModel.FromString((tmp_path / "saved/saved_model.pb").read_bytes())
         assert faults(saved.meta_graphs[0].graph_def, model.plan.used_devices) == []

@@ -24,7 +24,11 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 POLICIES = ("float32", "mixed_float16", "mixed_bfloat16")
 QUICK = (("sum", "1f1b", "float32"), ("sum_over_batch_size", "gpipe", "mixed_float16"))
 CASES = [
-    pytest.param(*case, id="-".join(case), marks=[] if case in QUICK else pytest.mark.slow)
+    pytest.param(
+        *case,
+        id="-".join(case),
+        marks=[] if case in QUICK else pytest.mark.grid if case[0] == REDUCTIONS[-1] else pytest.mark.slow,
+    )
     for case in product(REDUCTIONS, SCHEDULES, POLICIES)
 ]
 
