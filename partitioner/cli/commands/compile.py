@@ -30,6 +30,7 @@ commands (partition COMMAND --help):
   check PLAN              compute a cost graph's plan anew, and refute it
   verify PLAN MODEL       run a model by its plan, beside the unplaced model
   hardware                devices, links and hosts that have a name
+  doctor --devices LIST   examine this machine: what holds, what to do
   worker --port N         lend this machine's devices to another machine
 
 examples:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from cost_models.topology import Topology
 from partitioner.errors import InfeasibleError
 from partitioner.ir.devices import share_memory, short_name
-from partitioner.ir.op_graph import OpGraph
+from partitioner.ir.op_graph import OpGraph, Tensor
 from partitioner.ir.plan import PlannedAction
 from partitioner.ir.schedule import MemoryUse
 from partitioner.ir.stage_programs import Gather
@@ -31,7 +31,7 @@ class AllReduce:
         peers: Indices of it and its peers.
         sharing: How many replicas each of them works for.
         sum_bytes: Of gradients that are summed.
-        bucket_bytes: Of the messages that several of them share.
+        bucket_bytes: Of a message beside the gradients that it is made of.
         row_bytes: Of rows of sparse gradients, which every peer gets of all.
         shares_memory: Whether peers share memory: then they sum once, in turns.
         ready_seconds: When the last backward of its stages has ended.
@@ -153,7 +153,9 @@ def _all_reduces(
                     sharing=sharing,
                     sum_bytes=sums,
                     row_bytes=rows,
-                    bucket_bytes=sum(part.size_bytes for parts in messages if len(parts) > 1 for part in parts),
+                    bucket_bytes=_bucket_bytes(
+                        [sum(gradient.size_bytes for gradient in message) for message in messages]
+                    ),
                     shares_memory=together,
                     ready_seconds=max(
                         action.end_seconds
@@ -172,6 +174,15 @@ def _all_reduces(
                 )
             )
     return _queued_on_uplinks(reduces)
+
+
+def _bucket_bytes(messages: Sequence[Sequence[Tensor]]) -> int:
+    """Bytes that messages take beyond gradients and sums.
+
+    A message replaces its gradients, and its sums replace it. Where there are several, one at a time adds to the rest.
+    """
+    sizes = [sum(gradient.size_bytes for gradient in message) for message in messages]
+    return max(sizes) if len(sizes) > 1 else 0
 
 
 def _queued_on_uplinks(reduces: Sequence[AllReduce]) -> list[AllReduce]:
