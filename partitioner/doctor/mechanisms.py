@@ -65,7 +65,7 @@ def _vectors() -> Batch:
 def _compiled(inputs: Any, outputs: Any, reduction: str = "sum_over_batch_size") -> keras.Model:
     model = keras.Model(inputs, outputs)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)
-    model.compile(keras.optimizers.Adam(1e-3), loss, jit_compile=False)
+    model.compile(keras.optimizers.Adam(1e-3), loss, jit_compile=False)  # pyright: ignore[reportArgumentType]
     return model
 
 

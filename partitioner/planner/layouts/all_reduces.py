@@ -153,9 +153,7 @@ def _all_reduces(
                     sharing=sharing,
                     sum_bytes=sums,
                     row_bytes=rows,
-                    bucket_bytes=_bucket_bytes(
-                        [sum(gradient.size_bytes for gradient in message) for message in messages]
-                    ),
+                    bucket_bytes=_bucket_bytes(messages),
                     shares_memory=together,
                     ready_seconds=max(
                         action.end_seconds
