@@ -64,7 +64,7 @@ def tried(mechanism: Mechanism, actual: Mapping[str, str]) -> Finding:
     finding = Finding(
         check=mechanism.name,
         status=Status.HOLDS,
-        text=f"{verification.num_ops_checked:,} ops in place, weights apart by {verification.weights_max_rel_diff:.0e}",
+        text=f"{verification.num_ops_checked:,} ops in place, outputs apart by {verification.outputs_max_rel_diff:.0e}",
         predicted_seconds=0.0 if stand_in else plan.predicted.step_seconds,
         measured_seconds=0.0 if stand_in else measured,
         predicted_bytes=max(use.peak_bytes for use in plan.memory),
