@@ -17,6 +17,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import partitioner
 from partitioner.emit.graph.graph_def import rename_devices
+from partitioner.emit.pipeline import all_reduce, staged_step
 from partitioner.gpu_kernels import knows_gpu_kernels
 from partitioner.ir.step import RESULTS
 from partitioner.verification.gpu_lint import Fault, faults
@@ -53,12 +54,14 @@ def cases() -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests of the process have its logical devices fixed, so GPUs cannot have new ones."""
+    """Other tests of the process have its logical devices fixed, so GPUs cannot have new ones. GPUs share no memory."""
     full = {name: partitioner.api.set_up_devices([actual]).popitem()[0] for name, actual in STANDING_IN.items()}
     canonical = {f"/job:localhost/replica:0/task:0/device:{name}": actual for name, actual in full.items()}
     monkeypatch.setattr(
         partitioner.api.runtime, "set_up_devices", lambda names, *_: {name: canonical.get(name, name) for name in names}
     )
+    for module in (all_reduce, staged_step):
+        monkeypatch.setattr(module, "share_memory", lambda devices: False)
 
 
 def placed(name: str, mode: str, policy: str = "float32") -> Any:
