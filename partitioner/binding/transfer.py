@@ -32,14 +32,12 @@ def transfer_placement(plan: PlanDocument, graph: OpGraph) -> dict[str, str]:
         if op.colocation_group in group_device:
             placement[op.name] = group_device[op.colocation_group]
     _spread(graph, placement, plan.devices_of(0)[-1])
-    hosted = {op.name: plan.placement.get(op.name, _host(placement[op.name])) for op in graph.ops if op.host_only}
+    hosted = {op.name: plan.placement.get(op.name, _stand_by(placement[op.name])) for op in graph.ops if op.host_only}
     return placement | hosted
 
 
-def _host(device: str) -> str:
-    """The host of a GPU; a CPU is its own."""
-    name = DeviceName.parse(device)
-    return name.host.canonical if name.type == "GPU" else device
+def _stand_by(device: str) -> str:
+    return DeviceName.parse(device).stand_by.canonical
 
 
 def _spread(graph: OpGraph, placement: dict[str, str], last: str) -> None:

@@ -69,6 +69,11 @@ class DeviceName:
         """The CPU that feeds this device."""
         return DeviceName(job=self.job, replica=self.replica, task=self.task, type="CPU", index=0)
 
+    @property
+    def stand_by(self) -> DeviceName:
+        """Where ops run for which this device has no kernel: the host of a GPU; a CPU runs them itself."""
+        return self.host if self.type == "GPU" else self
+
 
 def parse_devices(text: str | Sequence[str]) -> list[DeviceName]:
     """Read a comma list of devices; `GPU:0-3` is a range.

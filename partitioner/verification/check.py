@@ -11,8 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from partitioner.emit.pipeline.microbatches import HOST
 from partitioner.errors import VerificationError
-from partitioner.ir.devices import DeviceName
 from partitioner.ir.execution import Execution, replica_prefix
 from partitioner.ir.plan import Verification
 from partitioner.ir.step import CapturedStep, LossReduction, StepKind
@@ -32,7 +32,6 @@ from partitioner.verification.reference import (
 )
 
 DEFAULT_NUM_STEPS = 5
-_HOST = DeviceName(type="CPU", index=0).canonical
 
 Emit = Callable[..., Any]
 """`emit(step, execution, results=..., side_effects=...)` builds a placed function."""
@@ -214,7 +213,7 @@ def _verify_outputs(subject: _Subject, batch: tuple[Any, Any]) -> Verification:
 def _planned(step: CapturedStep, execution: Execution) -> dict[str, str]:
     """The device of every op: its planned device, or that of the lookup table it uses."""
     tables = [op.name for op in step.graph.ops if op.takes_table]
-    on_host = {replica_prefix(replica) + name: _HOST for replica in range(execution.num_replicas) for name in tables}
+    on_host = {replica_prefix(replica) + name: HOST for replica in range(execution.num_replicas) for name in tables}
     return execution.placement_everywhere | on_host
 
 

@@ -12,5 +12,5 @@ def op_devices(graph: OpGraph, placement: Mapping[str, int], names: Sequence[str
     """Canonical device name of every op; an op that no GPU can run goes to the host of its GPU."""
     devices = [DeviceName.parse(name) for name in names]
     own = [device.canonical for device in devices]
-    host = [device.host.canonical if device.type == "GPU" else device.canonical for device in devices]
+    host = [device.stand_by.canonical for device in devices]
     return {op.name: (host if op.host_only else own)[placement[op.name]] for op in graph.ops}
