@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from cost_models.gpu_convolutions import convolution_copies_bytes
 from cost_models.specs import FunctionRun, OpSpec, TensorSpec
 
 _ONEDNN_OPS = frozenset((
@@ -26,17 +27,20 @@ _FLOAT32_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """The kernels that run the ops of a CPU.
+    """The kernels that run the ops of a device.
 
     Attributes:
-        onednn: Whether oneDNN's kernels run where there are any; else TensorFlow's own, which are built on Eigen.
-        intra_op_threads: Threads of an op.
-        inter_op_threads: Ops that run at a time.
+        onednn: Whether oneDNN's kernels run on a CPU where there are any; else TensorFlow's own, which are built on
+            Eigen.
+        intra_op_threads: Threads of an op of a CPU.
+        inter_op_threads: Ops that run at a time on a CPU.
+        compute_capability: Of a GPU; 0 if unknown.
     """
 
     onednn: bool = True
     intra_op_threads: int = 1
     inter_op_threads: int = 1
+    compute_capability: float = 0.0
 
 
 ONEDNN = Kernels()
@@ -44,7 +48,8 @@ ONEDNN = Kernels()
 
 def scratch_bytes(op: OpSpec, device_type: str, kernels: Kernels = ONEDNN) -> int:
     """Bytes of scratch space of an op on a `CPU` or `GPU`; if it runs functions, the most of any run."""
-    kernel = _kernel_bytes(op, kernels) if device_type == "CPU" else 0
+    on_gpu = device_type == "GPU"
+    kernel = convolution_copies_bytes(op, kernels.compute_capability) if on_gpu else _kernel_bytes(op, kernels)
     inside = max((_held_bytes(run, device_type, kernels) for run in op.runs if run.times), default=0)
     return kernel + inside + (_einsum_bytes(op) if op.type == "Einsum" else 0)
 

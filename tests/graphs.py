@@ -359,14 +359,14 @@ def random_steps(draw: st.DrawFn, max_layers: int = 6) -> Builder:
 
 
 @st.composite
-def placed_steps(draw: st.DrawFn, num_devices: int = 3) -> tuple[CostedGraph, dict[str, int]]:
+def placed_steps(draw: st.DrawFn, num_devices: int = 3, kind: str = "GPU") -> tuple[CostedGraph, dict[str, int]]:
     """A random step with its layers placed at random, on devices and links that are alike or not."""
     made = draw(random_steps())
     speeds = draw(st.sampled_from([[1.0, 1.0, 1.0], [1.0, 2.0, 0.5]]))[:num_devices]
     wire = draw(st.sampled_from([link(), link(0.0)]))
     layers = dict.fromkeys(op.layer for op in made.ops)
     device = {layer: draw(st.integers(0, num_devices - 1)) for layer in layers}
-    costed = made.costed(topology(num_devices, speeds=speeds, wire=wire))
+    costed = made.costed(topology(num_devices, speeds=speeds, wire=wire, kind=kind))
     return costed, {op.name: device[op.layer] for op in made.ops}
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cost_models.memory import allocated_bytes
 from cost_models.scratch import scratch_bytes, workspace_bytes
 from partitioner.ir.costed import CostedGraph
+from partitioner.ir.devices import DeviceName
 
 
 def scratch_of_ops(costed: CostedGraph, device_type: str) -> dict[str, int]:
@@ -14,6 +17,10 @@ def scratch_of_ops(costed: CostedGraph, device_type: str) -> dict[str, int]:
     with TensorFlow's own kernels, which take much memory for convolutions, each counts with the scratch of the other.
     """
     graph, kernels = costed.graph, costed.kernels
+    if device_type == "GPU":
+        gpus = [placed for placed in costed.topology.devices if DeviceName.parse(placed.name).type == device_type]
+        oldest = min((placed.device.compute_capability for placed in gpus), default=0.0)
+        kernels = replace(kernels, compute_capability=oldest)
     sizes = {
         op.name: size
         for op, spec in zip(graph.ops, graph.specs, strict=True)

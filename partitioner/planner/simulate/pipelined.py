@@ -2,12 +2,13 @@
 
 First programs that run once, then forwards and backwards in each device's order, then updates when all have ended.
 A value crosses once to each device that needs it, when it is made, on a link that carries one value at a time in each
-direction; transfers slow each other down where they share links. Microbatches of unequal size are taken to be as large
-as the largest.
+direction; transfers slow each other down where they share links. A copy to a GPU first waits for what the GPU has been
+given (`streams.py`). Microbatches of unequal size are taken to be as large as the largest.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from partitioner.planner.simulate.dataflow import Dataflow, Value
 from partitioner.planner.simulate.pipelined_memory import PipelineMemory
 from partitioner.planner.simulate.pipelined_schedule import PipelineSchedule
 from partitioner.planner.simulate.program_costs import StageCosts
+from partitioner.planner.simulate.streams import Streams
 from partitioner.stages.actions import Action, ActionKind
 from partitioner.stages.schedules import ScheduleKind, device_orders, merged_order
 
@@ -63,6 +65,11 @@ class _Simulation:
         self.free = [0.0] * len(self.names)
         self.busy = [0.0] * len(self.names)
         self.network = Network[Sent](self.costed.topology)
+        self.streams = Streams(self.costed.topology)
+        self.is_in_time = self.network.shares or self.streams.any_wait
+        self.queues: dict[int, deque[Call]] = {}
+        self.held: list[tuple[float, int, Sent, int, int]] = []  # copies that wait: when they begin, and their number
+        self._sent_count = 0
         self.arrival: dict[Sent, float] = {}
         self.memory = PipelineMemory(wiring, num_microbatches)
         self.sends: list[Send] = []
@@ -93,20 +100,20 @@ class _Simulation:
         for index, part in self._in_time([(index, WHOLE) for index in range(first_update, len(self.wiring.all))]):
             start, end = self._call(index, part)
             self._record("U", self.wiring.wires[index].device, start, end)
-        while self.network.next_seconds < math.inf:
+        while self._next_seconds() < math.inf:
             self._deliver()
         return self._result(max(self.free))
 
     def _in_time(self, calls: Sequence[Call]) -> Iterator[Call]:
         """The calls in an order in which each can start once its predecessor has been simulated.
 
-        Each device keeps to the given order. Where transfers share no links, so do all calls; otherwise calls are in
-        the order of their ends, so that transfers start in the order of time.
+        Each device keeps to the given order. Where transfers share no links and wait for no device, so do all calls;
+        otherwise calls are in the order of their ends, so that transfers start in the order of time.
         """
-        if not self.network.shares:
+        if not self.is_in_time:
             yield from calls
             return
-        queues: dict[int, deque[Call]] = {}
+        queues = self.queues
         for call in calls:
             queues.setdefault(self.wiring.wires[call[0]].device, deque()).append(call)
         left = Counter(index for index, _ in calls)
@@ -116,7 +123,7 @@ class _Simulation:
                 if (start := self._start(*call)) is not None:
                     ends[device] = start + self.wiring.wires[call[0]].cost.seconds
             first = min(ends, key=lambda device: ends[device], default=None)
-            if first is None or self.network.next_seconds <= ends[first]:
+            if first is None or self._next_seconds() <= ends[first]:
                 self._deliver()
                 continue
             index, part = queues[first].popleft()
@@ -129,7 +136,14 @@ class _Simulation:
                     if entry[2] == index:
                         self._send_gathered(*entry)
 
+    def _next_seconds(self) -> float:
+        return min(self.network.next_seconds, self.held[0][0] if self.held else math.inf)
+
     def _deliver(self) -> None:
+        if self.held and self.held[0][0] <= self.network.next_seconds:
+            now, _, sent, source, size = heapq.heappop(self.held)
+            self._copy(sent, source, size, now)
+            return
         for arrival in self.network.arrivals():
             self._sent(arrival)
 
@@ -146,8 +160,13 @@ class _Simulation:
 
     def _start(self, index: int, part: int) -> float | None:
         """When a call can start after the earlier calls of its device; None while an input has no arrival time yet."""
+        inputs = self._inputs(index, part)
+        return None if inputs is None else max(inputs, self.free[self.wiring.wires[index].device])
+
+    def _inputs(self, index: int, part: int) -> float | None:
+        """When all that a call waits for from other devices is there; None while that is not known."""
         wires = self.wiring.wires[index]
-        device, starts = wires.device, [self.free[wires.device]]
+        device, starts = wires.device, [0.0]
         for value in wires.arrives:
             sent = value, WHOLE if value.whole else part, device
             if sent not in self.arrival:
@@ -183,7 +202,24 @@ class _Simulation:
         return start, end
 
     def _send(self, sent: Sent, source: int, size: int, ready: float) -> None:
-        arrival = self.network.send(sent, source, sent[2], size, ready)
+        if not self.streams.waits(source, sent[2], size):
+            self._copy(sent, source, size, ready)
+            return
+        self._sent_count += 1
+        heapq.heappush(self.held, (self._finished(sent[2], ready), self._sent_count, sent, source, size))
+
+    def _finished(self, device: int, now: float) -> float:
+        """When a device has finished the calls that it has been given by now, but `now` at the earliest."""
+        end = self.free[device]
+        for index, part in self.queues.get(device, ()):
+            inputs = self._inputs(index, part)
+            if inputs is None or inputs > now:
+                break
+            end = max(end, inputs) + self.wiring.wires[index].cost.seconds
+        return max(now, end)
+
+    def _copy(self, sent: Sent, source: int, size: int, now: float) -> None:
+        arrival = self.network.send(sent, source, sent[2], size, now)
         if arrival is not None:
             self._sent(arrival)
 
@@ -218,7 +254,7 @@ class _Simulation:
             device = self.wiring.wires[maker].device
             whole = Value(name, True)
             keys = self.memory.gather(name, how, device, self.ends[maker])
-            if not self.network.shares:
+            if not self.is_in_time:
                 self._send_gathered(name, how, maker)
             for target in sorted(self.wiring.targets[whole]):
                 if target != device:

@@ -2,20 +2,22 @@
 
 A device runs one op at a time, first the op that became ready first (ties: graph order), as an executor with one stream
 does. A tensor crosses once to each device that needs it, when it is ready, on a link that carries one tensor at a time
-in each direction; transfers overlap with computation, and slow each other down where they share links. Ops without cost
-do not occupy their device.
+in each direction; transfers overlap with computation, and slow each other down where they share links. A copy to a GPU
+first waits for what the GPU has been given (`streams.py`). Ops without cost do not occupy their device.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Mapping
 
 from cost_models.network import Arrival, Network
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.schedule import OpRun, Schedule, Send
 from partitioner.planner.model.buffers import Buffers
+from partitioner.planner.simulate.streams import Streams
 from partitioner.planner.simulate.unpipelined_memory import Transfer, Work, with_memory
 
 _OP_ENDS, _ARRIVES = 0, 1
@@ -45,9 +47,13 @@ class _Simulation:
         self.names = [placed.name for placed in costed.topology.devices]
         self.events: list[tuple[float, int, int, int, str]] = []
         self.ready: list[list[tuple[float, int]]] = [[] for _ in self.names]
-        self.is_busy = [False] * len(self.names)
+        self.running: list[int | None] = [None] * len(self.names)
         self.busy_seconds = [0.0] * len(self.names)
         self.network = Network[str](costed.topology)
+        self.streams = Streams(costed.topology)
+        # When each op was given to its device: once what it waits for from other devices had arrived.
+        self.given = [0.0] * len(self.graph.ops)
+        self.held: list[deque[tuple[float, str, int, int]]] = [deque() for _ in self.names]
         self.runs: list[OpRun] = []
         self.sends: list[Send] = []
         self.began: list[list[tuple[float, Work]]] = [[] for _ in self.names]
@@ -82,7 +88,7 @@ class _Simulation:
                     continue
                 _, kind, index, device, name = heapq.heappop(self.events)
                 if kind == _OP_ENDS:
-                    self.is_busy[self.device[index]] = False
+                    self.running[self.device[index]] = None
                     self._finish(index, now)
                 else:
                     self._arrive(name, device, now)
@@ -109,10 +115,10 @@ class _Simulation:
 
     def _start_idle(self, now: float) -> None:
         for device, queue in enumerate(self.ready):
-            if queue and not self.is_busy[device]:
+            if queue and self.running[device] is None:
                 _, index = heapq.heappop(queue)
                 seconds = self.costed.seconds[index][device]
-                self.is_busy[device] = True
+                self.running[device] = index
                 self.busy_seconds[device] += seconds
                 self.runs.append(
                     OpRun(
@@ -123,6 +129,18 @@ class _Simulation:
                     )
                 )
                 heapq.heappush(self.events, (now + seconds, _OP_ENDS, index, device, ""))
+            if self.held[device]:
+                self._copy_held(device, now)
+
+    def _copy_held(self, device: int, now: float) -> None:
+        """Begin the copies to a device that has finished what it had been given before them."""
+        unfinished = [index for _, index in self.ready[device]]
+        if (running := self.running[device]) is not None:
+            unfinished.append(running)
+        first_given = min((self.given[index] for index in unfinished), default=math.inf)
+        while self.held[device] and self.held[device][0][0] < first_given:
+            _, name, source, size = self.held[device].popleft()
+            self._copy(name, source, device, size, now)
 
     def _finish(self, index: int, now: float) -> None:
         for released in self._complete(index, now):
@@ -135,14 +153,15 @@ class _Simulation:
         self.end = max(self.end, now)
         released: list[int] = []
         for name in (*op.outputs, f"^{op.name}"):
-            released += self._satisfied(self.local.get(name, ()))
+            released += self._satisfied(self.local.get(name, ()), self.given[index])
             for target in self.remote.get(name, ()):
                 self._send(name, device, target, now)
         return released
 
-    def _satisfied(self, indices: list[int] | tuple[()]) -> list[int]:
+    def _satisfied(self, indices: list[int] | tuple[()], given: float) -> list[int]:
         released = []
         for index in indices:
+            self.given[index] = max(self.given[index], given)
             self.waiting[index] -= 1
             if self.waiting[index] == 0:
                 released.append(index)
@@ -152,6 +171,12 @@ class _Simulation:
         size = 0 if name.startswith("^") else self.graph.tensor[name].size_bytes
         if not name.startswith("^"):
             self.began[target].append((now, Transfer(name, target, is_received=True)))
+        if self.streams.waits(source, target, size):
+            self.held[target].append((now, name, source, size))
+            return
+        self._copy(name, source, target, size, now)
+
+    def _copy(self, name: str, source: int, target: int, size: int, now: float) -> None:
         arrival = self.network.send(name, source, target, size, now)
         if arrival is not None:
             self._sent(arrival)
@@ -175,5 +200,5 @@ class _Simulation:
         if not name.startswith("^"):
             source = self.device[self.position[self.graph.tensor[name].producer]]
             self.began[source].append((now, Transfer(name, device, is_received=False)))
-        for index in self._satisfied(self.remote[name][device]):
+        for index in self._satisfied(self.remote[name][device], now):
             self._becomes_ready(index, now)

@@ -117,9 +117,45 @@ def test_the_two_directions_of_a_link_are_apart() -> None:
     made.add("b", 1.0)
     made.add("c", 1.0, "a")
     made.add("d", 1.0, "b")
-    costed = made.costed()
+    costed = made.costed(topology(2, kind="CPU"))
     schedule = simulate(costed, on(costed, b=1, c=1))
     assert sends(schedule) == [("a:0", 1.0, 2.25), ("b:0", 1.0, 2.25)]
+
+
+@pytest.mark.parametrize(("kind", "first", "second"), [("CPU", 1.0, 2.25), ("GPU", 3.0, 4.25)])
+def test_a_copy_waits_for_what_a_gpu_had_been_given_and_overlaps_with_what_it_is_given_later(
+    kind: str, first: float, second: float
+) -> None:
+    made = Builder()
+    made.add("a", 1.0)
+    made.add("b", 1.0)
+    made.add("busy", 3.0)
+    made.add("c", 5.0, "a")
+    made.add("d", 1.0, "b")
+    costed = made.costed(topology(2, kind=kind))
+    schedule = simulate(costed, on(costed, busy=1, c=1, d=1))
+    assert sends(schedule) == [("a:0", first, first + 1.25), ("b:0", second, second + 1.25)]
+    # On the GPU, b crosses while c runs: c was given to it after b.
+    start = max(3.0, first + 1.25)
+    assert spans(schedule)["c"] == (start, start + 5.0)
+
+
+def test_a_copy_to_a_gpu_waits_for_ops_that_follow_there_on_what_it_runs() -> None:
+    made = Builder()
+    made.add("a", 1.0)
+    made.add("busy", 2.0)
+    made.add("next", 2.0, "busy")  # not ready at 1 s, but in the stream
+    made.add("c", 1.0, "a")
+    costed = made.costed()
+    schedule = simulate(costed, on(costed, busy=1, next=1, c=1))
+    assert sends(schedule) == [("a:0", 4.0, 5.25)]
+
+
+def test_a_gpu_of_another_process_is_not_waited_for() -> None:
+    costed = chain([1.0, 1.0], [256, 0]).costed()
+    far = replace(costed.topology.devices[1], name="/job:worker/replica:0/task:0/device:GPU:0")
+    costed = replace(costed, topology=replace(costed.topology, devices=(costed.topology.devices[0], far)))
+    assert sends(simulate(costed, on(costed, op1=1))) == [("op0:0", 1.0, 2.25)]
 
 
 def two_pairs(*uplinks: set[int]) -> Topology:
@@ -459,7 +495,8 @@ def in_the_same_order(costed: CostedGraph, placement: dict[str, int], schedule: 
 def test_sharing_never_makes_the_same_order_faster(case: tuple[Builder, dict[str, int]], a: float, b: float) -> None:
     """Devices take what is ready first, so that sharing may change the order, and another order may be a better one."""
     made, placement = case
-    free, shared = topology(4), behind_adapters(a, b)
+    free = topology(4, kind="CPU")  # a GPU lets copies wait, which the order does not say
+    shared = replace(free, uplinks=behind_adapters(a, b).uplinks)
     schedule = simulate(made.costed(shared), placement)
     assert schedule.step_seconds >= in_the_same_order(made.costed(free), placement, schedule) * (1 - 1e-9)
     alone = simulate(made.costed(free), placement)
