@@ -21,6 +21,9 @@ _KEPT_BACK_MIB: Mapping[int, int] = {6: 500, 7: 1050, 8: 1536, 9: 1800}
 _SMALL_BYTES, _KEPT_BACK_OF_SMALL_MIB = 2**31, 225
 # GPUs without CUDA, and those of which only the size is known.
 _UNKNOWN_SHARE = 0.06
+# Free memory between buffers that is too small for the next one: 0.1 to 1.3 % of the peak of seven models, by
+# `tests/benchmarks/gpu_fragmentation.py`.
+_FRAGMENTED_SHARE = 0.015
 
 
 def gpu_bytes(memory_bytes: int, compute_capability: float) -> int:
@@ -36,6 +39,11 @@ def gpu_bytes(memory_bytes: int, compute_capability: float) -> int:
     generation = min(max(int(compute_capability), min(_KEPT_BACK_MIB)), max(_KEPT_BACK_MIB))
     kept_back = _KEPT_BACK_OF_SMALL_MIB if free < _SMALL_BYTES else _KEPT_BACK_MIB[generation]
     return max(free - kept_back * _MIB, 0)
+
+
+def unfragmented_bytes(allocator_bytes: int) -> int:
+    """Bytes of buffers that an allocator with this memory can hold, however they come and go."""
+    return int(allocator_bytes * (1 - _FRAGMENTED_SHARE))
 
 
 def allocated_bytes(size_bytes: int, device_type: str) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from cost_models.catalogue import catalogue, device_named, link_named
 from cost_models.hardware import Device, Link, UnknownHardware
-from cost_models.memory import gpu_bytes
+from cost_models.memory import gpu_bytes, unfragmented_bytes
 from cost_models.topology import Topology, TopologyDevice
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName, parse_devices
@@ -95,7 +95,7 @@ def build_topology(
     for name in names:
         gpu = (present or {}).get(name.canonical)
         device, origin = _hardware_of(name, hardware, gpu.title if gpu else "", all_cpus=num_cpus == len(names))
-        usable = gpu.memory_bytes if gpu and gpu.memory_bytes else usable_bytes(name, device)
+        usable = unfragmented_bytes(gpu.memory_bytes) if gpu and gpu.memory_bytes else usable_bytes(name, device)
         if name.type == "CPU" and name.is_local:
             usable = _host_memory_bytes() // num_cpus
         usable = limits.get(name, usable)
@@ -107,8 +107,10 @@ def build_topology(
 
 
 def usable_bytes(name: DeviceName, device: Device) -> int:
-    """Bytes of a device's memory that a plan may use: of a GPU, the bytes that TensorFlow allocates."""
-    return device.memory_bytes if name.type == "CPU" else gpu_bytes(device.memory_bytes, device.compute_capability)
+    """Bytes of buffers that a device can hold: of a GPU, of the memory that TensorFlow allocates from."""
+    if name.type == "CPU":
+        return device.memory_bytes
+    return unfragmented_bytes(gpu_bytes(device.memory_bytes, device.compute_capability))
 
 
 def _hardware_of(name: DeviceName, hardware: str | None, title: str, *, all_cpus: bool) -> tuple[Device, Origin]:

@@ -9,7 +9,7 @@ import pytest
 
 from cost_models.catalogue import catalogue, device_named, link_named
 from cost_models.communication import transfer_seconds
-from cost_models.memory import gpu_bytes
+from cost_models.memory import gpu_bytes, unfragmented_bytes
 from cost_models.network import concurrent_seconds
 from cost_models.topology import Topology, TopologyDevice
 from partitioner.errors import UsageError
@@ -71,7 +71,7 @@ def test_one_host_by_name() -> None:
     names, topology, infos = chosen_topology(None, topology="DGX-H100")
     assert [name.short for name in names] == [f"GPU:{i}" for i in range(8)]
     assert {(info.hardware, info.origin) for info in infos} == {("h100-sxm", Origin.CATALOGUE)}
-    assert {info.memory_bytes for info in infos} == {gpu_bytes(81_559 * 2**20, 9.0)}
+    assert {info.memory_bytes for info in infos} == {unfragmented_bytes(gpu_bytes(81_559 * 2**20, 9.0))}
     assert {topology.link(a, b).name for a in range(8) for b in range(8)} == {"nvswitch3"}
 
 
@@ -149,8 +149,8 @@ def test_a_file(lab: Path) -> None:
     assert [(info.hardware, info.origin, info.memory_bytes) for info in infos] == [
         ("a100-80gb", Origin.CATALOGUE, 70 * 2**30),
         ("a100-80gb", Origin.CATALOGUE, 70 * 2**30),
-        ("toy", Origin.FILE, 940_000_000),
-        ("toy", Origin.FILE, 940_000_000),
+        ("toy", Origin.FILE, 925_900_000),
+        ("toy", Origin.FILE, 925_900_000),
     ]
     assert topology.devices[2].device.peak_flops_for("bfloat16") == 4e12
     assert topology.hosts == (0, 0, 0, 1)
@@ -165,8 +165,8 @@ def test_a_file(lab: Path) -> None:
 def test_some_devices_of_a_file_and_limits(lab: Path) -> None:
     names, topology, infos = chosen_topology("GPU:2,GPU:0", topology=lab, memory_limit={"GPU:0": "1GiB"})
     assert [name.short for name in names] == ["GPU:2", "GPU:0"]
-    assert [info.memory_bytes for info in infos] == [940_000_000, 2**30]
-    assert [placed.memory_bytes for placed in topology.devices] == [940_000_000, 2**30]
+    assert [info.memory_bytes for info in infos] == [925_900_000, 2**30]
+    assert [placed.memory_bytes for placed in topology.devices] == [925_900_000, 2**30]
     assert topology.link(0, 1).name == "pcie4+pcie3"
     with pytest.raises(UsageError, match="the topology has no GPU:7") as caught:
         chosen_topology("GPU:0,GPU:7", topology=lab)
@@ -271,7 +271,8 @@ def test_the_file_in_the_readme(tmp_path: Path) -> None:
     assert topology.link(0, 3).name == "nvlink3"
     assert topology.link(0, 4).name == topology.link(4, 0).name == "pcie4+ethernet-25g+pcie4"
     placed = topology.devices[4]
-    assert placed.memory_bytes == gpu_bytes(placed.device.memory_bytes, placed.device.compute_capability)
+    allocator_bytes = gpu_bytes(placed.device.memory_bytes, placed.device.compute_capability)
+    assert placed.memory_bytes == unfragmented_bytes(allocator_bytes)
 
 
 # From Python, and from names

@@ -69,7 +69,7 @@ def with_memory(
         placement: Index of a device for every op.
         began: Work of each device and when it began, in the order in which it ended.
     """
-    layout = _Layout(costed, buffers, placement)
+    layout = DeviceBuffers(costed, buffers, placement)
     on_cpu = []
     if "CPU" in layout.kinds:
         held = order_among(placement.values())
@@ -85,7 +85,7 @@ def with_memory(
     return replace(schedule, peak=peaks, memory=memory)
 
 
-class _Layout:
+class DeviceBuffers:
     """Buffers and variables of all devices, by device index."""
 
     def __init__(self, costed: CostedGraph, buffers: Buffers, placement: Mapping[str, int]) -> None:
