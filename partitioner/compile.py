@@ -110,7 +110,7 @@ def compile_plan(
         document = plan_step(problem)
     except OutOfMemoryError as error:
         raise explain_infeasibility(error, _on_more_devices(problem, sizes, MOST_MORE_DEVICES)) from error
-    return Plan.of(document, versions=_versions(), traced=traced, measured_costs=costs.measured)
+    return Plan.of(document, request=request.given, versions=_versions(), traced=traced, measured_costs=costs.measured)
 
 
 def _trace(model: keras.Model, request: Request, example_inputs: Any, example_targets: Any) -> TracedStep:

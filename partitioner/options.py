@@ -7,7 +7,7 @@ no TensorFlow, so the command line refuses wrong values before it loads TensorFl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -268,6 +268,16 @@ class Request:
         self._refuse_asynchronous()
 
     @property
+    def given(self) -> dict[str, Any]:
+        """The arguments of `plan` that differ from their defaults, by name; None for values that JSON cannot say."""
+        given: dict[str, Any] = {}
+        for options in (self.machine, self, self.step, self.parallelism, self.constraints, self.search):
+            given |= _changed_fields(options)
+        if (updates := self.parallelism.asynchronous) is not None:
+            given |= {"updates": "async"} | _changed_fields(updates)
+        return given
+
+    @property
     def max_staleness(self) -> int:
         """The largest staleness of an update: 0 for synchronous updates."""
         asked = self.parallelism.asynchronous
@@ -298,6 +308,36 @@ class Request:
                 f"the first of asynchronous replicas is where all parameters are, and {', '.join(remote)} is elsewhere",
                 help=f"name devices of this process first, or {sync}",
             )
+
+
+_NO_ARGUMENTS = ("machine", "step", "parallelism", "constraints", "search", "gpus", "source")
+
+
+def _changed_fields(options: Any) -> dict[str, Any]:
+    """The fields that differ from their defaults, as JSON says them."""
+    changed = {}
+    for option in fields(options):
+        if not option.init or option.name in _NO_ARGUMENTS:
+            continue
+        default = option.default if option.default_factory is MISSING else option.default_factory()
+        value = getattr(options, option.name)
+        said = _as_json(value)
+        if value is not default and (said is None or said != _as_json(default)):
+            changed[option.name] = said
+    return changed
+
+
+def _as_json(value: Any) -> Any:
+    """The value as JSON says it; None if it cannot."""
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _as_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_json(item) for item in value]
+    return None
 
 
 def chosen(kind: type[Kind], text: str, what: str) -> Kind:

@@ -43,6 +43,20 @@ def command(program: str, **options: Any) -> str:
     return " ".join([program, *(_as_flag(name, value) for name, value in options.items())])
 
 
+def python_call(function: str, *first: str, **options: Any) -> str:
+    """A call in Python with arguments of `plan`: `plan(model, batch_size=64, step=Step(optimizer='sgd'))`."""
+    held: dict[str, list[str]] = {}
+    staleness = options.pop("max_staleness", None)
+    for name, value in options.items():
+        said = repr(value)
+        if name == "updates" and value == "async":
+            said = "AsyncUpdates()" if staleness is None else f"AsyncUpdates(max_staleness={staleness})"
+        held.setdefault(_HOLDER.get(name, ""), []).append(f"{name}={said}")
+    given = [*first, *held.pop("", ())]
+    given += [f"{holder.lower()}={holder}({', '.join(inner)})" for holder, inner in held.items()]
+    return f"{function}({', '.join(given)})"
+
+
 def as_python(text: str) -> str:
     """The text with its arguments as `partitioner.plan` takes them: `step=Step(optimizer='sgd')`."""
     return _spelled(text, _in_python, separator=", ")
@@ -91,7 +105,10 @@ def _as_flag(name: str, value: Any) -> str:
     if value is None or value is True:
         return flag
     if isinstance(value, Mapping):
-        return " ".join(f"{flag} {shlex.quote(f'{key}={_listed(item)}')}" for key, item in value.items())
+        pairs = (f"{key}={_listed(item)}" if key else _listed(item) for key, item in value.items())
+        return " ".join(f"{flag} {shlex.quote(pair)}" for pair in pairs)
+    if name == "colocate" and isinstance(value, list):
+        return " ".join(f"{flag} {shlex.quote(pattern)}" for pattern in value)
     return f"{flag} {shlex.quote(_listed(value))}"
 
 

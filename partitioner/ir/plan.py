@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from partitioner.ir.json import from_json, to_json
 from partitioner.ir.requirements import Requirement
@@ -228,10 +228,36 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedAction:
-    """A bar of the predicted timeline: a stage's forward or backward of a microbatch (`0F3`), or an update (`U`)."""
+    """A bar of the predicted timeline: a stage's forward or backward of a microbatch (`0F3`), or an update (`U`).
+
+    In one piece, a device has a bar for as long as it works on ops of one kind without a longer break.
+    """
 
     action: str
     device: str
+    start_seconds: float
+    end_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTransfer:
+    """A bar of the predicted timeline: a tensor on its way to another device, or gradients summed over replicas.
+
+    Attributes:
+        op: The op that makes the tensor; empty for sums of gradients.
+        layer: Its layer, if it has one.
+        source: The device that sends.
+        target: The device that receives; empty for sums of gradients, which all replicas receive.
+        size_bytes: Bytes that `source` sends.
+        start_seconds: When the first byte leaves.
+        end_seconds: When the last byte has arrived.
+    """
+
+    op: str
+    layer: str
+    source: str
+    target: str
+    size_bytes: int
     start_seconds: float
     end_seconds: float
 
@@ -329,7 +355,9 @@ class PlanDocument:
     """The contents of plan.json.
 
     `max_staleness`: how many updates of others may be applied between a replica's reading the parameters and its own
-    update, where updates are asynchronous.
+    update, where updates are asynchronous. `timeline` and `transfers` are of the first replica, and hold its first
+    2,000 bars each. `request` holds the arguments of `plan` that differ from their defaults, by name; None stands for a
+    value that JSON cannot say.
 
     Raises:
         ValueError: The schema is unknown, or an op is placed on a device that is not listed.
@@ -357,6 +385,7 @@ class PlanDocument:
     edges: tuple[PlannedEdge, ...] = ()
     considered: tuple[Considered, ...] = ()
     timeline: tuple[PlannedAction, ...] = ()
+    transfers: tuple[PlannedTransfer, ...] = ()
     memory: tuple[DeviceMemory, ...] = ()
     notes: tuple[str, ...] = ()
     costs: CostsInfo = field(default_factory=CostsInfo)
@@ -364,6 +393,7 @@ class PlanDocument:
     max_staleness: int = 0
     requirements: tuple[Requirement, ...] = ()
     what_if: tuple[WhatIf, ...] = ()
+    request: dict[str, Any] = field(default_factory=dict)
     schema: str = SCHEMA
 
     def __post_init__(self) -> None:

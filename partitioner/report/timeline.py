@@ -13,10 +13,9 @@ from partitioner.ir.devices import short_name
 from partitioner.ir.plan import PlanDocument, PlannedAction
 from partitioner.ir.units import format_seconds
 from partitioner.report.layout import MARGIN, Section
-from partitioner.stages.actions import Action, ActionKind
+from partitioner.stages.actions import UPDATE, Action, ActionKind
 
 IDLE = "."
-UPDATE = "U"
 _FORWARDS = "0123456789"
 _BACKWARDS = "abcdefghij"
 _MAX_COLUMNS = 72

@@ -6,6 +6,9 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+UPDATE = "U"
+"""The action of an update, which is of no stage and no microbatch."""
+
 
 class ActionKind(StrEnum):
     """The two passes of a training step."""

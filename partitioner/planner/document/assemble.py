@@ -23,12 +23,11 @@ from partitioner.ir.plan import (
 from partitioner.ir.schedule import Schedule
 from partitioner.planner.document.memory import planned_memory
 from partitioner.planner.document.stages import staged_stages, variable_users
+from partitioner.planner.document.timeline import planned_timeline, planned_transfers
 from partitioner.planner.layouts.result import SearchResult
 from partitioner.planner.model.op_devices import op_devices
 
 _LOSS = "loss"
-# A plan has at most this many bars of its timeline: each takes 150 bytes, and nobody can look at more.
-_MAX_TIMELINE = 2000
 
 
 def plan_document(
@@ -60,7 +59,8 @@ def plan_document(
         placement=placement,
         predicted=_predicted(schedule, stages, used),
         considered=result.considered,
-        timeline=result.staged.timeline[:_MAX_TIMELINE] if result.staged else (),
+        timeline=planned_timeline(graph, result, stages),
+        transfers=planned_transfers(graph, result),
         memory=planned_memory(costed, schedule, used),
         baselines=result.baselines,
         solver=result.solver,

@@ -15,9 +15,9 @@ from partitioner.ir.stage_programs import Gather
 from partitioner.planner.layouts.result import SearchResult
 from partitioner.planner.simulate.exchange import Exchange
 from partitioner.planner.simulate.exchange_seconds import SumTimes, exchange_rounds, sum_times
+from partitioner.stages.actions import UPDATE
 from partitioner.stages.buckets import buckets
 
-_UPDATE = "U"
 Curve = tuple[tuple[float, int], ...]
 """Seconds, and bytes held from then on; ascending."""
 
@@ -95,7 +95,7 @@ def with_all_reduce(
     """
     assert result.staged is not None
     reduces = _all_reduces(result, graph, machines, groups)
-    gate = max(action.end_seconds for action in result.staged.timeline if action.action != _UPDATE)
+    gate = max(action.end_seconds for action in result.staged.timeline if action.action != UPDATE)
     delay = max([0.0, *(reduce.end_seconds - gate for reduce in reduces)])
     buffers = {reduce.device: reduce for reduce in reduces}
     memory = {
@@ -158,7 +158,7 @@ def _all_reduces(
                     ready_seconds=max(
                         action.end_seconds
                         for action in staged.timeline
-                        if action.device == device and action.action != _UPDATE
+                        if action.device == device and action.action != UPDATE
                     ),
                     times=sum_times(
                         sums,
@@ -196,7 +196,7 @@ def _queued_on_uplinks(reduces: Sequence[AllReduce]) -> list[AllReduce]:
 
 
 def _delayed(action: PlannedAction, delay: float) -> PlannedAction:
-    if action.action != _UPDATE:
+    if action.action != UPDATE:
         return action
     return replace(action, start_seconds=action.start_seconds + delay, end_seconds=action.end_seconds + delay)
 

@@ -1,0 +1,20 @@
+"""The command, or the call, that makes a plan again."""
+
+from __future__ import annotations
+
+import shlex
+
+from partitioner.ir.plan import PlanDocument
+from partitioner.spelling import command, python_call
+
+
+def command_of(plan: PlanDocument) -> str:
+    """A line for the shell, or for a plan that was made in Python, the call; empty for plans of earlier versions."""
+    given = plan.request
+    if not given:
+        return ""
+    if plan.model.source:
+        # What JSON cannot say, the model file says.
+        said = {name: value for name, value in given.items() if value is not None}
+        return command(f"partition {shlex.quote(plan.model.source)}", **said)
+    return python_call("partitioner.plan", "model", **given)
