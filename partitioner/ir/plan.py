@@ -311,6 +311,28 @@ class Verification:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """Real steps of the placed model, on random data.
+
+    Attributes:
+        step_seconds: Median of steps by themselves.
+        num_steps: How many these were.
+        ran_on: The device that ran in place of each planned device.
+        timeline: The bars of one step under the profiler, of the first replica, by planned device.
+    """
+
+    step_seconds: float
+    num_steps: int
+    ran_on: dict[str, str]
+    timeline: tuple[PlannedAction, ...] = ()
+
+    @property
+    def on_stand_ins(self) -> bool:
+        """Whether other devices ran than those of the plan, so that times say nothing about these."""
+        return any(planned != actual for planned, actual in self.ran_on.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedLayer:
     """A box of the picture: a layer, an input, or ops outside any leaf layer."""
 
@@ -378,6 +400,7 @@ class PlanDocument:
     solver: SolverInfo
     uncosted_ops: tuple[str, ...] = ()
     verification: Verification | None = None
+    measured: MeasuredStep | None = None
     versions: dict[str, str] = field(default_factory=dict)
     objective: Objective = Objective.THROUGHPUT
     requested_strategy: Strategy = Strategy.AUTO

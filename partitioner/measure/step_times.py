@@ -62,7 +62,7 @@ def time_step(
     kernels: dict[str, str] = {}
     start = time.perf_counter()
     try:
-        _warm_up(run)
+        warm_up(run)
         while len(ops_of_run) < MOST_RUNS:
             passed = time.perf_counter() - start
             if passed > budget_seconds and len(ops_of_run) >= LEAST_RUNS:
@@ -98,7 +98,8 @@ def refuse_missing_device_plane(events: Iterable[Event], device_type: str) -> No
         )
 
 
-def _warm_up(run: Callable[[], object]) -> None:
+def warm_up(run: Callable[[], object]) -> None:
+    """Run a step until two runs in a row take as long, at most twelve times."""
     before = math.inf
     for number in range(MOST_WARMUPS):
         seconds = _seconds(run)
@@ -117,7 +118,7 @@ def seconds_by_op(events: Sequence[Event], ops: Collection[str]) -> dict[str, fl
     device: dict[str, float] = {}
     for event in events:
         on_device = event.plane.startswith("/device:")
-        owner = _owner(str(event.stats.get("tf_op", "")) if on_device else event.name, ops)
+        owner = owner_of(str(event.stats.get("tf_op", "")) if on_device else event.name, ops)
         if owner is not None:
             by_op = device if on_device else host
             by_op[owner] = by_op.get(owner, 0.0) + event.seconds
@@ -128,7 +129,7 @@ def seconds_by_execution(events: Iterable[Event], ops: Collection[str]) -> dict[
     """Mean seconds of an op's events on the host, over all its executions on all devices."""
     durations: dict[str, list[float]] = {}
     for event in events:
-        if not event.plane.startswith("/device:") and (owner := _owner(event.name, ops)) is not None:
+        if not event.plane.startswith("/device:") and (owner := owner_of(event.name, ops)) is not None:
             durations.setdefault(owner, []).append(event.seconds)
     return {name: statistics.fmean(seconds) for name, seconds in durations.items()}
 
@@ -153,7 +154,7 @@ def kernel_by_op(events: Iterable[Event], ops: Collection[str]) -> dict[str, str
     return {name: kernel for name, _, kernel in named if name in ops}
 
 
-def _owner(name: str, ops: Collection[str]) -> str | None:
+def owner_of(name: str, ops: Collection[str]) -> str | None:
     """The op to which an event belongs."""
     name, separator, _ = name.rpartition(":")
     if not separator:

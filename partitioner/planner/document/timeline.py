@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from partitioner.ir.op_graph import OpGraph, Phase
+from partitioner.ir.op_graph import OpGraph
 from partitioner.ir.plan import PlannedAction, PlannedTransfer, Stage
-from partitioner.ir.schedule import OpRun
 from partitioner.planner.layouts.result import SearchResult
-from partitioner.stages.actions import UPDATE, Action, ActionKind
+from partitioner.stages.bars import Run, bars_of_runs
 
 # A plan has at most this many bars of each kind: each takes 150 bytes, and nobody can look at more.
 _MOST_BARS = 2000
-# A device that waits for less than this share of the step goes on with the same bar.
-_BREAK_SHARE = 0.005
-_KINDS = {Phase.FORWARD: ActionKind.FORWARD, Phase.BACKWARD: ActionKind.BACKWARD}
 
 
 def planned_timeline(graph: OpGraph, result: SearchResult, stages: Sequence[Stage]) -> tuple[PlannedAction, ...]:
@@ -22,7 +18,15 @@ def planned_timeline(graph: OpGraph, result: SearchResult, stages: Sequence[Stag
     if result.staged is not None:
         return result.staged.timeline[:_MOST_BARS]
     stage_of = {stage.device: stage.index for stage in stages}
-    bars = [bar for device in stage_of for bar in _bars(graph, result, device, stage_of[device])]
+    runs: dict[str, list[Run]] = {device: [] for device in stage_of}
+    for run in result.schedule.runs:
+        runs[run.device].append((graph.op[run.op].phase, run.start_seconds, run.end_seconds))
+    step_seconds = result.schedule.step_seconds
+    bars = [
+        bar
+        for device, stage in stage_of.items()
+        for bar in bars_of_runs(runs[device], device=device, stage=stage, step_seconds=step_seconds)
+    ]
     return tuple(sorted(bars, key=lambda bar: (bar.start_seconds, bar.device))[:_MOST_BARS])
 
 
@@ -56,32 +60,3 @@ def planned_transfers(graph: OpGraph, result: SearchResult) -> tuple[PlannedTran
     ]
     ordered = sorted(transfers, key=lambda sent: (sent.start_seconds, sent.end_seconds, sent.source, sent.target))
     return tuple(ordered[:_MOST_BARS])
-
-
-def _bars(graph: OpGraph, result: SearchResult, device: str, stage: int) -> Iterator[PlannedAction]:
-    """The bars of a device that runs its ops as one graph."""
-    longest_break = _BREAK_SHARE * result.schedule.step_seconds
-    runs = sorted((run for run in result.schedule.runs if run.device == device), key=lambda run: run.start_seconds)
-    bar: list[OpRun] = []
-    for run in runs:
-        goes_on = bar and _kind(graph, bar[0]) == _kind(graph, run)
-        if bar and not (goes_on and run.start_seconds - bar[-1].end_seconds <= longest_break):
-            yield _action(graph, bar, stage)
-            bar = []
-        bar.append(run)
-    if bar:
-        yield _action(graph, bar, stage)
-
-
-def _kind(graph: OpGraph, run: OpRun) -> ActionKind | None:
-    return _KINDS.get(graph.op[run.op].phase)
-
-
-def _action(graph: OpGraph, bar: Sequence[OpRun], stage: int) -> PlannedAction:
-    kind = _kind(graph, bar[0])
-    return PlannedAction(
-        action=str(Action(stage, kind, 0)) if kind else UPDATE,
-        device=bar[0].device,
-        start_seconds=bar[0].start_seconds,
-        end_seconds=bar[-1].end_seconds,
-    )
