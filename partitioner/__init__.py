@@ -20,7 +20,7 @@ from partitioner.errors import (
 )
 
 if TYPE_CHECKING:
-    from partitioner.api import auto_place, load, place, plan, set_up_devices, verify
+    from partitioner.api import auto_place, load, measure_step, place, plan, set_up_devices, verify
     from partitioner.options import AsyncUpdates, Constraints, Parallelism, Step
     from partitioner.plan_view import Plan
 
@@ -42,6 +42,7 @@ __all__ = [
     "WriteError",
     "auto_place",
     "load",
+    "measure_step",
     "place",
     "plan",
     "set_up_devices",

@@ -26,8 +26,9 @@ from partitioner.emit.keras.placed_model import PlacedModel
 from partitioner.emit.keras.program import PlacedProgram
 from partitioner.errors import UsageError
 from partitioner.ir.devices import parse_devices
-from partitioner.ir.plan import PlanDocument, Verification
+from partitioner.ir.plan import MeasuredStep, PlanDocument, Verification
 from partitioner.ir.step import StepKind
+from partitioner.measure.placed_step import measure_placed_step
 from partitioner.old_arguments import refusing_old_arguments
 from partitioner.options import Constraints, Machine, Parallelism, Request, Search, Step
 from partitioner.plan_view import Plan
@@ -205,6 +206,17 @@ def verify(model: keras.Model, placed: PlacedModel, *, num_steps: int = 5, seed:
     return replace(verification, note=reference.note)
 
 
+def measure_step(placed: PlacedModel) -> MeasuredStep:
+    """Run steps of a placed model on random data: how long one takes, and what devices do meanwhile.
+
+    Variables and optimizer are unchanged when it returns.
+
+    Raises:
+        UsageError: Its replicas update asynchronously: they have no step in common.
+    """
+    return measure_placed_step(placed)
+
+
 def load(path: str | Path) -> PlacedModel:
     """The trainable model that `partition` or `export` wrote: DIR, or the `placed_model` in it.
 
@@ -221,6 +233,6 @@ def write_saved_model(placed: PlacedModel, path: str | Path) -> None:
     export_saved_model(placed, path)
 
 
-def with_verification(plan: Plan, verification: Verification) -> Plan:
-    """The plan with the result of its verification."""
-    return replace(plan, verification=verification)
+def with_verification(plan: Plan, verification: Verification, measured: MeasuredStep | None = None) -> Plan:
+    """The plan with the result of its verification, and with measured steps."""
+    return replace(plan, verification=verification, measured=measured)

@@ -1,4 +1,4 @@
-"""The plan that the API returns, with its views: text, DOT, SVG. Needs no TensorFlow: a plan.json shows at once."""
+"""The plan that the API returns, with its views: text, page, timeline, pictures. Needs no TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from cost_models.measured import MeasuredCosts
 from partitioner.errors import UsageError
 from partitioner.ir.json import to_json
 from partitioner.ir.plan import PlanDocument
+from partitioner.report.html.page import to_html
 from partitioner.report.placement import to_dot
 from partitioner.report.svg import write_svg
 from partitioner.report.text import render
+from partitioner.report.trace_events import to_trace_events
 from partitioner.spelling import argument, as_python
 
 
@@ -69,15 +71,23 @@ class Plan(PlanDocument):
         """
         return render(self, files, verbose=verbose, spell=spell)
 
+    def to_html(self, path: str | Path | None = None) -> str:
+        """The report as a page that needs no network and no other file; written to `path` if given."""
+        return _written(to_html(self), path)
+
+    def to_timeline(self, path: str | Path | None = None) -> str:
+        """The step as trace events, for ui.perfetto.dev and chrome://tracing; written to `path` if given.
+
+        What was measured (`measured`) stands beside what was predicted.
+        """
+        return _written(to_trace_events(self), path)
+
     def to_dot(self, path: str | Path | None = None, **options: Any) -> str:
         """The placement as a DOT picture: a cluster per device, cut tensors thick; written to `path` if given.
 
         Options are those of `partitioner.report.dot.draw`, named as in `keras.utils.plot_model`.
         """
-        text = to_dot(self, **options)
-        if path is not None:
-            Path(path).write_text(text, encoding="utf-8")
-        return text
+        return _written(to_dot(self, **options), path)
 
     def to_svg(self, path: str | Path, **options: Any) -> None:
         """The same picture as SVG.
@@ -86,3 +96,9 @@ class Plan(PlanDocument):
             UsageError: Neither pygraphviz nor the `dot` program is installed.
         """
         write_svg(to_dot(self, **options), path)
+
+
+def _written(text: str, path: str | Path | None) -> str:
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text

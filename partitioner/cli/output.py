@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from partitioner.cli.console import print_result, without_native_notices
 from partitioner.errors import UsageError, WriteError
 from partitioner.spelling import as_flags
 
-_OURS = {"plan.json", "placement.dot", "placed_model", "costs.json"}
+if TYPE_CHECKING:
+    from partitioner.plan_view import Plan
+
+_OURS = {"plan.json", "placement.dot", "timeline.json", "report.html", "placed_model", "costs.json"}
 
 
 class Document(Protocol):
@@ -81,20 +84,44 @@ def refuse_missing_directories(options: argparse.Namespace) -> None:
             raise UsageError(f"--{name}: there is no directory {str(parent)!r}", help=f"mkdir -p {parent}")
 
 
-def write_plan(plan: Document, directory: Path, write_placed_model: Callable[[Path], None] | None = None) -> list[Path]:
-    """Write plan.json, placement.dot and the placed model; returns the written paths.
+def write_plan(
+    plan: Document, directory: Path, more: Mapping[str, Callable[[Path], object]] | None = None
+) -> list[Path]:
+    """Write plan.json, placement.dot and further files; returns the written paths.
+
+    Args:
+        plan: The plan.
+        directory: Where to write.
+        more: By name, what writes a file.
 
     Raises:
         WriteError: A file cannot be written.
     """
-    files = [directory / "plan.json", directory / "placement.dot"]
+    writers = {"plan.json": plan.save, "placement.dot": plan.to_dot, **(more or {})}
     with write_errors():
         directory.mkdir(parents=True, exist_ok=True)
-        plan.save(files[0])
-        plan.to_dot(files[1])
-        if write_placed_model is not None:
-            files.append(directory / "placed_model")
-            write_placed_model(files[-1])
+        for name, write in writers.items():
+            write(directory / name)
+    return [directory / name for name in writers]
+
+
+def views(plan: Plan) -> dict[str, Callable[[Path], object]]:
+    """What writes the views that lie beside plan.json, by name."""
+    return {"timeline.json": plan.to_timeline, "report.html": plan.to_html}
+
+
+def write_views(plan: Plan, path: Path) -> list[Path]:
+    """Write a plan, and its views beside it; returns the written paths.
+
+    Raises:
+        WriteError: A file cannot be written.
+    """
+    files = [path]
+    with write_errors():
+        plan.save(path)
+        for name, write in views(plan).items():
+            files.append(path.parent / name)
+            write(files[-1])
     return files
 
 

@@ -7,8 +7,8 @@ from partitioner.stages.actions import UPDATE, Action, ActionKind
 _KINDS = {ActionKind.FORWARD: "forward", ActionKind.BACKWARD: "backward"}
 
 
-def action_in_words(text: str) -> str:
-    """`stage 0, forward of microbatch 3` for `0F3`; `update of variables` for `U`.
+def action_in_words(text: str, *, num_microbatches: int) -> str:
+    """`stage 0, forward of microbatch 3` for `0F3`; `stage 0, forward` in one piece; `update of variables` for `U`.
 
     Raises:
         ValueError: The text is neither.
@@ -16,4 +16,5 @@ def action_in_words(text: str) -> str:
     if text == UPDATE:
         return "update of variables"
     action = Action.parse(text)
-    return f"stage {action.stage}, {_KINDS[action.kind]} of microbatch {action.microbatch}"
+    of_which = f" of microbatch {action.microbatch}" if num_microbatches > 1 else ""
+    return f"stage {action.stage}, {_KINDS[action.kind]}{of_which}"

@@ -33,7 +33,7 @@ def draw_svg(dot_text: str) -> bytes:
     raise UsageError(
         "an SVG needs Graphviz, and neither pygraphviz nor a `dot` program is installed",
         notes=["the DOT file can be drawn anywhere: dot -Tsvg placement.dot -o placement.svg"],
-        help="pip install 'partition[svg]'",
+        help="pip install pygraphviz",
     )
 
 

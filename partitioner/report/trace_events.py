@@ -35,12 +35,22 @@ def _events(plan: PlanDocument) -> Iterator[Event]:
     for device in devices:
         number = next(numbers)
         yield _named("process_name", number, 0, f"predicted {short_name(device)}")
-        yield from _computes(number, plan.timeline, device)
+        yield from _computes(number, plan.timeline, device, plan.num_microbatches)
         yield from _transfers(number, plan.transfers, device)
         part_seconds = plan.predicted.step_seconds / max(len(memory.get(device, ())), 1)
         for index, held_bytes in enumerate(memory.get(device, ())):
             yield {"ph": "C", "name": "memory", "pid": number, "tid": 0, "ts": _microseconds(index * part_seconds),
                    "args": {"bytes": held_bytes}}  # fmt: skip
+
+    measured = plan.measured
+    if measured is not None and measured.timeline:
+        yield from _step(next(numbers), "measured", max(bar.end_seconds for bar in measured.timeline))
+        for device in _devices(plan, measured.timeline):
+            number = next(numbers)
+            actual = measured.ran_on.get(device, device)
+            where = "" if actual == device else f" on {short_name(actual)}"
+            yield _named("process_name", number, 0, f"measured {short_name(device)}{where}")
+            yield from _computes(number, measured.timeline, device, plan.num_microbatches)
 
 
 def _step(number: int, what: str, step_seconds: float) -> Iterator[Event]:
@@ -48,12 +58,12 @@ def _step(number: int, what: str, step_seconds: float) -> Iterator[Event]:
     yield _slice(number, _COMPUTE, f"{what} {_STEP}", 0.0, step_seconds)
 
 
-def _computes(number: int, timeline: Iterable[PlannedAction], device: str) -> Iterator[Event]:
+def _computes(number: int, timeline: Iterable[PlannedAction], device: str, num_microbatches: int) -> Iterator[Event]:
     bars = [bar for bar in timeline if bar.device == device]
     if bars:
         yield _named("thread_name", number, _COMPUTE, "compute")
     for bar in sorted(bars, key=lambda bar: bar.start_seconds):
-        what = {"what": action_in_words(bar.action)}
+        what = {"what": action_in_words(bar.action, num_microbatches=num_microbatches)}
         yield _slice(number, _COMPUTE, bar.action, bar.start_seconds, bar.end_seconds, **what)
 
 

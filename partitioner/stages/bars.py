@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from partitioner.ir.op_graph import Phase
 from partitioner.ir.plan import PlannedAction
@@ -16,7 +16,7 @@ _BREAK_SHARE = 0.005
 _KINDS = {Phase.FORWARD: ActionKind.FORWARD, Phase.BACKWARD: ActionKind.BACKWARD}
 
 
-def bars_of_runs(runs: Iterable[Run], *, device: str, stage: int, step_seconds: float) -> Iterator[PlannedAction]:
+def bars_of_runs(runs: Iterable[Run], *, device: str, stage: int, step_seconds: float) -> list[PlannedAction]:
     """The bars of a device, one after the other.
 
     Args:
@@ -25,17 +25,17 @@ def bars_of_runs(runs: Iterable[Run], *, device: str, stage: int, step_seconds: 
         stage: Its stage.
         step_seconds: Of the whole step.
     """
-    bar: Run | None = None
+    longest_break = _BREAK_SHARE * step_seconds
+    bars: list[Run] = []
     for phase, start, end in sorted(runs, key=lambda run: run[1:]):
-        if bar is None:
-            bar = phase, start, end
-        elif bar[0] == phase and start - bar[2] <= _BREAK_SHARE * step_seconds:
-            bar = phase, bar[1], max(bar[2], end)
-        elif end > bar[2]:  # what lies within another bar is not shown
-            yield _action(bar, device, stage)
-            bar = phase, max(start, bar[2]), end
-    if bar is not None:
-        yield _action(bar, device, stage)
+        # A short bar between two of one kind is part of them.
+        if len(bars) > 1 and bars[-2][0] == phase != bars[-1][0] and start - bars[-2][2] <= longest_break:
+            bars.pop()
+        if bars and bars[-1][0] == phase and start - bars[-1][2] <= longest_break:
+            bars[-1] = phase, bars[-1][1], max(bars[-1][2], end)
+        elif not bars or end > bars[-1][2]:  # what lies within another bar is not shown
+            bars.append((phase, max(start, bars[-1][2]) if bars else start, end))
+    return [_action(bar, device, stage) for bar in bars]
 
 
 def _action(bar: Run, device: str, stage: int) -> PlannedAction:

@@ -38,7 +38,7 @@ def called(model: object, devices: object = None, **given: object) -> Request:
     [
         "--devices GPU:0,GPU:1",
         "--devices CPU:0-1 --batch-size 256 --inference",
-        "--topology 64x\\ dgx-h100 --devices GPU:0-511 --strategy mixed --replicas 64 --batch-size 64 --time-limit 600 --seed 7",
+        "--topology 64x\\ dgx-h100 --devices GPU:0-511 --strategy mixed --replicas 64 --batch-size 64 --seed 7",
         "--devices GPU:0-3 --hardware t4 --link pcie3 --replicas 3,1 --strategy mixed --microbatches 4",
         "--devices GPU:0-1 --strategy mirrored --updates async --max-staleness 3 --batch-size 64",
         "--devices GPU:0-1 --pin 'enc.*=GPU:0' --pin head=GPU:1 --forbid 'a b=GPU:1' --colocate 'a|b' --colocate c",

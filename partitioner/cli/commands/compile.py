@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from partitioner import __version__
 from partitioner.cli import compile_arguments
-from partitioner.cli.commands.verify import failed_verification
+from partitioner.cli.commands.verify import checked, failed_verification
 from partitioner.cli.console import Progress, stdout_is_stderr, without_native_notices
-from partitioner.cli.output import output_directory, print_plan, write_errors, write_pictures, write_plan
+from partitioner.cli.output import output_directory, print_plan, views, write_errors, write_pictures, write_plan
 from partitioner.cli.parser import Parser
 from partitioner.errors import InfeasibleError, ModelError
 
@@ -107,13 +107,14 @@ def _compiled(
     placed = api.place(loaded.model, plan)
     are_here = all(stand_ins[name] == name for name in plan.used_devices)
     if options.verify or (options.verify is None and are_here):
-        progress("verifying against the unplaced model")
-        plan = api.with_verification(plan, api.verify(loaded.model, placed))
+        plan = checked(api, loaded.model, placed, plan, progress)
     if options.dry_run:
         return plan, []
     progress(f"writing {directory}")
-    passed = plan.verification is None or plan.verification.passed
-    files = write_plan(plan, directory, partial(api.write_saved_model, placed) if passed else None)
+    more = views(plan)
+    if plan.verification is None or plan.verification.passed:
+        more["placed_model"] = partial(api.write_saved_model, placed)
+    files = write_plan(plan, directory, more)
     if costs is not None:
         from partitioner.measure.store import write_costs
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from partitioner.cli.arguments import add_verbosity
 from partitioner.cli.console import Progress, stdout_is_stderr, without_native_notices
-from partitioner.cli.output import print_plan
+from partitioner.cli.output import print_plan, write_views
 from partitioner.cli.parser import Parser
 from partitioner.errors import VerificationError
+from partitioner.ir.plan import Updates
 
 if TYPE_CHECKING:
     from partitioner.plan_view import Plan
@@ -25,6 +27,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("plan", metavar="PLAN", help="a plan.json of a model")
     parser.add_argument("model", metavar="MODEL", help="PATH[:NAME] of the model it is for")
     parser.add_argument("--json", action="store_true", help="print the plan with its verification, and nothing else")
+    parser.add_argument(
+        "--write", action="store_true", help="put the results into PLAN, timeline.json and report.html beside it"
+    )
     add_verbosity(parser)
     parser.add_help_options()
 
@@ -47,12 +52,22 @@ def run(options: argparse.Namespace) -> int:
         placed = api.place(
             loaded.model, plan, example_inputs=loaded.example_inputs, example_targets=loaded.example_targets
         )
-        progress("verifying against the unplaced model")
-        plan = api.with_verification(plan, api.verify(loaded.model, placed))
-    print_plan(plan, options, [])
+        plan = checked(api, loaded.model, placed, plan, progress)
+    files = write_views(plan, Path(options.plan)) if options.write else []
+    print_plan(plan, options, files)
     if plan.verification is not None and not plan.verification.passed:
         raise failed_verification(plan, "the placed model failed its verification")
     return 0
+
+
+def checked(api: Any, model: Any, placed: Any, plan: Plan, progress: Progress) -> Plan:
+    """The plan with its verification, and if that passed with measured steps."""
+    progress("verifying against the unplaced model")
+    verification, measured = api.verify(model, placed), None
+    if verification.passed and plan.updates == Updates.SYNC:
+        progress("measuring steps")
+        measured = api.measure_step(placed)
+    return api.with_verification(plan, verification, measured)
 
 
 def failed_verification(plan: Plan, message: str) -> VerificationError:
