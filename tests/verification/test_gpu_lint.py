@@ -46,9 +46,10 @@ def cases() -> Iterator[Any]:
             continue
         if case[:2] == ("tied", "interleaved"):  # its ends share a matrix and so a device: no four stages
             continue
-        # Continuous integration has time for the modes that differ most; in 16 bits, for one.
-        is_slow = case[1] in ("one-piece", "1f1b", "mixed") if case[2] == "float32" else case[1] == "gpipe"
-        mark = pytest.mark.slow if is_slow and case[0] != "transformer" else pytest.mark.grid
+        # Continuous integration has time for the modes that differ most, in 16 bits for one, and not for large models.
+        is_slow = case[1] in ("one-piece", "mixed") if case[2] == "float32" else case[1] == "gpipe"
+        is_large = case[0] in ("transformer", "lstm", "bidirectional_gru")
+        mark = pytest.mark.slow if is_slow and not is_large else pytest.mark.grid
         yield pytest.param(*case, id="-".join(case), marks=[] if case in QUICK else mark)
 
 
