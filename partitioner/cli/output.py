@@ -107,7 +107,12 @@ def write_plan(
 
 def views(plan: Plan) -> dict[str, Callable[[Path], object]]:
     """What writes the views that lie beside plan.json, by name."""
-    return {"timeline.json": plan.to_timeline, "report.html": plan.to_html}
+
+    def write_page(path: Path) -> None:
+        with without_native_notices(enabled=True):  # notices of fontconfig
+            plan.to_html(path)
+
+    return {"timeline.json": plan.to_timeline, "report.html": write_page}
 
 
 def write_views(plan: Plan, path: Path) -> list[Path]:

@@ -12,10 +12,9 @@ from typing import Any
 import tensorflow as tf
 
 from partitioner.emit.keras.options import as_given
-from partitioner.emit.keras.program import PlacedProgram
 from partitioner.errors import UsageError
 from partitioner.ir.execution import Execution
-from partitioner.ir.plan import MeasuredStep, PlannedAction
+from partitioner.ir.plan import MeasuredStep, PlannedAction, Updates
 from partitioner.ir.stage_programs import ProgramKind, StageProgram
 from partitioner.ir.step import CapturedStep
 from partitioner.measure.profiler import Event, profiled
@@ -44,7 +43,7 @@ def measure_placed_step(placed: Any, *, seed: int = 0) -> MeasuredStep:
         UsageError: Its replicas update asynchronously: they have no step in common.
     """
     program = placed.program
-    if not isinstance(program, PlacedProgram):
+    if placed.plan.updates == Updates.ASYNC:
         raise UsageError("asynchronous replicas have no step in common that could be measured")
     kind, specs = program.signatures()[0]
     step = program.step(kind, specs)

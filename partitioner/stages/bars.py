@@ -29,8 +29,10 @@ def bars_of_runs(runs: Iterable[Run], *, device: str, stage: int, step_seconds: 
     bars: list[Run] = []
     for phase, start, end in sorted(runs, key=lambda run: run[1:]):
         # A short bar between two of one kind is part of them.
-        if len(bars) > 1 and bars[-2][0] == phase != bars[-1][0] and start - bars[-2][2] <= longest_break:
-            bars.pop()
+        if len(bars) > 1 and bars[-2][0] == phase != bars[-1][0]:
+            between = max(start, bars[-1][2]) - bars[-2][2]
+            if between <= longest_break:
+                end = max(end, bars.pop()[2])
         if bars and bars[-1][0] == phase and start - bars[-1][2] <= longest_break:
             bars[-1] = phase, bars[-1][1], max(bars[-1][2], end)
         elif not bars or end > bars[-1][2]:  # what lies within another bar is not shown

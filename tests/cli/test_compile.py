@@ -35,6 +35,7 @@ def test_default_report(run: Run) -> None:
         "tracing and planning ...",
         "placing ...",
         "verifying against the unplaced model ...",
+        "measuring steps ...",
         "writing small_partitioned ...",
     ]
 
@@ -91,7 +92,8 @@ def test_the_files_and_the_same_report_from_plan_json(run: Run, tmp_path: Path) 
     assert code == 0
     report, files = re.split(r"\n  files +", out)
     written_files = files.replace(",", "").split()
-    assert written_files == ["out/plan.json", "out/placement.dot", "out/placed_model", "a.dot", "a.svg"]
+    names = ("plan.json", "placement.dot", "timeline.json", "report.html", "placed_model")
+    assert written_files == [*(f"out/{name}" for name in names), "a.dot", "a.svg"]
     assert all((tmp_path / name).exists() for name in written_files)
     assert (tmp_path / "a.dot").read_text() == (tmp_path / "out/placement.dot").read_text()
     assert "<svg" in (tmp_path / "a.svg").read_text()
@@ -126,7 +128,9 @@ def test_a_failed_verification_exits_6_and_writes_no_model(run: Run, tmp_path: P
     assert out.startswith("small (")
     assert err.startswith("error: the placed model failed its verification; it was not written\n")
     assert "misplaced ops: 1" in err
-    assert {p.name for p in (tmp_path / "small_partitioned").iterdir()} == {"placement.dot", "plan.json"}
+    assert {p.name for p in (tmp_path / "small_partitioned").iterdir()} == {
+        "placement.dot", "plan.json", "report.html", "timeline.json",
+    }  # fmt: skip
 
 
 def test_a_bug_of_ours_exits_1_with_its_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

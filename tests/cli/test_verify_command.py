@@ -31,6 +31,7 @@ def test_a_saved_plan_is_run_and_verified(planned: Run, tmp_path: Path) -> None:
         f"loading {SMALL} ...",
         "placing ...",
         "verifying against the unplaced model ...",
+        "measuring steps ...",
     ]
     assert json.loads((tmp_path / PLAN).read_text())["verification"] is None
 
