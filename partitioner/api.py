@@ -118,7 +118,8 @@ def plan(
         constraints: Devices that parts of the model may use, and parts that share a device.
         what_if: Whether to plan anew for one more device, twice the bandwidth of links, and 1 GiB more where memory is
             tightest; each change takes as long as the first plan.
-        on_progress: While measuring, called with the thing that is measured and the fraction done.
+        on_progress: Called with what is being done and the fraction done: tracing, measuring ops, and the search with
+            its best step so far and the bound of it. The part of the text before a colon stays the same.
 
     Raises:
         UsageError: An argument is wrong.

@@ -88,7 +88,8 @@ def compile_plan(
         request: The request.
         example_inputs: A batch of inputs, where neither the model nor the request says their shapes and dtypes.
         example_targets: A batch of targets, as `example_inputs`.
-        on_progress: While measuring, called with the thing that is measured and the fraction done.
+        on_progress: Called with what is being done and the fraction done: tracing, measuring ops, and the search with
+            its best step so far and the bound of it. The part of the text before a colon stays the same.
 
     Raises:
         UsageError: The request contradicts the model or the machine.
@@ -99,15 +100,18 @@ def compile_plan(
     gpus = present_gpus()
     titles = {name: gpu.title for name, gpu in gpus.items()}
     request = replace(request, machine=request.machine.recognised(gpus)) if gpus else request
+    tell = on_progress or (lambda _text, _fraction: None)
     began = time.monotonic()
+    tell("tracing", 0.0)
     traced = _trace(model, request, example_inputs, example_targets)
     tracing_seconds = time.monotonic() - began
+    tell("tracing", 1.0)
     layout = _layout_request(request, traced.step)
     costs = _costs(request, traced, layout, titles, on_progress)
     sizes = BatchSizes(traced.step)
     problem = _problem(request, traced, layout, costs, sizes, tracing_seconds)
     try:
-        document = plan_step(problem)
+        document = plan_step(problem, tell)
     except OutOfMemoryError as error:
         raise explain_infeasibility(error, _on_more_devices(problem, sizes, MOST_MORE_DEVICES)) from error
     return Plan.of(document, request=request.given, versions=_versions(), traced=traced, measured_costs=costs.measured)

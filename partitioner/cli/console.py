@@ -28,25 +28,35 @@ class Progress:
             print(f"[{time.monotonic() - self._start:5.1f} s] {text} ...", file=sys.stderr, flush=True)
 
     @contextlib.contextmanager
-    def bar(self) -> Iterator[Callable[[str, float], None]]:
-        """A progress bar for a long pass: called with what runs now, and the fraction done.
+    def during(self, text: str) -> Iterator[Callable[[str, float], None]]:
+        """Print a pass that begins, and on a terminal show while it runs how long it has taken and will still take.
 
-        Only on a terminal; elsewhere it prints a single line at its begin.
+        Yields a function that is called with what runs within the pass and the fraction done. A text before a colon
+        names a row, and what follows changes: `searching: best step 18 ms`. Elsewhere only a row about measuring prints
+        a line, as it may take longest.
         """
         from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as Bars
 
+        self(text)
         console = Console(stderr=True)
-        with Bars(console=console, transient=True, disable=not (self._enabled and console.is_terminal)) as bars:
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), TimeElapsedColumn(),
+                   TextColumn("left"), TimeRemainingColumn())  # fmt: skip
+        is_shown = self._enabled and console.is_terminal
+        with Bars(*columns, console=console, transient=True, disable=not is_shown) as bars:
             tasks: dict[str, Any] = {}
 
-            def show(text: str, fraction: float) -> None:
-                if text not in tasks:
-                    tasks[text] = bars.add_task(text, total=1.0)
-                    if not console.is_terminal:
-                        self(text)
-                bars.update(tasks[text], completed=fraction)
+            def show(what: str, fraction: float) -> None:
+                row = what.partition(":")[0]
+                if row not in tasks:
+                    tasks[row] = bars.add_task(what, total=None)
+                    bars.update(tasks[text], visible=row == text)  # the pass itself, until it says what it does
+                    if not console.is_terminal and row.startswith("measuring"):
+                        self(what)
+                bars.update(tasks[row], description=what, completed=fraction, total=1.0 if fraction else None)
 
+            show(text, 0.0)
             yield show
 
 

@@ -23,6 +23,7 @@ from partitioner.planner.document.replicated import replicated, sends_of_all
 from partitioner.planner.layouts.choose import LayoutRequest, choose_layout
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
 from partitioner.planner.layouts.result import OutOfMemoryError
+from partitioner.planner.layouts.search_progress import SILENT, SearchProgress, Tell
 from partitioner.planner.model.step_costs import StepCosts
 from partitioner.planner.pipeline.options import microbatch_notes
 from partitioner.stages.programs import StageCutter
@@ -78,8 +79,12 @@ class PlanningProblem:
         return replace(self, costs=replace(self.costs, graphs=graphs))
 
 
-def plan_step(problem: PlanningProblem) -> PlanDocument:
+def plan_step(problem: PlanningProblem, tell: Tell = lambda _text, _fraction: None) -> PlanDocument:
     """Plan the step: the best layout, as a document.
+
+    Args:
+        problem: The input.
+        tell: Told of the best step so far and its bound.
 
     Raises:
         OutOfMemoryError: Nothing fits; `explain_infeasibility` says why.
@@ -87,8 +92,8 @@ def plan_step(problem: PlanningProblem) -> PlanDocument:
         TimeLimitError: No layout that fits was found in time.
         UsageError: The step, the requirements or the strategy do not go with the devices.
     """
-    planner = _layout_planner(problem)
     seconds = search_seconds(problem.time_limit_seconds, problem.tracing_seconds)
+    planner = _layout_planner(problem, SearchProgress(tell, seconds))
     layout = choose_layout(problem.layout, planner, seconds)
     gains = what_if(planner, partial(choose_layout, problem.layout), layout) if problem.what_if else ()
     return replace(_document(problem, layout), what_if=gains)
@@ -115,7 +120,7 @@ def rows_of_larger_machines(problem: PlanningProblem, most_devices: int) -> list
     return list(rows)
 
 
-def _layout_planner(problem: PlanningProblem) -> LayoutPlanner:
+def _layout_planner(problem: PlanningProblem, progress: SearchProgress = SILENT) -> LayoutPlanner:
     return LayoutPlanner(
         machines=problem.costs.machines,
         batch_size=problem.model.batch_size,
@@ -128,6 +133,7 @@ def _layout_planner(problem: PlanningProblem) -> LayoutPlanner:
         requirements=problem.requirements,
         time_limit_seconds=problem.time_limit_seconds,
         seed=problem.seed,
+        progress=progress,
     )
 
 

@@ -103,8 +103,8 @@ def _compiled(
     costs = plan.measured_costs if request.costs == "measured" else None
     if not places:
         return plan, []
-    progress("placing")
-    placed = api.place(loaded.model, plan)
+    with progress.during("placing"):
+        placed = api.place(loaded.model, plan)
     are_here = all(stand_ins[name] == name for name in plan.used_devices)
     if options.verify or (options.verify is None and are_here):
         plan = checked(api, loaded.model, placed, plan, progress)
@@ -127,9 +127,8 @@ def _compiled(
 def _planned(request: Request, loaded: Any, progress: Progress) -> Plan:
     from partitioner.compile import compile_plan
 
-    progress("tracing and planning")
     try:
-        with progress.bar() as on_progress:
+        with progress.during("tracing and planning") as on_progress:
             return compile_plan(
                 loaded.model,
                 request,

@@ -11,7 +11,6 @@ from partitioner.cli.console import Progress, stdout_is_stderr, without_native_n
 from partitioner.cli.output import print_plan, write_views
 from partitioner.cli.parser import Parser
 from partitioner.errors import VerificationError
-from partitioner.ir.plan import Updates
 
 if TYPE_CHECKING:
     from partitioner.plan_view import Plan
@@ -48,10 +47,9 @@ def run(options: argparse.Namespace) -> int:
         api.set_up_devices(sorted({*plan.placement.values(), *plan.used_devices}))
         progress(f"loading {options.model}")
         loaded = api.load_model(options.model)
-        progress("placing")
-        placed = api.place(
-            loaded.model, plan, example_inputs=loaded.example_inputs, example_targets=loaded.example_targets
-        )
+        examples = {"example_inputs": loaded.example_inputs, "example_targets": loaded.example_targets}
+        with progress.during("placing"):
+            placed = api.place(loaded.model, plan, **examples)
         plan = checked(api, loaded.model, placed, plan, progress)
     files = write_views(plan, Path(options.plan)) if options.write else []
     print_plan(plan, options, files)
@@ -62,11 +60,13 @@ def run(options: argparse.Namespace) -> int:
 
 def checked(api: Any, model: Any, placed: Any, plan: Plan, progress: Progress) -> Plan:
     """The plan with its verification, and if that passed with measured steps."""
-    progress("verifying against the unplaced model")
-    verification, measured = api.verify(model, placed), None
+    from partitioner.ir.plan import Updates
+
+    with progress.during("verifying against the unplaced model"):
+        verification, measured = api.verify(model, placed), None
     if verification.passed and plan.updates == Updates.SYNC:
-        progress("measuring steps")
-        measured = api.measure_step(placed)
+        with progress.during("measuring steps"):
+            measured = api.measure_step(placed)
     return api.with_verification(plan, verification, measured)
 
 

@@ -23,6 +23,7 @@ from partitioner.planner.layouts.groups import ReplicaGroups, data_parallel_degr
 from partitioner.planner.layouts.replicas import single_device_baselines, within_replica
 from partitioner.planner.layouts.result import SearchResult
 from partitioner.planner.layouts.search import search
+from partitioner.planner.layouts.search_progress import SILENT, SearchProgress
 from partitioner.planner.pipeline.search_space import PipelineSearchSpace
 from partitioner.stages.schedules import ScheduleKind
 
@@ -73,6 +74,7 @@ class LayoutPlanner:
         requirements: Allowed devices and colocations of ops; pins name devices of the first replica.
         time_limit_seconds: For all that is planned with it, from `started` on.
         seed: For the solver.
+        progress: Told of better placements.
     """
 
     def __init__(
@@ -89,12 +91,13 @@ class LayoutPlanner:
         requirements: Sequence[Requirement],
         time_limit_seconds: float,
         seed: int,
+        progress: SearchProgress = SILENT,
     ) -> None:
         self.machines, self.counts, self.objective = machines, counts, objective
         self.batch_size, self.requirements = batch_size, requirements
         self._cost, self._programs, self._schedules = costed, programs, schedules
         self._recompute: Literal["auto", "none", "all"] = recompute
-        self.time_limit_seconds, self._seed = time_limit_seconds, seed
+        self.time_limit_seconds, self._seed, self._progress = time_limit_seconds, seed, progress
         self.deadline = Deadline.after(time_limit_seconds)
         self._like = tuple(range(len(machines.devices)))
         self._costed: dict[tuple[int, tuple[int, ...]], CostedGraph] = {}
@@ -131,6 +134,7 @@ class LayoutPlanner:
             seed=self._seed,
             search_space=choices,
             explains=explains,
+            progress=self._progress,
         )
         if count > 1:
             graph = self._costed_for(math.ceil(costed.graph.batch_size / result.num_microbatches), first).graph
@@ -200,6 +204,7 @@ class LayoutPlanner:
     def _on(self, machines: Topology) -> LayoutPlanner:
         other = copy(self)
         other.machines, other._costed, other._of_replica, other._baselines = machines, {}, {}, {}
+        other._progress = SILENT  # what is found there is no plan for the machines that were asked about
         return other
 
     def bound_seconds(self, groups: ReplicaGroups) -> float:

@@ -27,6 +27,7 @@ from partitioner.ir.problem import PlacementProblem
 from partitioner.ir.requirements import ResolvedConstraint
 from partitioner.planner.layouts.execution_selector import ExecutionSelector
 from partitioner.planner.layouts.result import MemoryShortfall, OutOfMemoryError, SearchResult
+from partitioner.planner.layouts.search_progress import SILENT, SearchProgress
 from partitioner.planner.model.assignment import Assignment, adjacent_items
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.model.item_bytes import item_bytes, variable_item_bytes
@@ -55,6 +56,7 @@ def search(
     seed: int = 0,
     search_space: PipelineSearchSpace | None = None,
     explains: bool = True,
+    progress: SearchProgress = SILENT,
 ) -> SearchResult:
     """Choose a device for every op, and how the step runs on them.
 
@@ -69,6 +71,7 @@ def search(
         seed: For the solver.
         search_space: Microbatches, schedules and recompute to choose from; without it the step runs as one graph.
         explains: Whether to look for changes that help where nothing fits; that can take as long as the search.
+        progress: Told of better placements.
 
     Raises:
         InfeasibleError: No placement fits, with the bytes needed and available and what would help; or constraints
@@ -78,7 +81,7 @@ def search(
     """
     deadline = deadline or Deadline.after(time_limit_seconds)
     return _Search(
-        costed, strategy, objective, constraints, time_limit_seconds, deadline, seed, search_space, explains
+        costed, strategy, objective, constraints, time_limit_seconds, deadline, seed, search_space, explains, progress
     ).run()
 
 
@@ -94,8 +97,9 @@ class _Search:
         seed: int,
         search_space: PipelineSearchSpace | None,
         explains: bool,
+        progress: SearchProgress,
     ) -> None:
-        self.explains = explains
+        self.explains, self.progress = explains, progress
         self.costed, self.strategy, self.objective = costed, strategy, objective
         self.time_limit_seconds, self.deadline, self.seed = time_limit_seconds, deadline, seed
         self.unpipelined_deadline = deadline
@@ -134,7 +138,9 @@ class _Search:
                 if result.solution.assignment is not None:
                     starts.append(result.solution.assignment)
                     self._search_fitting(result.solution.assignment)
+                self._tell()
             self._improve_unpipelined(starts)
+            self._tell()
         if self.selector.pipelines_help(self._eligible()) and not self._is_proved():
             simulated = [evaluation.assignment for evaluation in sorted(self._unpipelined(), key=self._objective_key)]
             self.selector.search(self._eligible(), list(dict.fromkeys([*simulated, *starts])))
@@ -145,6 +151,7 @@ class _Search:
         step = candidate.staged.step_seconds if candidate else unpipelined.step_seconds if unpipelined else 0.0
         bound = min(self.selector.bound_seconds(self._eligible()), step)
         gap = (step - bound) / step if step > 0 else 0.0
+        self.progress.found(step, bound)
         return SearchResult(
             **(_in_stages(candidate) if candidate else self._as_one_graph(unpipelined)),
             coarsening=self.coarsening,
@@ -163,6 +170,10 @@ class _Search:
             notes=tuple(filter(None, (note, self._coarsening_note(), self._relocation_note(candidate)))),
             considered=self.selector.considered(self._unpipelined(), candidate or unpipelined),
         )
+
+    def _tell(self) -> None:
+        if steps := [evaluation.step_seconds for evaluation in self._eligible()]:
+            self.progress.found(min(steps))
 
     def _is_late(self, status: str) -> bool:
         """Whether the solver or the search ran out of time."""
