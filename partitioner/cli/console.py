@@ -52,7 +52,7 @@ class Progress:
                 if row not in tasks:
                     tasks[row] = bars.add_task(what, total=None)
                     bars.update(tasks[text], visible=row == text)  # the pass itself, until it says what it does
-                    if not console.is_terminal and row.startswith("measuring"):
+                    if row != text and not console.is_terminal and row.startswith("measuring"):
                         self(what)
                 bars.update(tasks[row], description=what, completed=fraction, total=1.0 if fraction else None)
 
