@@ -126,6 +126,17 @@ def plan(
         ModelError: The model cannot be traced.
         InfeasibleError: No placement fits into memory, or requirements contradict each other.
         TimeLimitError: No plan was found in time.
+
+    Example:
+        >>> import keras, partitioner
+        >>> devices = partitioner.set_up_devices(["CPU:0", "CPU:1"])
+        >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mean_squared_error")
+        >>> plan = partitioner.plan(model, ["CPU:0", "CPU:1"], batch_size=64, strategy="layer-split")
+        >>> plan.num_stages, plan.predicted.step_seconds > 0, plan.solver.gap < 1
+        (2, True, True)
+        >>> sorted(set(plan.placement.values()))[0]
+        '/job:localhost/replica:0/task:0/device:CPU:0'
     """
     request = Request(
         step=step or Step(),
@@ -159,6 +170,17 @@ def place(
     Raises:
         UsageError: The plan is for another model, or the devices cannot be made available.
         ModelError: The model cannot be traced, or holds variables that Keras does not own.
+
+    Example:
+        >>> import keras, numpy, partitioner
+        >>> devices = partitioner.set_up_devices(["CPU:0", "CPU:1"])
+        >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mean_squared_error")
+        >>> plan = partitioner.plan(model, ["CPU:0", "CPU:1"], batch_size=64, strategy="layer-split")
+        >>> placed = partitioner.place(model, plan)
+        >>> history = placed.fit(numpy.ones((64, 8)), numpy.ones((64, 1)), batch_size=64, epochs=3, verbose=0)
+        >>> history.history["loss"][-1] < history.history["loss"][0]
+        True
     """
     devices = runtime.set_up_devices(sorted({*plan.placement.values(), *plan.used_devices}))
     traced = plan.traced if isinstance(plan, Plan) else None
@@ -168,7 +190,17 @@ def place(
 
 
 def auto_place(model: keras.Model, devices: str | Sequence[str] | None = None, **arguments: Any) -> PlacedModel:
-    """`place(model, plan(model, ...))`; takes the arguments of `plan`; `placed.plan` is the plan."""
+    """`place(model, plan(model, ...))`; takes the arguments of `plan`; `placed.plan` is the plan.
+
+    Example:
+        >>> import keras, numpy, partitioner
+        >>> devices = partitioner.set_up_devices(["CPU:0", "CPU:1"])
+        >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mean_squared_error")
+        >>> placed = partitioner.auto_place(model, ["CPU:0", "CPU:1"], batch_size=64)
+        >>> placed.predict(numpy.ones((64, 8)), verbose=0).shape
+        (64, 1)
+    """
     return place(model, plan(model, devices, **arguments))
 
 
@@ -181,6 +213,16 @@ def verify(model: keras.Model, placed: PlacedModel, *, num_steps: int = 5, seed:
     Raises:
         UsageError: `placed` was not made from `model` in this process.
         VerificationError: A device ran out of memory.
+
+    Example:
+        >>> import keras, partitioner
+        >>> devices = partitioner.set_up_devices(["CPU:0", "CPU:1"])
+        >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mean_squared_error")
+        >>> placed = partitioner.auto_place(model, ["CPU:0", "CPU:1"], batch_size=64, strategy="layer-split")
+        >>> verification = partitioner.verify(model, placed)
+        >>> verification.passed, verification.misplaced_ops, verification.gradients_max_rel_diff < 1e-5
+        (True, (), True)
     """
     program = placed.program
     if placed.model is not model or placed.plan is None or not isinstance(program, PlacedProgram):
@@ -224,6 +266,19 @@ def load(path: str | Path) -> PlacedModel:
     Raises:
         ModelError: There is no placed model at `path`.
         UsageError: This machine lacks a device of the model.
+
+    Example:
+        >>> import keras, numpy, partitioner, tempfile
+        >>> devices = partitioner.set_up_devices(["CPU:0", "CPU:1"])
+        >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mean_squared_error")
+        >>> placed = partitioner.auto_place(model, ["CPU:0", "CPU:1"], batch_size=64, strategy="layer-split")
+        >>> folder = tempfile.mkdtemp()
+        >>> placed.export(folder)
+        >>> loaded = partitioner.load(folder)
+        >>> x = numpy.ones((64, 8))
+        >>> bool(numpy.allclose(loaded.predict(x, verbose=0), placed.predict(x, verbose=0)))
+        True
     """
     path = Path(path)
     return load_placed(path / "placed_model" if (path / "placed_model").is_dir() else path)

@@ -45,6 +45,11 @@ class Step:
         example_inputs: A batch of inputs, where the model does not say their shapes and dtypes.
         example_targets: A batch of targets, where the loss does not say their shapes.
         source: Where the model came from, for the record.
+
+    Example:
+        >>> from partitioner import Step
+        >>> Step(training=False, input_shape=(28, 28, 1)).input_shapes
+        {'': (28, 28, 1)}
     """
 
     training: bool = True
@@ -142,6 +147,13 @@ class Parallelism:
 
     Raises:
         UsageError: There is no such schedule, recompute or kind of updates.
+
+    Example:
+        >>> from partitioner import AsyncUpdates, Parallelism
+        >>> Parallelism(updates=AsyncUpdates(max_staleness=8)).asynchronous.max_staleness
+        8
+        >>> [schedule.value for schedule in Parallelism(schedule="1f1b").schedules]
+        ['1f1b']
     """
 
     schedule: str = "auto"
@@ -180,6 +192,12 @@ class Constraints:
 
     Raises:
         UsageError: A device is not valid, or a pin names several devices.
+
+    Example:
+        >>> from partitioner import Constraints
+        >>> rules = Constraints(pins={"encoder": "GPU:0"}, colocate=["encoder|head"])
+        >>> [requirement.kind.value for requirement in rules.requirements]
+        ['pin', 'colocate']
     """
 
     pins: Mapping[str, str] = field(default_factory=dict)

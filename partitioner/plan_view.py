@@ -26,6 +26,17 @@ class Plan(PlanDocument):
     Attributes:
         traced: The step it was made from, for placing the model without tracing it again; None if it was loaded.
         measured_costs: The measured costs it was made with, if any.
+
+    Example:
+        >>> import keras, partitioner, tempfile
+        >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(1)])
+        >>> plan = partitioner.plan(model, "GPU:0-1", hardware="t4", strategy="layer-split")
+        >>> path = tempfile.mkdtemp() + "/plan.json"
+        >>> plan.save(path)
+        >>> partitioner.Plan.load(path).to_text() == plan.to_text()
+        True
+        >>> plan.to_dot().split()[0], plan.to_html()[:15], plan.to_timeline()[:1]
+        ('digraph', '<!DOCTYPE html>', '{')
     """
 
     traced: Any = field(default=None, repr=False, compare=False)
