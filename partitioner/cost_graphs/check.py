@@ -29,6 +29,7 @@ class CheckResult:
         simple_bound: A lower bound of any placement, by total work and by the most expensive group.
         num_moves: Number of other placements, each with a group moved to another device, that were compared with the
             plan's bound.
+        schema: Names the JSON of this result.
     """
 
     solver: SolverInfo
@@ -36,6 +37,7 @@ class CheckResult:
     objective: float
     simple_bound: float
     num_moves: int
+    schema: str = "partition-check/1"
 
     def to_text(self) -> str:
         """The results in sentences, and a line for each error."""

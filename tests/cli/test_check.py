@@ -20,6 +20,10 @@ def test_a_changed_plan_fails_its_check(run: Run, file, tmp_path: Path) -> None:
     code, out, err = run("check", str(path), "--workload", "work.json")
     assert (code, out) == (7, "")
     assert "the plan says its largest load is 6.5, it is 7" in err
+    code, out, _ = run("check", str(path), "--workload", "work.json", "--json")
+    result = json.loads(out)
+    assert (code, result["schema"], result["objective"]) == (7, "partition-check/1", 7)
+    assert result["problems"] == ["the plan says its largest load is 6.5, it is 7"]
     (tmp_path / "work.json").unlink()
     code, _, err = run("check", str(path))
     assert code == 2
