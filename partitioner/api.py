@@ -31,6 +31,8 @@ from partitioner.ir.step import StepKind
 from partitioner.old_arguments import refusing_old_arguments
 from partitioner.options import Constraints, Machine, Parallelism, Request, Search, Step
 from partitioner.plan_view import Plan
+from partitioner.timing.result import Benchmark
+from partitioner.timing.take_turns import run_benchmark
 from partitioner.verification import verify_placed
 from partitioner.verification.host_reference import host_reference
 
@@ -180,14 +182,12 @@ def verify(model: keras.Model, placed: PlacedModel, *, num_steps: int = 5, seed:
         UsageError: `placed` was not made from `model` in this process.
         VerificationError: A device ran out of memory.
     """
-    program = placed.program
-    if placed.model is not model or placed.plan is None or not isinstance(program, PlacedProgram):
-        raise UsageError("verify() needs the model that `placed` was made from", help="place(model, plan) first")
+    plan, program = _made_from(model, placed, "verify")
     kind, specs = program.signatures()[0]
     step = program.step(kind, specs)
     objective = training_objective(placed) if kind is StepKind.TRAIN else None
     asked = num_steps if kind is StepKind.TRAIN else 1
-    reference = host_reference(step.graph, placed.plan, asked)
+    reference = host_reference(step.graph, plan, asked)
     verification = verify_placed(
         model,
         step,
@@ -203,6 +203,66 @@ def verify(model: keras.Model, placed: PlacedModel, *, num_steps: int = 5, seed:
         with_reference=reference.num_steps > 0,
     )
     return replace(verification, note=reference.note)
+
+
+def bench(
+    model: keras.Model,
+    placed: PlacedModel,
+    *,
+    num_steps: int = 5,
+    num_rounds: int = 10,
+    alone: bool = False,
+    build: Callable[[], keras.Model] | None = None,
+    seed: int = 0,
+    on_progress: Callable[[str], object] | None = None,
+) -> Benchmark:
+    """Time steps of a placed model, in turns with the model on one device and, where it applies, MirroredStrategy.
+
+    Steps run on a random batch of the plan's size, as `fit` runs them. Variables and optimizer are unchanged when it
+    returns. The others have variables of their own, so that devices hold more than in training.
+
+    Args:
+        model: The unplaced model.
+        placed: The placed model.
+        num_steps: Steps of each contender in a round.
+        num_rounds: Rounds, in each of which every contender has a turn.
+        alone: Whether to time the placed model only.
+        build: Builds the model anew; by default Keras clones it, which it cannot do with every subclassed model.
+        seed: Seed of the batch.
+        on_progress: Called with what is done next.
+
+    Raises:
+        UsageError: `placed` was not made from `model` in this process, or a number is below 1.
+        CheckError: A device ran out of memory in a step of the placed model.
+    """
+    plan, program = _made_from(model, placed, "bench")
+    for name, value in (("num_steps", num_steps), ("num_rounds", num_rounds)):
+        if value < 1:
+            raise UsageError(f"{name} is {value}; expected at least 1")
+    return run_benchmark(
+        model,
+        placed,
+        plan,
+        program,
+        num_steps=num_steps,
+        num_rounds=num_rounds,
+        is_alone=alone,
+        build=build,
+        seed=seed,
+        on_progress=on_progress or (lambda _: None),
+    )
+
+
+def _made_from(model: keras.Model, placed: PlacedModel, function: str) -> tuple[PlanDocument, PlacedProgram]:
+    """The plan and the functions of a model placed in this process.
+
+    Raises:
+        UsageError: It was loaded, or made from another model.
+    """
+    program = placed.program
+    if placed.model is not model or placed.plan is None or not isinstance(program, PlacedProgram):
+        raise UsageError(f"{function}() needs the model that `placed` was made from", help="place(model, plan) first")
+    return placed.plan, program
 
 
 def load(path: str | Path) -> PlacedModel:
