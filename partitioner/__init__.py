@@ -21,6 +21,7 @@ from partitioner.errors import (
 
 if TYPE_CHECKING:
     from partitioner.api import auto_place, bench, load, place, plan, set_up_devices, verify
+    from partitioner.emit.keras.step_report import StepReport
     from partitioner.options import AsyncUpdates, Constraints, Parallelism, Step
     from partitioner.plan_view import Plan
 
@@ -36,6 +37,7 @@ __all__ = [
     "PartitionError",
     "Plan",
     "Step",
+    "StepReport",
     "TimeLimitError",
     "UsageError",
     "VerificationError",
@@ -59,6 +61,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'partitioner' has no attribute {name!r}")
     if name in _OPTIONS:
         from partitioner import options as home
+    elif name == "StepReport":
+        from partitioner.emit.keras import step_report as home
     elif name == "Plan":
         from partitioner import plan_view as home
     else:

@@ -115,7 +115,7 @@ def mirrored(subject: Subject) -> Ready:
     with strategy.scope():
         model: Any = _built_anew(subject)
     part = tf.nest.map_structure(lambda value: None if value is None else value[: rows // count], subject.batch)
-    model.fit(_dataset(part), steps_per_epoch=1, verbose=0)  # makes the variables of the optimizer
+    model.fit(_dataset(part), steps_per_epoch=1, shuffle=False, verbose=0)  # makes the variables of the optimizer
     data = iter(strategy.distribute_datasets_from_function(lambda _: _dataset(part)))
     train = model.make_train_function()
     return Ready(
@@ -127,21 +127,19 @@ def mirrored(subject: Subject) -> Ready:
 
 
 def _ready(placed: PlacedModel, subject: Subject, devices: tuple[str, ...], predicted: float | None) -> Ready:
-    run, num_steps = _steps(placed, subject), placed.steps_per_execution
-    if isinstance(placed, AsyncPlacedModel):
-        x, y = subject.batch
-        run, num_steps = (lambda: placed.train_on_batch(x, y)), 1  # waits for all parts of the batch
+    run, num_steps = _steps(placed, subject)
     return Ready(devices=devices, predicted_seconds=predicted, run=run, num_steps=num_steps)
 
 
-def _steps(placed: PlacedModel, subject: Subject) -> Callable[[], object]:
-    """Runs steps as `fit` or `predict` does."""
-    data = iter(_dataset(subject.batch))
-    if subject.step.kind is StepKind.TRAIN:
-        train = placed.make_train_function()
-        return lambda: _ended(train(data))
-    predict = placed.make_predict_function()
-    return lambda: _ended(predict(data))
+def _steps(placed: PlacedModel, subject: Subject) -> tuple[Callable[[], object], int]:
+    """Runs steps to their end, as `fit` or `predict` does; and how many in a call."""
+    x, y = subject.batch
+    if subject.step.kind is not StepKind.TRAIN:
+        return (lambda: placed.predict_on_batch(x)), 1
+    if isinstance(placed, AsyncPlacedModel):
+        return (lambda: placed.train_on_batch(x, y)), 1  # waits until all replicas have applied their parts
+    data, train = iter(_dataset(subject.batch)), placed.make_train_function()
+    return (lambda: _ended(train(data))), placed.steps_per_execution
 
 
 def _dataset(batch: tuple[Any, Any]) -> tf.data.Dataset:
@@ -183,7 +181,9 @@ def _built_anew(subject: Subject) -> keras.Model:
         try:
             model = keras.models.clone_model(subject.model)
         except Exception as error:  # of any kind: the model's own code runs
-            raise NotComparedError(f"not run: Keras cannot clone the model: {_first_line(error)}") from error
+            raise NotComparedError(
+                f"not run: Keras cannot clone this model ({type(error).__name__}); build=build_model makes another one"
+            ) from error
     if subject.placed.optimizer is not None:
         model.compile(**_compile_arguments(subject.placed))
     return model
@@ -195,7 +195,3 @@ def _compile_arguments(placed: PlacedModel) -> Mapping[str, Any]:
     optimizer: Any = placed.optimizer
     fresh = {name: copy.deepcopy(given.get(name)) for name in ("metrics", "weighted_metrics")}
     return {**given, **fresh, "optimizer": type(optimizer).from_config(optimizer.get_config()), "jit_compile": False}
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -14,7 +14,7 @@ import tensorflow as tf
 from partitioner.emit.cluster.runtime import forget_peaks, num_cores, peak_bytes
 from partitioner.emit.keras.placed_model import PlacedModel
 from partitioner.emit.keras.program import PlacedProgram
-from partitioner.errors import CheckError
+from partitioner.errors import CheckError, PartitionError
 from partitioner.ir.plan import PlanDocument
 from partitioner.spelling import argument
 from partitioner.timing.busy_loops import BusyLoops, busy_loops
@@ -126,7 +126,9 @@ def _others(subject: Subject, on_progress: OnProgress) -> Iterator[_Turns]:
             yield _Turns(name=name, ready=_warm(build(subject), 1))
         except NotComparedError as reason:
             yield _Turns(name=name, reason=str(reason))
-        except tf.errors.OpError as error:
+        except PartitionError:
+            raise
+        except Exception as error:  # whatever Keras and TensorFlow raise
             yield _Turns(name=name, reason=_failed(error))
 
 
@@ -142,14 +144,14 @@ def _take_turns(contenders: Sequence[_Turns], loops: BusyLoops, num_steps: int, 
         loops.run()
         start = number % len(contenders)
         for turns in [*contenders[start:], *contenders[:start]]:
-            if turns.ready is None:
+            if turns.ready is None or turns.reason:
                 continue
             try:
                 turns.seconds.append(_median_seconds(turns.ready, num_steps))
             except tf.errors.OpError as error:
                 if turns.name == PLAN:
                     raise
-                turns.ready, turns.reason = None, _failed(error)
+                turns.reason = _failed(error)
 
 
 def _median_seconds(ready: Ready, num_steps: int) -> float:
