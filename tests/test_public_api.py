@@ -20,7 +20,7 @@ from partitioner.cli.commands import compile
 from partitioner.cli.parser import Parser
 
 GOLDEN = Path(__file__).parent / "golden"
-FUNCTIONS = ("auto_place", "load", "place", "plan", "set_up_devices", "verify")
+FUNCTIONS = ("auto_place", "bench", "load", "place", "plan", "set_up_devices", "verify")
 OPTIONS = ("AsyncUpdates", "Constraints", "Parallelism", "Step")
 EXIT_CODES = {
     "UsageError": 2,
@@ -54,6 +54,7 @@ def test_the_public_names() -> None:
             *EXIT_CODES,
             "Plan",
             "PartitionError",
+            "StepReport",
         ]
     )
     assert all(getattr(partitioner, name) for name in partitioner.__all__)
@@ -72,6 +73,7 @@ def test_signatures() -> None:
     told = [_written(name, inspect.signature(getattr(partitioner, name))) for name in FUNCTIONS]
     methods = ("from_json", "load", "save", "save_costs", "to_dot", "to_json", "to_svg", "to_text")
     told += [_written(name, inspect.signature(getattr(partitioner, name))) for name in OPTIONS]
+    told.append(_written("StepReport", inspect.signature(partitioner.StepReport)))
     told += [_written(f"Plan.{name}", inspect.signature(getattr(partitioner.Plan, name))) for name in methods]
     assert "\n".join(told) + "\n" == (GOLDEN / "public_api.txt").read_text(encoding="utf-8")
 

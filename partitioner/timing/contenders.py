@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from partitioner.ir.plan import PlanDocument, Strategy, Updates
 from partitioner.ir.step import CapturedStep, StepKind
 
 PLAN, ONE_DEVICE, MIRRORED = "the plan", "one device", "MirroredStrategy"
+_COLLECTIVE_KEYS = itertools.count(10**6, 10**5)
 
 
 class NotComparedError(Exception):
@@ -111,7 +113,7 @@ def mirrored(subject: Subject) -> Ready:
         raise NotComparedError(f"not run: the batch cannot be divided: {subject.step.uncuttable}")
     if rows % count:
         raise NotComparedError(f"not run: {rows:,} rows cannot be divided evenly over {count} devices")
-    strategy: Any = tf.distribute.MirroredStrategy([name.short for name in names])
+    strategy = _strategy([name.short for name in names])
     with strategy.scope():
         model: Any = _built_anew(subject)
     part = tf.nest.map_structure(lambda value: None if value is None else value[: rows // count], subject.batch)
@@ -124,6 +126,19 @@ def mirrored(subject: Subject) -> Ready:
         run=lambda: _ended(train(data)),
         num_steps=model.steps_per_execution,
     )
+
+
+def _strategy(devices: Sequence[str]) -> Any:
+    """A MirroredStrategy beside which others may be used in this process.
+
+    All of them number their collective ops alike: TensorFlow takes those of two strategies for the same, and when their
+    shapes differ, no collective op of the process works any more. TensorFlow's own tests number them this way.
+    """
+
+    class Strategy(tf.distribute.MirroredStrategy):
+        _collective_key_base = next(_COLLECTIVE_KEYS)
+
+    return Strategy(list(devices))
 
 
 def _ready(placed: PlacedModel, subject: Subject, devices: tuple[str, ...], predicted: float | None) -> Ready:

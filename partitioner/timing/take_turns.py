@@ -163,11 +163,10 @@ def _median_seconds(ready: Ready, num_steps: int) -> float:
     return statistics.median(seconds)
 
 
-def _failed(error: tf.errors.OpError) -> str:
-    what = (
-        "ran out of memory beside the placed model" if isinstance(error, tf.errors.ResourceExhaustedError) else "failed"
-    )
-    return f"{what}: {error.message.strip().splitlines()[0]}"
+def _failed(error: Exception) -> str:
+    is_memory = isinstance(error, tf.errors.ResourceExhaustedError)
+    what = "ran out of memory beside the placed model" if is_memory else f"failed with {type(error).__name__}"
+    return ": ".join([what, *str(error).strip().splitlines()[:1]])
 
 
 def _peaks(plan: PlanDocument, devices: dict[str, str]) -> Iterator[DevicePeak]:

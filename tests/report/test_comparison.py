@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partitioner.ir.json import to_json
@@ -100,6 +100,7 @@ PLANS = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(PLANS)
 def test_a_plan_and_itself_do_not_differ(plan: PlanDocument) -> None:
     found = compare_plans(plan, plan)
@@ -112,6 +113,7 @@ def test_a_plan_and_itself_do_not_differ(plan: PlanDocument) -> None:
     assert render_comparison(found).splitlines()[2:] == ["  the plans are the same"]
 
 
+@settings(deadline=None)
 @given(PLANS, PLANS)
 def test_the_other_way_round_every_sign_and_side_is_the_other(one: PlanDocument, two: PlanDocument) -> None:
     there, back = compare_plans(one, two), compare_plans(two, one)

@@ -89,6 +89,8 @@ class StepReport(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Keep the seconds since the step before; several steps in one call of TensorFlow count with their mean."""
         now = time.perf_counter()
+        if steps := (self.params or {}).get("steps"):
+            batch = min(batch, steps - 1)  # the last call of an epoch may hold fewer steps than Keras says
         if self._last is not None:
             last_batch, then = self._last
             num_steps = max(batch - last_batch, 1)
@@ -116,13 +118,12 @@ class StepReport(keras.callbacks.Callback):
             return [sentence, f"{', '.join(stand_ins)}: says nothing about GPUs"]
         if predicted is not None:
             sentence += f" ({format_ratio(measured, predicted)})"
-        planned = self.predicted_peak_bytes
-        peaks = [
-            f"{short_name(name)} {format_bytes(peak)}"
-            + (f", planned {format_bytes(planned[name])}" if name in planned else "")
-            for name, peak in self.measured_peak_bytes.items()
-        ]
-        return [sentence, *(f"peak {text}" for text in peaks)]
+        return [sentence, *(self._peak(name, measured) for name, measured in self.measured_peak_bytes.items())]
+
+    def _peak(self, device: str, measured: int) -> str:
+        planned = self.predicted_peak_bytes.get(device)
+        said = "" if planned is None else f", planned {format_bytes(planned)}"
+        return f"peak of {short_name(device)} {format_bytes(measured)}{said}"
 
     @property
     def _plan(self) -> PlanDocument | None:
