@@ -31,9 +31,11 @@ from partitioner.ir.step import StepKind
 from partitioner.old_arguments import refusing_old_arguments
 from partitioner.options import Constraints, Machine, Parallelism, Request, Search, Step
 from partitioner.plan_view import Plan
+from partitioner.timing.contenders import Subject
 from partitioner.timing.result import Benchmark
 from partitioner.timing.take_turns import run_benchmark
 from partitioner.verification import verify_placed
+from partitioner.verification.data import random_batches
 from partitioner.verification.host_reference import host_reference
 
 
@@ -239,16 +241,14 @@ def bench(
     for name, value in (("num_steps", num_steps), ("num_rounds", num_rounds)):
         if value < 1:
             raise UsageError(f"{name} is {value}; expected at least 1")
+    kind, specs = program.signatures()[0]
+    step = program.step(kind, specs)
+    (batch,) = random_batches(specs[:2], step.graph.batch_size, 1, seed)
     return run_benchmark(
-        model,
-        placed,
-        plan,
-        program,
+        Subject(model=model, placed=placed, plan=plan, step=step, batch=batch, build=build),
         num_steps=num_steps,
         num_rounds=num_rounds,
         is_alone=alone,
-        build=build,
-        seed=seed,
         on_progress=on_progress or (lambda _: None),
     )
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from partitioner.ir.devices import short_ranges
-from partitioner.ir.plan import DeviceInfo, LinkInfo, ModelInfo, PlanDocument, Stage, Verification
-from partitioner.ir.units import format_bandwidth, format_bytes, format_percent, format_seconds
+from partitioner.ir.plan import ModelInfo, PlanDocument, Stage
+from partitioner.report.facts import assumptions_in_words, settings_in_words, verification_in_words
 
 SCHEMA = "partition-diff/1"
 
@@ -120,7 +119,7 @@ def compare_plans(before: PlanDocument, after: PlanDocument) -> Comparison:
     is_same_model = before.model.fingerprint == after.model.fingerprint
     common_ops = before.placement.keys() & after.placement.keys()
     num_moved = sum(before.placement[op] != after.placement[op] for op in common_ops)
-    settings = _changes(_settings(before), _settings(after))
+    settings = _changes(settings_in_words(before), settings_in_words(after))
     figures, memory = tuple(_figures(before, after)), tuple(_memory(before, after))
     layers = _layers(before, after, by_order=is_same_model)
     moved = tuple(
@@ -129,10 +128,9 @@ def compare_plans(before: PlanDocument, after: PlanDocument) -> Comparison:
         if devices[0] != devices[1]
     )
     stages = tuple(_stages(before, after))
-    assumptions = _changes(_assumptions(before), _assumptions(after))
+    assumptions = _changes(assumptions_in_words(before), assumptions_in_words(after))
     differs = any(figure.difference for figure in figures) or any(peak.difference_bytes for peak in memory)
     differs = differs or not is_same_model or before.placement != after.placement
-    verified = (before.verification, after.verification)
     return Comparison(
         before=before.model,
         after=after.model,
@@ -147,7 +145,7 @@ def compare_plans(before: PlanDocument, after: PlanDocument) -> Comparison:
         num_common_ops=len(common_ops),
         num_moved_ops=num_moved,
         assumptions=assumptions,
-        verification=_changes(*map(_verified, verified)) if all(verified) else (),
+        verification=_verification(before, after),
     )
 
 
@@ -159,30 +157,10 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Chang
     )
 
 
-def _settings(plan: PlanDocument) -> dict[str, str]:
-    model = plan.model
-    recomputed = [str(stage.index) for stage in plan.stages_of(0) if stage.recompute]
-    return {
-        "step": "training" if model.training else "inference",
-        "batch size": f"{model.batch_size:,}",
-        "parameters": f"{model.num_parameters:,}",
-        "ops": f"{model.num_ops:,}",
-        "loss": model.loss,
-        "optimizer": model.optimizer,
-        "objective": str(plan.objective),
-        "asked for": str(plan.requested_strategy),
-        "strategy": str(plan.strategy),
-        "devices used": ", ".join(short_ranges(plan.used_devices)),
-        "replicas": f"{plan.num_replicas:,}",
-        "stages": f"{plan.num_stages:,}",
-        "microbatches": f"{plan.num_microbatches:,}",
-        "schedule": plan.schedule,
-        "recomputed stages": ", ".join(recomputed),
-        "updates": f"{plan.updates}, staleness at most {plan.max_staleness}" if plan.max_staleness else plan.updates,
-        "constraints": "; ".join(requirement.text for requirement in plan.requirements),
-        "time limit": format_seconds(plan.request["time_limit"]) if "time_limit" in plan.request else "",
-        "seed": str(plan.solver.seed),
-    }
+def _verification(before: PlanDocument, after: PlanDocument) -> tuple[Change, ...]:
+    if before.verification is None or after.verification is None:
+        return ()
+    return _changes(verification_in_words(before.verification), verification_in_words(after.verification))
 
 
 def _figures(before: PlanDocument, after: PlanDocument) -> Iterator[Figure]:
@@ -251,37 +229,3 @@ def _devices_of_layers(plan: PlanDocument) -> dict[str, tuple[str, ...]]:
         for first, device in zip(firsts, plan.devices_of(replica), strict=True):
             peers[first][device] = None
     return {layer.name: tuple(peers.get(layer.device, (layer.device,))) for layer in plan.layers}
-
-
-def _assumptions(plan: PlanDocument) -> dict[str, str]:
-    devices = {short_ranges([info.name])[0]: _hardware(info) for info in plan.devices}
-    links = {f"link {link.name}": _link(link) for link in plan.links}
-    costs = {"costs of ops": plan.costs.source}
-    if plan.costs.measured_share:
-        costs["measured share"] = format_percent(plan.costs.measured_share)
-    if plan.uncosted_ops:
-        costs["ops without a cost formula"] = ", ".join(plan.uncosted_ops)
-    return {**devices, **links, **costs, **plan.versions}
-
-
-def _hardware(info: DeviceInfo) -> str:
-    return f"{info.hardware} ({info.origin}), {format_bytes(info.memory_bytes)}"
-
-
-def _link(link: LinkInfo) -> str:
-    bandwidth, latency = format_bandwidth(link.bandwidth_bytes_per_second), format_seconds(link.latency_seconds)
-    return f"{bandwidth}, {latency} ({link.origin})"
-
-
-def _verified(verification: Verification | None) -> dict[str, str]:
-    if verification is None:
-        return {}
-    return {
-        "result": "passed" if verification.passed else "FAILED",
-        "misplaced ops": f"{len(verification.misplaced_ops):,}",
-        "outputs": f"{verification.outputs_max_rel_diff:.1e}",
-        "gradients": f"{verification.gradients_max_rel_diff:.1e}",
-        "weights": f"{verification.weights_max_rel_diff:.1e}",
-        "steps": str(verification.num_steps),
-        "ran on": ", ".join(short_ranges(dict.fromkeys(verification.ran_on.values()))),
-    }

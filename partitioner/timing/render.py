@@ -46,8 +46,7 @@ def _parts(benchmark: Benchmark, width: int) -> Iterator[RenderableType]:
 
 
 def _rounds(benchmark: Benchmark) -> str:
-    counted = benchmark.num_rounds - len(benchmark.disturbed_rounds) or benchmark.num_rounds
-    return f"{plural(counted, 'round')} of {plural(benchmark.num_steps, 'step')}"
+    return f"{plural(len(benchmark.counted_rounds), 'round')} of {plural(benchmark.num_steps, 'step')}"
 
 
 def _times(benchmark: Benchmark) -> Table:
@@ -56,14 +55,16 @@ def _times(benchmark: Benchmark) -> Table:
     for contender in benchmark.contenders:
         if contender.median_seconds is None:
             continue
+        rounds = contender.round_seconds  # fewer than there were, if it failed in one
+        counted = [rounds[number] for number in benchmark.counted_rounds if number < len(rounds)] or rounds
         against = "" if first is None or contender is benchmark.contenders[0] else _ratio(contender, first)
         body.add_row(
             Text(contender.name),
             Text(", ".join(short_ranges(contender.devices))),
             "-" if contender.predicted_seconds is None else format_seconds(contender.predicted_seconds),
             format_seconds(contender.median_seconds),
-            format_seconds(min(contender.round_seconds)),
-            format_seconds(max(contender.round_seconds)),
+            format_seconds(min(counted)),
+            format_seconds(max(counted)),
             against,
         )
     return body

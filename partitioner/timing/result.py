@@ -80,6 +80,12 @@ class Benchmark:
         return len(self.cores)
 
     @property
+    def counted_rounds(self) -> tuple[int, ...]:
+        """Numbers of the rounds that count: those that were not disturbed, or all if all were."""
+        every = range(self.num_rounds)
+        return tuple(number for number in every if number not in self.disturbed_rounds) or tuple(every)
+
+    @property
     def has_stand_ins(self) -> bool:
         """Whether a logical CPU device ran in place of a missing GPU: then times say nothing about GPUs."""
         return any(device != ran for device, ran in self.devices.items())

@@ -12,8 +12,6 @@ import keras
 import tensorflow as tf
 
 from partitioner.emit.cluster.runtime import forget_peaks, num_cores, peak_bytes
-from partitioner.emit.keras.placed_model import PlacedModel
-from partitioner.emit.keras.program import PlacedProgram
 from partitioner.errors import CheckError, PartitionError
 from partitioner.ir.plan import PlanDocument
 from partitioner.spelling import argument
@@ -30,7 +28,6 @@ from partitioner.timing.contenders import (
     on_one_device,
 )
 from partitioner.timing.result import Benchmark, Contender, DevicePeak
-from partitioner.verification.data import random_batches
 from partitioner.verification.reference import restored
 
 _WARMUP_STEPS = 3
@@ -48,45 +45,27 @@ class _Turns:
 
 
 def run_benchmark(
-    model: keras.Model,
-    placed: PlacedModel,
-    plan: PlanDocument,
-    program: PlacedProgram,
-    *,
-    num_steps: int,
-    num_rounds: int,
-    is_alone: bool,
-    build: Callable[[], keras.Model] | None,
-    seed: int,
-    on_progress: OnProgress,
+    subject: Subject, *, num_steps: int, num_rounds: int, is_alone: bool, on_progress: OnProgress
 ) -> Benchmark:
-    """Time steps of a placed model, on random batches; variables and optimizer are unchanged when it returns.
+    """Time steps of a placed model; variables and optimizer are unchanged when it returns.
 
     Args:
-        model: The unplaced model.
-        placed: The placed model.
-        plan: Its plan.
-        program: Its functions.
+        subject: The placed model, and how others are built.
         num_steps: Steps of each contender in a round.
         num_rounds: Rounds, in each of which every contender has a turn.
         is_alone: Whether to time the placed model only.
-        build: Builds the model anew, for other contenders; None to clone it.
-        seed: Seed of the batch.
         on_progress: Called with what is done next.
 
     Raises:
         CheckError: A device ran out of memory in a step of the placed model.
-        UsageError: `build` builds another model.
+        UsageError: The model that is built anew is another model.
     """
-    kind, specs = program.signatures()[0]
-    step = program.step(kind, specs)
-    (batch,) = random_batches(specs[:2], plan.model.batch_size, 1, seed)
-    subject = Subject(model=model, placed=placed, plan=plan, step=step, batch=batch, build=build)
+    plan, placed = subject.plan, subject.placed
     optimizer = placed.optimizer.variables if placed.optimizer is not None else []
-    held = list({id(v): v for v in [*model.variables, *optimizer, *step.variables.values()]}.values())
+    held = [*subject.model.variables, *optimizer, *subject.step.variables.values()]
     devices = subject.ran_on
     try:
-        with restored(held):
+        with restored(list({id(variable): variable for variable in held}.values())):
             on_progress("warming up the placed model")
             forget_peaks(devices.values())
             first = _Turns(name=PLAN, ready=_warm(as_planned(subject), num_steps))
