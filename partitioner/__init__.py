@@ -20,7 +20,8 @@ from partitioner.errors import (
 )
 
 if TYPE_CHECKING:
-    from partitioner.api import auto_place, load, measure_step, place, plan, set_up_devices, verify
+    from partitioner.api import auto_place, bench, load, measure_step, place, plan, set_up_devices, verify
+    from partitioner.emit.keras.callbacks import StepReport, TensorBoardReport
     from partitioner.options import AsyncUpdates, Constraints, Parallelism, Step
     from partitioner.plan_view import Plan
 
@@ -36,11 +37,14 @@ __all__ = [
     "PartitionError",
     "Plan",
     "Step",
+    "StepReport",
+    "TensorBoardReport",
     "TimeLimitError",
     "UsageError",
     "VerificationError",
     "WriteError",
     "auto_place",
+    "bench",
     "load",
     "measure_step",
     "place",
@@ -50,6 +54,7 @@ __all__ = [
 ]
 
 
+_CALLBACKS = ("StepReport", "TensorBoardReport")
 _OPTIONS = ("AsyncUpdates", "Constraints", "Parallelism", "Step")
 
 
@@ -59,6 +64,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'partitioner' has no attribute {name!r}")
     if name in _OPTIONS:
         from partitioner import options as home
+    elif name in _CALLBACKS:
+        from partitioner.emit.keras import callbacks as home
     elif name == "Plan":
         from partitioner import plan_view as home
     else:

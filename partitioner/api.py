@@ -32,7 +32,11 @@ from partitioner.measure.placed_step import measure_placed_step
 from partitioner.old_arguments import refusing_old_arguments
 from partitioner.options import Constraints, Machine, Parallelism, Request, Search, Step
 from partitioner.plan_view import Plan
+from partitioner.timing.contenders import Subject
+from partitioner.timing.result import Benchmark
+from partitioner.timing.take_turns import run_benchmark
 from partitioner.verification import verify_placed
+from partitioner.verification.data import random_batches
 from partitioner.verification.host_reference import host_reference
 
 
@@ -224,14 +228,12 @@ def verify(model: keras.Model, placed: PlacedModel, *, num_steps: int = 5, seed:
         >>> verification.passed, verification.misplaced_ops, verification.gradients_max_rel_diff < 1e-5
         (True, (), True)
     """
-    program = placed.program
-    if placed.model is not model or placed.plan is None or not isinstance(program, PlacedProgram):
-        raise UsageError("verify() needs the model that `placed` was made from", help="place(model, plan) first")
+    plan, program = _made_from(model, placed, "verify")
     kind, specs = program.signatures()[0]
     step = program.step(kind, specs)
     objective = training_objective(placed) if kind is StepKind.TRAIN else None
     asked = num_steps if kind is StepKind.TRAIN else 1
-    reference = host_reference(step.graph, placed.plan, asked)
+    reference = host_reference(step.graph, plan, asked)
     verification = verify_placed(
         model,
         step,
@@ -258,6 +260,74 @@ def measure_step(placed: PlacedModel) -> MeasuredStep:
         UsageError: Its replicas update asynchronously: they have no step in common.
     """
     return measure_placed_step(placed)
+
+
+def bench(
+    model: keras.Model,
+    placed: PlacedModel,
+    *,
+    num_steps: int = 5,
+    num_rounds: int = 10,
+    alone: bool = False,
+    build: Callable[[], keras.Model] | None = None,
+    seed: int = 0,
+    on_progress: Callable[[str], object] | None = None,
+) -> Benchmark:
+    """Time steps of a placed model, in turns with the model on one device and, where it applies, MirroredStrategy.
+
+    Steps run on a random batch of the plan's size, as `fit` runs them. Variables and optimizer are unchanged when it
+    returns. The others have variables of their own, so that devices hold more than in training.
+
+    Args:
+        model: The unplaced model.
+        placed: The placed model.
+        num_steps: Steps of each contender in a round.
+        num_rounds: Rounds, in each of which every contender has a turn.
+        alone: Whether to time the placed model only.
+        build: Builds the model anew; by default Keras clones it, which it cannot do with every subclassed model.
+        seed: Seed of the batch.
+        on_progress: Called with what is done next.
+
+    Raises:
+        UsageError: `placed` was not made from `model` in this process, or a number is below 1.
+        CheckError: A device ran out of memory in a step of the placed model.
+
+    Example:
+        >>> import keras, partitioner
+        >>> devices = partitioner.set_up_devices(["CPU:0", "CPU:1"])
+        >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mean_squared_error")
+        >>> placed = partitioner.auto_place(model, ["CPU:0", "CPU:1"], batch_size=64, strategy="layer-split")
+        >>> result = partitioner.bench(model, placed, num_steps=2, num_rounds=2, alone=True)
+        >>> [contender.median_seconds > 0 for contender in result.contenders]
+        [True]
+    """
+    plan, program = _made_from(model, placed, "bench")
+    for name, value in (("num_steps", num_steps), ("num_rounds", num_rounds)):
+        if value < 1:
+            raise UsageError(f"{name} is {value}; expected at least 1")
+    kind, specs = program.signatures()[0]
+    step = program.step(kind, specs)
+    (batch,) = random_batches(specs[:2], step.graph.batch_size, 1, seed)
+    return run_benchmark(
+        Subject(model=model, placed=placed, plan=plan, step=step, batch=batch, build=build),
+        num_steps=num_steps,
+        num_rounds=num_rounds,
+        is_alone=alone,
+        on_progress=on_progress or (lambda _: None),
+    )
+
+
+def _made_from(model: keras.Model, placed: PlacedModel, function: str) -> tuple[PlanDocument, PlacedProgram]:
+    """The plan and the functions of a model placed in this process.
+
+    Raises:
+        UsageError: It was loaded, or made from another model.
+    """
+    program = placed.program
+    if placed.model is not model or placed.plan is None or not isinstance(program, PlacedProgram):
+        raise UsageError(f"{function}() needs the model that `placed` was made from", help="place(model, plan) first")
+    return placed.plan, program
 
 
 def load(path: str | Path) -> PlacedModel:

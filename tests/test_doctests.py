@@ -8,8 +8,9 @@ import pytest
 
 import partitioner
 from partitioner import api, options, plan_view
+from partitioner.emit.keras import step_report, tensorboard_report
 
-MODULES = (api, options, plan_view)
+MODULES = (api, options, plan_view, step_report, tensorboard_report)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

@@ -20,7 +20,8 @@ from partitioner.cli.commands import compile
 from partitioner.cli.parser import Parser
 
 GOLDEN = Path(__file__).parent / "golden"
-FUNCTIONS = ("auto_place", "load", "measure_step", "place", "plan", "set_up_devices", "verify")
+FUNCTIONS = ("auto_place", "bench", "load", "measure_step", "place", "plan", "set_up_devices", "verify")
+CALLBACKS = ("StepReport", "TensorBoardReport")
 OPTIONS = ("AsyncUpdates", "Constraints", "Parallelism", "Step")
 EXIT_CODES = {
     "UsageError": 2,
@@ -54,6 +55,7 @@ def test_the_public_names() -> None:
             *EXIT_CODES,
             "Plan",
             "PartitionError",
+            *CALLBACKS,
         ]
     )
     assert all(getattr(partitioner, name) for name in partitioner.__all__)
@@ -74,6 +76,7 @@ def test_signatures() -> None:
         "from_json", "load", "save", "save_costs", "to_dot", "to_html", "to_json", "to_svg", "to_text", "to_timeline",
     )  # fmt: skip
     told += [_written(name, inspect.signature(getattr(partitioner, name))) for name in OPTIONS]
+    told += [_written(name, inspect.signature(getattr(partitioner, name))) for name in CALLBACKS]
     told += [_written(f"Plan.{name}", inspect.signature(getattr(partitioner.Plan, name))) for name in methods]
     assert "\n".join(told) + "\n" == (GOLDEN / "public_api.txt").read_text(encoding="utf-8")
 

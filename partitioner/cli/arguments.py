@@ -43,6 +43,17 @@ def work(text: str) -> float:
     return _above_zero(text, "a number")
 
 
+def percentage(text: str) -> float:
+    """Read a percentage of at least 0, `5%`, as a fraction."""
+    try:
+        value = float(text.removesuffix("%")) / 100 if text.endswith("%") else -1.0
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):  # false for NaN too
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage of at least 0, such as 5%")
+    return value
+
+
 def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
     """Sizes by input name from every `--input-shape`; the name of an only input is empty. None without this flag.
 

@@ -33,7 +33,7 @@ def add_step(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="[NAME=]D1,D2,...",
-        help="sizes without the batch, where the model does not say; repeatable",
+        help="sizes left open, without the batch; repeatable",
     )
     group.add_argument(
         "--inference", dest="training", action="store_false", help="plan inference (default: a training step)"
@@ -84,7 +84,7 @@ def add_parallelism(group: argparse._ArgumentGroup) -> None:
         type=count_or_auto,
         default="auto",
         metavar="N|auto",
-        help="parts of a batch that follow each other (default: auto)",
+        help="consecutive parts of a batch (default: auto)",
     )
     group.add_argument(
         "--schedule",

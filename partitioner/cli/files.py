@@ -64,12 +64,14 @@ def refuse_as_plan(path: str) -> None:
 
 
 def load_plan(path: str, command: str) -> Plan | CostGraphPlan:
-    """Load a plan, of a model or of a cost graph by its schema.
+    """Load a plan, of a model or of a cost graph by its schema: a plan.json, or the output directory that holds one.
 
     Raises:
         UsageError: The file cannot be read, or is not a plan.
     """
     refuse_model(path, command)
+    if Path(path).is_dir():
+        path = str(Path(path) / "plan.json")
     document = _document(_read(path))
     schema = _schema(document)
     # Earlier versions gave the plan of a cost graph the schema of a model's.

@@ -8,20 +8,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from partitioner import api
 from partitioner.doctor.finding import Finding, Status
 from partitioner.doctor.mechanisms import MECHANISMS, ROWS, Batch, Mechanism
+from partitioner.emit.cluster.runtime import forget_peaks, peak_bytes
 from partitioner.emit.graph.graph_def import rename_devices
-from partitioner.ir.devices import DeviceName
 from partitioner.ir.step import RESULTS
 from partitioner.plan_view import Plan
 from partitioner.spelling import command
@@ -110,15 +109,11 @@ def _seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _peak_bytes(devices: Iterable[str]) -> int:
+def _peak_bytes(devices: Collection[str]) -> int:
     """Largest peak of a GPU so far, which is then forgotten; TensorFlow counts no memory of CPUs."""
-    peaks = [0]
-    for name in devices:
-        device = DeviceName.parse(name)
-        if device.type == "GPU" and device.is_local:
-            peaks.append(int(tf.config.experimental.get_memory_info(device.short)["peak"]))
-            tf.config.experimental.reset_memory_stats(device.short)
-    return max(peaks)
+    largest = max((peak_bytes(name) or 0 for name in devices), default=0)
+    forget_peaks(devices)
+    return largest
 
 
 def saved_and_loaded(actual: Mapping[str, str]) -> Finding:

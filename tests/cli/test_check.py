@@ -23,7 +23,7 @@ def test_a_changed_plan_fails_its_check(run: Run, file, tmp_path: Path) -> None:
     code, out, _ = run("check", str(path), "--workload", "work.json", "--json")
     result = json.loads(out)
     assert (code, result["schema"], result["objective"]) == (7, "partition-check/1", 7)
-    assert result["problems"] == ["the plan says its largest load is 6.5, it is 7"]
+    assert result["problems"][0] == "the plan says its largest load is 6.5, it is 7"
     (tmp_path / "work.json").unlink()
     code, _, err = run("check", str(path))
     assert code == 2

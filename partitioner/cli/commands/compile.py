@@ -27,8 +27,10 @@ _EPILOG = """\
 commands (partition COMMAND --help):
   graph FILE              plan a cost graph, without a model
   show PLAN               a plan again: report, picture, JSON
+  diff A B                two plans compared: layers, time, memory
   check PLAN              compute a cost graph's plan anew, and refute it
   verify PLAN MODEL       run a model by its plan, beside the unplaced model
+  bench PLAN MODEL        time a model by its plan, beside one device
   hardware                devices, links and hosts that have a name
   doctor --devices LIST   examine this machine: what holds, what to do
   worker --port N         lend this machine's devices to another machine

@@ -13,7 +13,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the sub-command."""
     parser.usage = "partition show PLAN [options]"
     parser.description = "Show a plan again: the report, the picture, or plan.json."
-    parser.add_argument("plan", metavar="PLAN", help="a plan.json, of a model or of a cost graph")
+    parser.add_argument("plan", metavar="PLAN", help="a plan.json, of a model or of a cost graph, or its directory")
     add_pictures(parser)
     add_verbosity(parser)
     parser.add_help_options()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -77,6 +77,21 @@ def present_gpus() -> dict[str, PresentGpu]:
         name: PresentGpu(title=title, memory_bytes=limits.get(name, 0))
         for name, title in zip(names, titles, strict=True)
     }
+
+
+def peak_bytes(device: str) -> int | None:
+    """Most bytes that this process has held on a GPU; None of other devices, whose memory TensorFlow does not count."""
+    name = DeviceName.parse(device)
+    if name.type != "GPU" or not name.is_local:
+        return None
+    return int(tf.config.experimental.get_memory_info(name.short)["peak"])
+
+
+def forget_peaks(devices: Iterable[str]) -> None:
+    """Let `peak_bytes` begin anew, with what the devices hold now."""
+    for name in map(DeviceName.parse, devices):
+        if name.type == "GPU" and name.is_local:
+            tf.config.experimental.reset_memory_stats(name.short)
 
 
 def num_cores() -> int:
