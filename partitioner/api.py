@@ -359,6 +359,11 @@ def write_saved_model(placed: PlacedModel, path: str | Path) -> None:
     export_saved_model(placed, path)
 
 
-def with_verification(plan: Plan, verification: Verification, measured: MeasuredStep | None = None) -> Plan:
-    """The plan with the result of its verification, and with measured steps."""
-    return replace(plan, verification=verification, measured=measured)
+def with_verification(plan: Plan, verification: Verification) -> Plan:
+    """The plan with the result of its verification."""
+    return replace(plan, verification=verification)
+
+
+def with_measured(plan: Plan, measured: MeasuredStep) -> Plan:
+    """The plan with measured steps, which its page and its timeline then show."""
+    return replace(plan, measured=measured)

@@ -122,6 +122,15 @@ def add_constraints(group: argparse._ActionsContainer, what: str) -> None:
     )
 
 
+def add_write(parser: argparse._ActionsContainer) -> None:
+    """Add the flag to keep what was measured."""
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="put what was measured into PLAN, and timeline.json and report.html beside it",
+    )
+
+
 def add_memory_limit(group: argparse._ActionsContainer) -> None:
     """Add the memory limit of devices."""
     group.add_argument(

@@ -63,6 +63,11 @@ def refuse_as_plan(path: str) -> None:
         raise UsageError(f"{path} is a plan (schema {schema})", help=f"partition show {path}")
 
 
+def plan_file(path: str) -> Path:
+    """The plan.json that a path names: itself, or the one in an output directory."""
+    return Path(path) / "plan.json" if Path(path).is_dir() else Path(path)
+
+
 def load_plan(path: str, command: str) -> Plan | CostGraphPlan:
     """Load a plan, of a model or of a cost graph by its schema: a plan.json, or the output directory that holds one.
 
@@ -70,8 +75,7 @@ def load_plan(path: str, command: str) -> Plan | CostGraphPlan:
         UsageError: The file cannot be read, or is not a plan.
     """
     refuse_model(path, command)
-    if Path(path).is_dir():
-        path = str(Path(path) / "plan.json")
+    path = str(plan_file(path))
     document = _document(_read(path))
     schema = _schema(document)
     # Earlier versions gave the plan of a cost graph the schema of a model's.

@@ -72,3 +72,15 @@ def test_a_plan_of_a_cost_graph_has_no_model(run: Run, file: Callable[..., str])
     code, _, err = run("verify", "work_partitioned/plan.json", SMALL)
     assert code == 2
     assert "help: partition check work_partitioned/plan.json" in err
+
+
+def test_what_was_measured_is_kept_beside_the_plan(planned: Run, tmp_path: Path) -> None:
+    folder = (tmp_path / PLAN).parent
+    (folder / "report.html").unlink(missing_ok=True)
+    assert planned("verify", str(folder), SMALL, "--write", "-q")[0] == 0
+    plan = json.loads((folder / "plan.json").read_text())
+    assert plan["verification"]["passed"] and plan["measured"]["step_seconds"] > 0
+    events = json.loads((folder / "timeline.json").read_text())["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert "measured step" in names and "predicted step" in names
+    assert 'data-figure="measured step"' in (folder / "report.html").read_text()

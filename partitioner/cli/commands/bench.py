@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from partitioner.cli.arguments import add_verbosity, count
+from partitioner.cli.arguments import add_verbosity, add_write, count
 from partitioner.cli.console import Progress, print_result, stdout_is_stderr, without_native_notices
 from partitioner.cli.parser import Parser
 
@@ -26,13 +26,15 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--alone", action="store_true", help="time the placed model only, which takes less memory")
     parser.add_argument("--json", action="store_true", help="print the times as JSON and nothing else")
+    add_write(parser)
     add_verbosity(parser)
     parser.add_help_options()
 
 
 def run(options: argparse.Namespace) -> int:
     """Load, place, time, print. CPU devices replace missing GPUs."""
-    from partitioner.cli.files import load_model_plan, refuse_as_model
+    from partitioner.cli.files import load_model_plan, plan_file, refuse_as_model
+    from partitioner.cli.output import write_views
 
     refuse_as_model(options.model)
     plan = load_model_plan(options.plan, "bench")
@@ -57,6 +59,10 @@ def run(options: argparse.Namespace) -> int:
             build=lambda: api.load_model(options.model).model,
             on_progress=progress,
         )
+        if options.write:
+            with progress.during("measuring a step of the plan"):
+                plan = api.with_measured(plan, api.measure_step(placed))
+            write_views(plan, plan_file(options.plan))
     if options.json:
         from partitioner.ir.json import to_json
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partitioner.cli.arguments import add_verbosity
+from partitioner.cli.arguments import add_verbosity, add_write
 from partitioner.cli.console import Progress, stdout_is_stderr, without_native_notices
 from partitioner.cli.output import print_plan, write_views
 from partitioner.cli.parser import Parser
@@ -26,16 +25,14 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("plan", metavar="PLAN", help="a plan.json of a model")
     parser.add_argument("model", metavar="MODEL", help="PATH[:NAME] of the model it is for")
     parser.add_argument("--json", action="store_true", help="print the plan with its verification, and nothing else")
-    parser.add_argument(
-        "--write", action="store_true", help="put the results into PLAN, timeline.json and report.html beside it"
-    )
+    add_write(parser)
     add_verbosity(parser)
     parser.add_help_options()
 
 
 def run(options: argparse.Namespace) -> int:
     """Load, place, verify, print. CPU devices replace missing GPUs."""
-    from partitioner.cli.files import load_model_plan, refuse_as_model
+    from partitioner.cli.files import load_model_plan, plan_file, refuse_as_model
 
     refuse_as_model(options.model)
     plan = load_model_plan(options.plan, "verify")
@@ -51,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         with progress.during("placing"):
             placed = api.place(loaded.model, plan, **examples)
         plan = checked(api, loaded.model, placed, plan, progress)
-    files = write_views(plan, Path(options.plan)) if options.write else []
+    files = write_views(plan, plan_file(options.plan)) if options.write else []
     print_plan(plan, options, files)
     if plan.verification is not None and not plan.verification.passed:
         raise failed_verification(plan, "the placed model failed its verification")
@@ -67,7 +64,8 @@ def checked(api: Any, model: Any, placed: Any, plan: Plan, progress: Progress) -
     if verification.passed and plan.updates == Updates.SYNC:
         with progress.during("measuring steps"):
             measured = api.measure_step(placed)
-    return api.with_verification(plan, verification, measured)
+    plan = api.with_verification(plan, verification)
+    return plan if measured is None else api.with_measured(plan, measured)
 
 
 def failed_verification(plan: Plan, message: str) -> VerificationError:

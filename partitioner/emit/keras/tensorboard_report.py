@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
 from partitioner.emit.graph.graph_def import rename_devices
+from partitioner.emit.keras.placed_model import PlacedModel
 from partitioner.emit.keras.step_report import StepReport
 from partitioner.errors import UsageError
 from partitioner.ir.devices import short_name
@@ -60,7 +61,7 @@ class TensorBoardReport(StepReport):
         self._writers = {
             run: tf.summary.create_file_writer(str(self.log_dir / run)) for run in ("predicted", "measured")
         }
-        program = self.model.program
+        program = cast(PlacedModel, self.model).program
         kind, specs = program.signatures()[0]
         graph_def = program.function(kind, specs).graph.as_graph_def()
         rename_devices(graph_def, {actual: name for name, actual in program.devices.items()})
