@@ -20,7 +20,7 @@ from partitioner.errors import (
 )
 
 if TYPE_CHECKING:
-    from partitioner.api import auto_place, load, place, plan, set_up_devices, verify
+    from partitioner.api import auto_place, explain, load, place, plan, set_up_devices, verify
     from partitioner.options import AsyncUpdates, Constraints, Parallelism, Step
     from partitioner.plan_view import Plan
 
@@ -41,6 +41,7 @@ __all__ = [
     "VerificationError",
     "WriteError",
     "auto_place",
+    "explain",
     "load",
     "place",
     "plan",

@@ -11,6 +11,7 @@ from cost_models.measured import MeasuredCosts
 from partitioner.errors import UsageError
 from partitioner.ir.json import to_json
 from partitioner.ir.plan import PlanDocument
+from partitioner.report.explanation import Explanation, explain_plan
 from partitioner.report.placement import to_dot
 from partitioner.report.svg import write_svg
 from partitioner.report.text import render
@@ -68,6 +69,10 @@ class Plan(PlanDocument):
             spell: How arguments are named: `as_python` or `as_flags` of `partitioner.spelling`.
         """
         return render(self, files, verbose=verbose, spell=spell)
+
+    def explain(self) -> Explanation:
+        """What limits the step, in words and figures; `partitioner.explain(model, plan)` adds what would help."""
+        return explain_plan(self, not_planned="not asked for")
 
     def to_dot(self, path: str | Path | None = None, **options: Any) -> str:
         """The placement as a DOT picture: a cluster per device, cut tensors thick; written to `path` if given.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from partitioner import __version__
-from partitioner.cli.commands import check, compile, doctor, graph, hardware, show, verify, worker
+from partitioner.cli.commands import check, compile, doctor, explain, graph, hardware, show, verify, worker
 from partitioner.cli.console import library_logs
 from partitioner.cli.parser import Parser
 from partitioner.errors import PartitionError
@@ -16,6 +16,7 @@ from partitioner.errors import PartitionError
 SUB_COMMANDS: dict[str, ModuleType] = {
     "graph": graph,
     "show": show,
+    "explain": explain,
     "check": check,
     "verify": verify,
     "hardware": hardware,

@@ -27,6 +27,7 @@ _EPILOG = """\
 commands (partition COMMAND --help):
   graph FILE              plan a cost graph, without a model
   show PLAN               a plan again: report, picture, JSON
+  explain PLAN [MODEL]    what limits a plan, and which changes gain most
   check PLAN              compute a cost graph's plan anew, and refute it
   verify PLAN MODEL       run a model by its plan, beside the unplaced model
   hardware                devices, links and hosts that have a name

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from partitioner.ir.op_graph import OpGraph, Phase
-from partitioner.ir.plan import PlannedAction, PlannedTransfer, Stage
+from partitioner.ir.plan import MOST_BARS, PlannedAction, PlannedTransfer, Stage
 from partitioner.ir.schedule import OpRun
 from partitioner.planner.layouts.result import SearchResult
 from partitioner.stages.actions import UPDATE, Action, ActionKind
 
-# A plan has at most this many bars of each kind: each takes 150 bytes, and nobody can look at more.
-_MOST_BARS = 2000
 # A device that waits for less than this share of the step goes on with the same bar.
 _BREAK_SHARE = 0.005
 _KINDS = {Phase.FORWARD: ActionKind.FORWARD, Phase.BACKWARD: ActionKind.BACKWARD}
@@ -20,10 +18,10 @@ _KINDS = {Phase.FORWARD: ActionKind.FORWARD, Phase.BACKWARD: ActionKind.BACKWARD
 def planned_timeline(graph: OpGraph, result: SearchResult, stages: Sequence[Stage]) -> tuple[PlannedAction, ...]:
     """What the devices of the first replica do."""
     if result.staged is not None:
-        return result.staged.timeline[:_MOST_BARS]
+        return result.staged.timeline[:MOST_BARS]
     stage_of = {stage.device: stage.index for stage in stages}
     bars = [bar for device in stage_of for bar in _bars(graph, result, device, stage_of[device])]
-    return tuple(sorted(bars, key=lambda bar: (bar.start_seconds, bar.device))[:_MOST_BARS])
+    return tuple(sorted(bars, key=lambda bar: (bar.start_seconds, bar.device))[:MOST_BARS])
 
 
 def planned_transfers(graph: OpGraph, result: SearchResult) -> tuple[PlannedTransfer, ...]:
@@ -55,7 +53,7 @@ def planned_transfers(graph: OpGraph, result: SearchResult) -> tuple[PlannedTran
         if exchange.devices[0] in result.schedule.busy_seconds
     ]
     ordered = sorted(transfers, key=lambda sent: (sent.start_seconds, sent.end_seconds, sent.source, sent.target))
-    return tuple(ordered[:_MOST_BARS])
+    return tuple(ordered[:MOST_BARS])
 
 
 def _bars(graph: OpGraph, result: SearchResult, device: str, stage: int) -> Iterator[PlannedAction]:
