@@ -74,7 +74,7 @@ def other_hardware(plan: PlanDocument) -> Iterator[tuple[str, dict[str, Any]]]:
     better = [other for other in catalogue().devices.values() if _is_nowhere_worse(other, device)]
     faster = [other for other in better if other.peak_flops["float32"] > device.peak_flops["float32"]]
     larger = [other for other in better if other.memory_bytes > device.memory_bytes]
-    for chosen in (min(faster, key=_speed, default=None), min(larger, key=_size, default=None)):
+    for chosen in (min(faster, key=_step, default=None), min(larger, key=_step, default=None)):
         if chosen is not None:
             yield f"the hardware {chosen.name}, {format_bytes(chosen.memory_bytes)}", {"hardware": chosen.name}
 
@@ -102,9 +102,6 @@ def _is_nowhere_worse(other: Device, device: Device) -> bool:
     return same_maker and flops and bandwidth and other.memory_bytes >= device.memory_bytes
 
 
-def _speed(device: Device) -> tuple[float, str]:
-    return device.peak_flops["float32"], device.name
-
-
-def _size(device: Device) -> tuple[int, float, str]:
-    return device.memory_bytes, device.peak_flops["float32"], device.name
+def _step(device: Device) -> tuple[float, int, str]:
+    """Orders devices so that the next one is the smallest change."""
+    return device.peak_flops["float32"], device.memory_bytes, device.name

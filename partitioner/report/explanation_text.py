@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from partitioner.ir.plan import WhatIf
 from partitioner.ir.units import format_bytes, format_percent, format_seconds
-from partitioner.report.limit_kinds import Limit
+from partitioner.report.limit_kinds import Limit, LimitKind
 from partitioner.report.what_if import what_if_rows
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ def _responsible(limit: Limit) -> str:
     devices = ", ".join(limit.devices[:4]) + (", ..." if len(limit.devices) > 4 else "")
     layers = ", ".join(limit.layers)
     text = f"{devices} ({layers})" if layers else devices
+    if limit.kind is LimitKind.MEMORY:
+        text = f"of the others; {text}"
     return text if len(text) <= 76 else f"{text[:73]}..."
 
 

@@ -124,12 +124,11 @@ def bubble(step: StepFigures) -> Limit:
     """What the busiest device waits for other reasons."""
     idle = step.seconds - step.busy[step.busiest] - step.link_seconds
     has_sends = not step.plan.transfers and any(stage.send_bytes for stage in step.plan.stages)
-    others = " and for links" if has_sends else ""  # plans of earlier versions have no transfers
+    others = "others and links" if has_sends else "others"  # plans of earlier versions have no transfers
     return Limit(
         kind=LimitKind.BUBBLE,
         share=step.share(idle),
-        sentence=f"the bubble limits the step: {short_name(step.busiest)}, the busiest device, waits "
-        f"{step.of_step(idle)} for others{others}",
+        sentence=f"the bubble limits the step: {short_name(step.busiest)} waits {step.of_step(idle)} for {others}",
         devices=(short_name(step.busiest),),
         layers=step.layers(step.busiest),
     )

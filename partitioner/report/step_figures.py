@@ -14,7 +14,8 @@ from functools import cached_property
 from partitioner.ir.plan import MOST_BARS, PlanDocument, PlannedTransfer
 from partitioner.ir.units import format_percent, format_seconds
 from partitioner.report.critical_path import critical_transfers
-from partitioner.report.microbatches import is_staged
+
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,28 +29,34 @@ class StepFigures:
         """Of the step."""
         return self.plan.predicted.step_seconds
 
+    @property
+    def mean(self) -> float:
+        """Seconds in which a device is busy, on average."""
+        return self.seconds * (1 - self.plan.predicted.bubble_fraction)
+
     @cached_property
     def busy(self) -> Mapping[str, float]:
-        """Seconds in which each device computes: of stage programs by their bars, which include updates."""
-        of_programs = is_staged(self.plan) and 0 < len(self.plan.timeline) < MOST_BARS
-        busy = dict.fromkeys(self.plan.devices_of(0), 0.0)
-        if of_programs:
-            for bar in self.plan.timeline:
-                busy[bar.device] = busy.get(bar.device, 0.0) + bar.end_seconds - bar.start_seconds
-        else:
-            for stage in self.plan.stages_of(0):
-                busy[stage.device] += stage.compute_seconds
-        return {device: min(seconds, self.seconds) for device, seconds in busy.items()}
+        """Seconds in which each device is busy, `mean` on average.
+
+        Stages have the seconds of forwards and backwards, and where they are all there is, these are exact. Otherwise
+        bars have those of updates too, and what a plan does not show is taken to be equally long on all devices.
+        """
+        devices = self.plan.devices_of(0)
+        computed, shown = dict.fromkeys(devices, 0.0), dict.fromkeys(devices, 0.0)
+        for stage in self.plan.stages_of(0):
+            computed[stage.device] += stage.compute_seconds
+        for bar in self.plan.timeline:
+            shown[bar.device] = shown.get(bar.device, 0.0) + bar.end_seconds - bar.start_seconds
+        whole = self.mean * len(devices)
+        is_all = sum(computed.values()) >= (1 - _ROUNDING) * whole or len(self.plan.timeline) >= MOST_BARS
+        known = computed if is_all or not self.plan.timeline else shown
+        more = (whole - sum(known.values())) / len(devices)
+        return {device: min(max(known[device] + more, 0.0), self.seconds) for device in devices}
 
     @property
     def busiest(self) -> str:
         """The device that computes longest."""
         return max(self.busy, key=lambda device: self.busy[device])
-
-    @property
-    def mean(self) -> float:
-        """Seconds in which a device computes, on average."""
-        return sum(self.busy.values()) / len(self.busy)
 
     @cached_property
     def waited_for(self) -> tuple[PlannedTransfer, ...]:
