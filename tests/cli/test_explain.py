@@ -138,14 +138,14 @@ def test_a_plan_made_in_python_names_no_model(run: Run, tmp_path: Path) -> None:
 
 
 def test_another_model_is_refused(run: Run, planned: Callable[..., str]) -> None:
-    plan = planned("--devices", "CPU:0,CPU:1")
+    plan = planned("--devices", "CPU:0")
     code, out, err = run("explain", plan, f"{STACK}:build_model(depth=2)", "-q")
     assert (code, out) == (2, "")
     assert "error: the plan is for another model\n" in err
 
 
 def test_costs_that_were_measured_are_not_measured_again(run: Run, planned: Callable[..., str], tmp_path: Path) -> None:
-    plan = planned("--devices", "CPU:0,CPU:1")
+    plan = planned("--devices", "CPU:0")
     data = json.loads((tmp_path / plan).read_text())
     data["request"]["costs"] = "measured"
     (tmp_path / plan).write_text(json.dumps(data))
