@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from partitioner.ir.plan import PlanDocument
+from partitioner.ir.units import plural
 from partitioner.moves.machines import fewer_limits, more_devices, other_hardware, other_links
 from partitioner.report.limit_kinds import LimitKind
 from partitioner.report.limits import limits
 from partitioner.report.microbatches import count_microbatches
+from partitioner.report.verdict import joined
 
 MOST_CANDIDATES = 8
 """Each takes as long as the plan did."""
@@ -71,7 +73,9 @@ def _free_choices(plan: PlanDocument) -> Iterator[Change]:
     fixed = [name for name in _CHOICES if plan.request.get(name, "auto") != "auto"]
     names = {"replicas": "the number of replicas", "microbatches": "the number of microbatches"}
     if len(fixed) > 1:
-        yield f"{', '.join(fixed)} left to the planner", dict.fromkeys(fixed)
+        yield f"{joined(fixed)} left to the planner", dict.fromkeys(fixed)
+    if "strategy" in fixed and "replicas" in fixed:
+        fixed.remove("replicas")  # `mixed` asks for their number
     for name in fixed:
         taken_out = ("strategy", "replicas") if name == "strategy" else (name,)
         yield f"{names.get(name, f'the {name}')} left to the planner", dict.fromkeys(taken_out)
@@ -98,6 +102,14 @@ def _fewer_microbatches(plan: PlanDocument) -> Iterator[Change]:
         yield count_microbatches(count // 2), {"microbatches": count // 2}
 
 
+def _other_replicas(plan: PlanDocument) -> Iterator[Change]:
+    """Half and twice as many on the same devices."""
+    count = plan.request.get("replicas")
+    if isinstance(count, int) and count > 1:
+        for other in (count // 2, 2 * count):
+            yield plural(other, "replica"), {"replicas": other}
+
+
 def _fewer_slots(plan: PlanDocument) -> Iterator[Change]:
     if plan.model.training and any(use.slot_bytes for use in plan.memory):
         yield "the optimizer sgd, which keeps no slots but learns otherwise", {"optimizer": "sgd"}
@@ -111,8 +123,8 @@ def _recomputed(plan: PlanDocument) -> Iterator[Change]:
 _AGAINST: Mapping[LimitKind, tuple[Callable[[PlanDocument], Iterator[Change]], ...]] = {
     LimitKind.COMPUTE: (more_devices, other_hardware),
     LimitKind.IMBALANCE: (_free_choices, _without_constraints, _more_microbatches, more_devices),
-    LimitKind.LINK: (other_links, _fewer_microbatches),
-    LimitKind.BUBBLE: (_more_microbatches, _free_choices),
+    LimitKind.LINK: (other_links, _fewer_microbatches, _other_replicas),
+    LimitKind.BUBBLE: (_more_microbatches, _free_choices, _other_replicas),
     LimitKind.MEMORY: (fewer_limits, _recomputed, more_devices, other_hardware, _fewer_slots),
 }
 """What may help against each kind of limit, most promising first."""

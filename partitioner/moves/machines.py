@@ -17,18 +17,21 @@ from partitioner.ir.units import format_bandwidth, format_bytes, plural
 from partitioner.options import Machine
 
 _FAMILIES = ("pcie", "nvlink")
-"""Links that join two devices of a host, whatever host it is."""
+_NO_LINKS = ("nvlink-c2c",)
+"""Of these families, what joins a GPU and a CPU."""
 _MUCH = 1.5
 """A link that is not this many times as fast is no other link."""
+_MOST_LINKS = 2
 _MORE_MEMORY = (1.25, 1.5, 2.0)
 
 
 def more_devices(plan: PlanDocument) -> Iterator[tuple[str, dict[str, Any]]]:
-    """One more device like the last, and twice as many; not on a topology, which says what devices there are."""
+    """One more device like the last, or one for each replica, and twice as many; a topology says what there is."""
     if "topology" in plan.request:
         return
     names = [DeviceName.parse(name) for name in _planned_for(plan)]
-    for count in dict.fromkeys((1, len(names))):
+    replicas = plan.request.get("replicas")
+    for count in dict.fromkeys((replicas if isinstance(replicas, int) else 1, len(names))):
         last = max(name for name in names if (name.job, name.task, name.type) == _kind(names[-1]))
         more = [replace(last, index=last.index + number) for number in range(1, count + 1)]
         devices = ",".join(short_ranges(name.canonical for name in (*names, *more)))
@@ -52,15 +55,17 @@ def fewer_limits(plan: PlanDocument) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def other_links(plan: PlanDocument) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The next two faster links of the catalogue, where one host has all devices and no topology says its links."""
-    hosts = {DeviceName.parse(name).host for name in _planned_for(plan)}
-    if "topology" in plan.request or len(hosts) > 1 or not plan.links:
+    """The next two faster links of the catalogue, for GPUs of one host whose links neither a file says nor a test."""
+    names = [DeviceName.parse(name) for name in _planned_for(plan)]
+    are_of_a_host = len({name.host for name in names}) == 1 and all(name.type == "GPU" for name in names)
+    if "topology" in plan.request or plan.request.get("costs") or not are_of_a_host or not plan.links:
         return
-    speed = min(link.bandwidth_bytes_per_second for link in plan.links)
-    links = [link for name, link in catalogue().links.items() if name.startswith(_FAMILIES)]
+    speed, count = min(link.bandwidth_bytes_per_second for link in plan.links), 0
+    listed = catalogue().links.items()
+    links = [link for name, link in listed if name.startswith(_FAMILIES) and name not in _NO_LINKS]
     for link in sorted(links, key=lambda link: (link.bandwidth_bytes_per_second, link.name)):
-        if link.bandwidth_bytes_per_second >= _MUCH * speed:
-            speed = link.bandwidth_bytes_per_second
+        if link.bandwidth_bytes_per_second >= _MUCH * speed and count < _MOST_LINKS:
+            speed, count = link.bandwidth_bytes_per_second, count + 1
             yield f"the link {link.name}, {format_bandwidth(speed)}", {"link": link.name}
 
 

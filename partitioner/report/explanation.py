@@ -126,8 +126,15 @@ def _compared(plan: PlanDocument, name: str, baselines: Sequence[Baseline]) -> s
     if abs(other - step) <= AS_GOOD * step:
         return f"{took}: as good as this plan"
     if other < step:
-        return f"{took}: better than this plan, which takes {format_seconds(step)}"
+        but = ", but would change the numbers" if _changes_numbers(plan, best) else ""
+        return f"{took}: better than this plan, which takes {format_seconds(step)}{but}"
     more = format_seconds(other - step)
     return (
         f"{took} ({format_ratio(other, step)}): as good only where this plan waited {more} longer for links and others"
     )
+
+
+def _changes_numbers(plan: PlanDocument, baseline: Baseline) -> bool:
+    """Whether a faster baseline was left out as its replicas would change the results, which a note says."""
+    is_replicated = not is_single(baseline)
+    return is_replicated and any("but would change the numbers" in note for note in plan.notes)

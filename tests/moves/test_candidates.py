@@ -141,11 +141,29 @@ def test_against_memory_higher_limits_and_fewer_slots() -> None:
 def test_faster_links_are_much_faster_than_the_one_before() -> None:
     """Of 31.5 GB/s, 1.5 times is 47.3: the NVLink bridge has 56.25, and NVLink 2 has 150."""
     linked = plan((5, 5), GIVEN)
-    assert [change["link"] for _, change in other_links(linked)][:2] == ["nvlink-bridge3", "nvlink2"]
+    assert [change["link"] for _, change in other_links(linked)] == ["nvlink-bridge3", "nvlink2"]
     workers = tuple(
         replace(info, name=f"/job:w/replica:0/task:{n}/device:GPU:0") for n, info in enumerate(linked.devices)
     )
     assert list(other_links(replace(linked, devices=workers))) == []
+
+
+def test_links_of_gpus_are_none_of_cpus_and_measured_ones_stay() -> None:
+    linked = plan((5, 5), GIVEN)
+    assert list(other_links(replace(linked, request={**GIVEN, "costs": "costs.json"}))) == []
+    cpus = tuple(replace(info, name=info.name.replace("GPU", "CPU")) for info in linked.devices)
+    assert list(other_links(replace(linked, devices=cpus))) == []
+
+
+def test_replicas_that_are_asked_for_are_halved_doubled_and_get_a_device_each() -> None:
+    tried = changes(plan((5, 5), {**GIVEN, "strategy": "mixed", "replicas": 2}))
+    assert tried[:5] == [
+        {"strategy": None, "replicas": None},
+        {"replicas": 1},
+        {"replicas": 4},
+        {"devices": "GPU:0-3"},
+        {"hardware": "h100-pcie"},
+    ]
 
 
 def test_a_topology_says_what_devices_and_links_there_are() -> None:

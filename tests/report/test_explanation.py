@@ -79,6 +79,14 @@ def test_when_a_simpler_plan_is_as_good(
     assert any(sentence.startswith(f"{words}: {said}") for sentence in sentences)
 
 
+def test_replicas_that_change_the_numbers_say_so(split_plan: PlanDocument) -> None:
+    """As `strategies.py` notes it of a model with batch normalization."""
+    mirrored = Baseline(name="mirrored on 2 devices", step_seconds=1e-3, fits=True)
+    note = "the strategy mirrored would be 2.00 times as fast, but would change the numbers: rows meet in bn"
+    plan = replace(split_plan, baselines=(mirrored,), notes=(note,))
+    assert explain_plan(plan).simpler[1].endswith("which takes 2.00 ms, but would change the numbers")
+
+
 def test_a_simple_plan_says_so(split_plan: PlanDocument, single_plan: PlanDocument) -> None:
     assert explain_plan(single_plan).simpler[0] == "one device: this plan is on one device"
     mirrored = replace(split_plan, strategy=Strategy.MIRRORED)
