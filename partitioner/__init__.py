@@ -20,7 +20,7 @@ from partitioner.errors import (
 )
 
 if TYPE_CHECKING:
-    from partitioner.api import auto_place, bench, load, measure_step, place, plan, set_up_devices, verify
+    from partitioner.api import auto_place, bench, explain, load, measure_step, place, plan, set_up_devices, verify
     from partitioner.emit.keras.callbacks import StepReport, TensorBoardReport
     from partitioner.options import AsyncUpdates, Constraints, Parallelism, Step
     from partitioner.plan_view import Plan
@@ -45,6 +45,7 @@ __all__ = [
     "WriteError",
     "auto_place",
     "bench",
+    "explain",
     "load",
     "measure_step",
     "place",

@@ -29,9 +29,11 @@ from partitioner.ir.devices import parse_devices
 from partitioner.ir.plan import MeasuredStep, PlanDocument, Verification
 from partitioner.ir.step import StepKind
 from partitioner.measure.placed_step import measure_placed_step
+from partitioner.moves.planned import explain_with_moves
 from partitioner.old_arguments import refusing_old_arguments
 from partitioner.options import Constraints, Machine, Parallelism, Request, Search, Step
 from partitioner.plan_view import Plan
+from partitioner.report.explanation import Explanation
 from partitioner.timing.contenders import Subject
 from partitioner.timing.result import Benchmark
 from partitioner.timing.take_turns import run_benchmark
@@ -328,6 +330,32 @@ def _made_from(model: keras.Model, placed: PlacedModel, function: str) -> tuple[
     if placed.model is not model or placed.plan is None or not isinstance(program, PlacedProgram):
         raise UsageError(f"{function}() needs the model that `placed` was made from", help="place(model, plan) first")
     return placed.plan, program
+
+
+def explain(
+    model: keras.Model,
+    plan: PlanDocument,
+    *,
+    time_limit: float | None = None,
+    example_inputs: Any = None,
+    example_targets: Any = None,
+) -> Explanation:
+    """What limits a plan, and the three changes of its request that gain most; each is planned before it is named.
+
+    Args:
+        model: The model that was planned, or a model built alike.
+        plan: From `plan`, or `Plan.load`. Without a model, `plan.explain()` says what limits it.
+        time_limit: Seconds for each change, in place of those that the plan had.
+        example_inputs: As in `Step`, where the plan was loaded and the model needs them.
+        example_targets: As `example_inputs`.
+
+    Raises:
+        UsageError: The plan is for another model, or does not say what was asked for.
+        ModelError: The model cannot be traced.
+    """
+    return explain_with_moves(
+        model, plan, time_limit=time_limit, example_inputs=example_inputs, example_targets=example_targets
+    )
 
 
 def load(path: str | Path) -> PlacedModel:

@@ -11,6 +11,7 @@ from cost_models.measured import MeasuredCosts
 from partitioner.errors import UsageError
 from partitioner.ir.json import to_json
 from partitioner.ir.plan import PlanDocument
+from partitioner.report.explanation import Explanation, explain_plan
 from partitioner.report.html.page import to_html
 from partitioner.report.placement import to_dot
 from partitioner.report.svg import write_svg
@@ -92,6 +93,10 @@ class Plan(PlanDocument):
         What was measured (`measured`) stands beside what was predicted.
         """
         return _written(to_trace_events(self), path)
+
+    def explain(self) -> Explanation:
+        """What limits the step, in words and figures; `partitioner.explain(model, plan)` adds what would help."""
+        return explain_plan(self, not_planned="not asked for")
 
     def to_dot(self, path: str | Path | None = None, **options: Any) -> str:
         """The placement as a DOT picture: a cluster per device, cut tensors thick; written to `path` if given.

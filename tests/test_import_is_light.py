@@ -40,6 +40,7 @@ print(code, sorted(heavy), len(out.getvalue()) > 0, len(err.getvalue()) > 0)
         (["plan.json", "--devices", "GPU:0"], "2 [] False True"),
         (["hardware"], "0 [] True False"),
         (["diff", "plan.json", "plan.json"], "0 [] True False"),
+        (["explain", "plan.json", "--no-moves"], "0 [] True False"),
         (["show", "plan.json", "--dot", "plan.dot"], "0 [] True False"),
     ],
 )

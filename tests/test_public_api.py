@@ -20,7 +20,7 @@ from partitioner.cli.commands import compile
 from partitioner.cli.parser import Parser
 
 GOLDEN = Path(__file__).parent / "golden"
-FUNCTIONS = ("auto_place", "bench", "load", "measure_step", "place", "plan", "set_up_devices", "verify")
+FUNCTIONS = ("auto_place", "bench", "explain", "load", "measure_step", "place", "plan", "set_up_devices", "verify")
 CALLBACKS = ("StepReport", "TensorBoardReport")
 OPTIONS = ("AsyncUpdates", "Constraints", "Parallelism", "Step")
 EXIT_CODES = {
@@ -73,7 +73,8 @@ def test_signatures() -> None:
     """Change them only by adding; then change the golden file with them."""
     told = [_written(name, inspect.signature(getattr(partitioner, name))) for name in FUNCTIONS]
     methods = (
-        "from_json", "load", "save", "save_costs", "to_dot", "to_html", "to_json", "to_svg", "to_text", "to_timeline",
+        "explain", "from_json", "load", "save", "save_costs", "to_dot", "to_html", "to_json", "to_svg", "to_text",
+        "to_timeline",
     )  # fmt: skip
     told += [_written(name, inspect.signature(getattr(partitioner, name))) for name in OPTIONS]
     told += [_written(name, inspect.signature(getattr(partitioner, name))) for name in CALLBACKS]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from partitioner import __version__
-from partitioner.cli.commands import bench, check, compile, diff, doctor, graph, hardware, show, verify, worker
+from partitioner.cli.commands import bench, check, compile, diff, doctor, explain, graph, hardware, show, verify, worker
 from partitioner.cli.console import library_logs
 from partitioner.cli.parser import Parser
 from partitioner.errors import PartitionError
@@ -17,6 +17,7 @@ SUB_COMMANDS: dict[str, ModuleType] = {
     "graph": graph,
     "show": show,
     "diff": diff,
+    "explain": explain,
     "check": check,
     "verify": verify,
     "bench": bench,

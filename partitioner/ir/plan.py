@@ -12,6 +12,8 @@ from partitioner.ir.json import from_json, to_json
 from partitioner.ir.requirements import Requirement
 
 SCHEMA = "partition-plan/1"
+MOST_BARS = 2000
+"""A plan has at most this many bars of each kind: each takes 150 bytes, and nobody can look at more."""
 
 
 class Strategy(StrEnum):
@@ -334,13 +336,17 @@ class MeasuredStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedLayer:
-    """A box of the picture: a layer, an input, or ops outside any leaf layer."""
+    """A box of the picture: a layer, an input, or ops outside any leaf layer.
+
+    `compute_share`: the share that its ops, of the update too, have of the seconds in which devices compute.
+    """
 
     name: str
     class_name: str
     device: str
     output_shape: str = ""
     parameter_bytes: int = 0
+    compute_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,8 +384,8 @@ class PlanDocument:
 
     `max_staleness`: how many updates of others may be applied between a replica's reading the parameters and its own
     update, where updates are asynchronous. `timeline` and `transfers` are of the first replica, and hold its first
-    2,000 bars each. `request` holds the arguments of `plan` that differ from their defaults, by name; None stands for a
-    value that JSON cannot say.
+    `MOST_BARS` bars each. `request` holds the arguments of `plan` that differ from their defaults, by name; None stands
+    for a value that JSON cannot say.
 
     Raises:
         ValueError: The schema is unknown, or an op is placed on a device that is not listed.

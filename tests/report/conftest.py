@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from partitioner.ir.plan import (
     ModelInfo,
     Origin,
     PlanDocument,
-    PlannedAction,
     PlannedEdge,
     PlannedLayer,
     Predicted,
@@ -25,10 +24,9 @@ from partitioner.ir.plan import (
     Strategy,
     Verification,
 )
+from tests.timelines import GPU0, GPU1, timeline
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-GPU0 = "/job:localhost/replica:0/task:0/device:GPU:0"
-GPU1 = "/job:localhost/replica:0/task:0/device:GPU:1"
 CPU0 = "/job:localhost/replica:0/task:0/device:CPU:0"
 CPU1 = "/job:localhost/replica:0/task:0/device:CPU:1"
 
@@ -282,18 +280,6 @@ def interleaved_plan(pipeline_plan: PlanDocument) -> PlanDocument:
                 GPU1: " .  1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3  . ",
             }
         ),
-    )
-
-
-def timeline(table: Mapping[str, str], *, slot_seconds: float = 100e-6) -> tuple[PlannedAction, ...]:
-    """A timeline from a row of slots per device, `.` for an idle one."""
-    return tuple(
-        PlannedAction(
-            action=action, device=device, start_seconds=slot * slot_seconds, end_seconds=(slot + 1) * slot_seconds
-        )
-        for device, row in table.items()
-        for slot, action in enumerate(row.split())
-        if action != "."
     )
 
 

@@ -28,6 +28,7 @@ commands (partition COMMAND --help):
   graph FILE              plan a cost graph, without a model
   show PLAN               a plan again: report, picture, JSON
   diff A B                two plans compared: layers, time, memory
+  explain PLAN [MODEL]    what limits a plan, and which changes gain most
   check PLAN              compute a cost graph's plan anew, and refute it
   verify PLAN MODEL       run a model by its plan, beside the unplaced model
   bench PLAN MODEL        time a model by its plan, beside one device
@@ -38,11 +39,11 @@ commands (partition COMMAND --help):
 examples:
   partition model.py --devices GPU:0,GPU:1 --batch-size 256
   partition model.py --devices GPU:0-3 --strategy mixed --replicas 2
-  partition 'model.py:build_model(depth=50)' --devices GPU:0-3 --hardware t4
 """
 
 _LONG_EPILOG = f"""\
 {_EPILOG.rstrip()}
+  partition 'model.py:build_model(depth=50)' --devices GPU:0-3 --hardware t4
   partition model.py --devices CPU:0,CPU:1 --strategy layer-split --pin 'enc.*=CPU:0'
   partition model.py --devices GPU:0,GPU:1 --microbatches 8 --schedule 1f1b
   partition model.py --topology '64x dgx-h100' --dry-run

@@ -68,7 +68,7 @@ def plan_document(
             f"{op_type} x{count} ({100 * costed.uncosted_shares[op_type]:.1f} % of bytes)"
             for op_type, count in costed.uncosted_ops.items()
         ),
-        layers=_layers(graph, placement),
+        layers=_layers(graph, placement, _compute_shares(costed, result.placement)),
         edges=_edges(graph),
         notes=(*result.notes, *_notes(costed)),
     )
@@ -125,7 +125,18 @@ def _stages(costed: CostedGraph, result: SearchResult, placement: Mapping[str, s
     return stages
 
 
-def _layers(graph: OpGraph, placement: Mapping[str, str]) -> tuple[PlannedLayer, ...]:
+def _compute_shares(costed: CostedGraph, placement: Mapping[str, int]) -> dict[str, float]:
+    """The share of all ops' seconds that the ops of each layer have."""
+    seconds: dict[str, float] = {}
+    for op, on_devices in zip(costed.graph.ops, costed.seconds, strict=True):
+        seconds[op.layer] = seconds.get(op.layer, 0.0) + on_devices[placement[op.name]]
+    whole = sum(seconds.values())
+    return {layer: own / whole for layer, own in seconds.items()} if whole else {}
+
+
+def _layers(
+    graph: OpGraph, placement: Mapping[str, str], compute_shares: Mapping[str, float]
+) -> tuple[PlannedLayer, ...]:
     """A box for every layer that has forward ops of its own, for every input, and for the loss."""
     described = {layer.path: layer for layer in graph.layers}
     parameters: dict[str, int] = {}
@@ -148,6 +159,7 @@ def _layers(graph: OpGraph, placement: Mapping[str, str]) -> tuple[PlannedLayer,
             device=devices.get(box) or placement[op.name],
             output_shape=layer.output_shape if layer else str((None, *shape[1:])) if is_input else "",
             parameter_bytes=parameters.get(box, 0),
+            compute_share=compute_shares.get(box, 0.0),
         )
     return tuple(boxes.values())
 

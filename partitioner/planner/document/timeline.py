@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from partitioner.ir.op_graph import OpGraph
-from partitioner.ir.plan import PlannedAction, PlannedTransfer, Stage
+from partitioner.ir.plan import MOST_BARS, PlannedAction, PlannedTransfer, Stage
 from partitioner.planner.layouts.result import SearchResult
 from partitioner.stages.bars import Run, bars_of_runs
-
-# A plan has at most this many bars of each kind: each takes 150 bytes, and nobody can look at more.
-_MOST_BARS = 2000
 
 
 def planned_timeline(graph: OpGraph, result: SearchResult, stages: Sequence[Stage]) -> tuple[PlannedAction, ...]:
     """What the devices of the first replica do."""
     if result.staged is not None:
-        return result.staged.timeline[:_MOST_BARS]
+        return result.staged.timeline[:MOST_BARS]
     stage_of = {stage.device: stage.index for stage in stages}
     runs: dict[str, list[Run]] = {device: [] for device in stage_of}
     for run in result.schedule.runs:
@@ -27,7 +24,7 @@ def planned_timeline(graph: OpGraph, result: SearchResult, stages: Sequence[Stag
         for device, stage in stage_of.items()
         for bar in bars_of_runs(runs[device], device=device, stage=stage, step_seconds=step_seconds)
     ]
-    return tuple(sorted(bars, key=lambda bar: (bar.start_seconds, bar.device))[:_MOST_BARS])
+    return tuple(sorted(bars, key=lambda bar: (bar.start_seconds, bar.device))[:MOST_BARS])
 
 
 def planned_transfers(graph: OpGraph, result: SearchResult) -> tuple[PlannedTransfer, ...]:
@@ -59,4 +56,4 @@ def planned_transfers(graph: OpGraph, result: SearchResult) -> tuple[PlannedTran
         if exchange.devices[0] in result.schedule.busy_seconds
     ]
     ordered = sorted(transfers, key=lambda sent: (sent.start_seconds, sent.end_seconds, sent.source, sent.target))
-    return tuple(ordered[:_MOST_BARS])
+    return tuple(ordered[:MOST_BARS])

@@ -98,6 +98,13 @@ def test_one_device_is_a_single_plan_without_a_bubble() -> None:
     assert plan.predicted.bubble_fraction == 0.0
 
 
+def test_layers_have_their_share_of_the_seconds() -> None:
+    """f, b, d, u of each layer and the loss take 1 s each."""
+    costed, placement = split_training()
+    shares = {box.name: box.compute_share for box in plan_of(costed, placement).layers}
+    assert shares == {"x": 0.0, "layer0": pytest.approx(4 / 9), "layer1": pytest.approx(4 / 9), "loss": 0.0}
+
+
 def test_boxes_and_arrows() -> None:
     costed, placement = split_training()
     plan = plan_of(costed, placement)
