@@ -8,7 +8,7 @@ from partitioner.report.step_figures import StepFigures
 
 LEAST_LOSS = 0.2
 """A loss below this share of the step does not limit it, but compute does. S stages in M microbatches idle
-(S-1)/(M+S-1) of a step, less than a fifth from M = 4 (S-1) on; Huang et al. 2019, "GPipe", section 3, call that
+(S-1)/(M+S-1) of a step, less than a fifth from M = 4 (S-1) on; Huang et al. 2019, "GPipe", section 2.3, call that
 negligible from M = 4 S on."""
 _LEAST_SHOWN = 5e-4
 
