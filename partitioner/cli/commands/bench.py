@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 from partitioner.cli.arguments import add_verbosity, add_write, count
-from partitioner.cli.console import Progress, print_result, stdout_is_stderr, without_native_notices
+from partitioner.cli.console import Progress, print_result, stdout_is_stderr
 from partitioner.cli.parser import Parser
+from partitioner.cli.placing import placed_by
 
 
 def add_arguments(parser: Parser) -> None:
@@ -40,18 +41,10 @@ def run(options: argparse.Namespace) -> int:
     plan = load_model_plan(options.plan, "bench")
     progress = Progress(enabled=not options.quiet)
     with stdout_is_stderr():
-        progress("loading TensorFlow")
-        with without_native_notices(enabled=not options.verbose):
-            from partitioner import api
-        api.set_up_devices(sorted({*plan.placement.values(), *plan.used_devices}))
-        progress(f"loading {options.model}")
-        loaded = api.load_model(options.model)
-        progress("placing")
-        placed = api.place(
-            loaded.model, plan, example_inputs=loaded.example_inputs, example_targets=loaded.example_targets
-        )
+        subject = placed_by(plan, options, progress)
+        api, placed = subject.api, subject.placed
         benchmark = api.bench(
-            loaded.model,
+            subject.model,
             placed,
             num_steps=options.steps,
             num_rounds=options.rounds,

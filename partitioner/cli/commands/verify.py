@@ -6,9 +6,10 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from partitioner.cli.arguments import add_verbosity, add_write
-from partitioner.cli.console import Progress, stdout_is_stderr, without_native_notices
+from partitioner.cli.console import Progress, stdout_is_stderr
 from partitioner.cli.output import print_plan, write_views
 from partitioner.cli.parser import Parser
+from partitioner.cli.placing import placed_by
 from partitioner.errors import VerificationError
 
 if TYPE_CHECKING:
@@ -38,16 +39,8 @@ def run(options: argparse.Namespace) -> int:
     plan = load_model_plan(options.plan, "verify")
     progress = Progress(enabled=not options.quiet)
     with stdout_is_stderr():
-        progress("loading TensorFlow")
-        with without_native_notices(enabled=not options.verbose):
-            from partitioner import api
-        api.set_up_devices(sorted({*plan.placement.values(), *plan.used_devices}))
-        progress(f"loading {options.model}")
-        loaded = api.load_model(options.model)
-        examples = {"example_inputs": loaded.example_inputs, "example_targets": loaded.example_targets}
-        with progress.during("placing"):
-            placed = api.place(loaded.model, plan, **examples)
-        plan = checked(api, loaded.model, placed, plan, progress)
+        subject = placed_by(plan, options, progress)
+        plan = checked(subject.api, subject.model, subject.placed, plan, progress)
     files = write_views(plan, plan_file(options.plan)) if options.write else []
     print_plan(plan, options, files)
     if plan.verification is not None and not plan.verification.passed:
