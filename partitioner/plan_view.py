@@ -1,4 +1,4 @@
-"""The plan that the API returns, with its views: text, DOT, SVG. Needs no TensorFlow: a plan.json shows at once."""
+"""The plan that the API returns, with its text and pictures. Needs no TensorFlow: a plan.json shows at once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cost_models.measured import MeasuredCosts
 from partitioner.errors import UsageError
 from partitioner.ir.json import to_json
 from partitioner.ir.plan import PlanDocument
+from partitioner.report.images import write_image
 from partitioner.report.placement import to_dot
-from partitioner.report.svg import write_svg
 from partitioner.report.text import render
 from partitioner.spelling import argument, as_python
 
@@ -70,9 +70,10 @@ class Plan(PlanDocument):
         return render(self, files, verbose=verbose, spell=spell)
 
     def to_dot(self, path: str | Path | None = None, **options: Any) -> str:
-        """The placement as a DOT picture: a cluster per device, cut tensors thick; written to `path` if given.
+        """The placement as a DOT picture: a frame per device, cut tensors thick; written to `path` if given.
 
-        Options are those of `partitioner.report.dot.draw`, named as in `keras.utils.plot_model`.
+        Options are those of `partitioner.report.placement.to_dot`: `level` (`stage`, `layer` or `op`), `stage`,
+        `detail`, and `rankdir` and `show_shapes` as in `keras.utils.plot_model`.
         """
         text = to_dot(self, **options)
         if path is not None:
@@ -85,4 +86,12 @@ class Plan(PlanDocument):
         Raises:
             UsageError: Neither pygraphviz nor the `dot` program is installed.
         """
-        write_svg(to_dot(self, **options), path)
+        write_image(to_dot(self, **options), path, "svg")
+
+    def to_png(self, path: str | Path, **options: Any) -> None:
+        """The same picture as PNG.
+
+        Raises:
+            UsageError: Neither pygraphviz nor the `dot` program is installed.
+        """
+        write_image(to_dot(self, **options), path, "png")

@@ -13,7 +13,7 @@ import pytest
 from partitioner.errors import UsageError
 from partitioner.ir.plan import PlanDocument
 from partitioner.report.placement import to_dot
-from partitioner.report.svg import write_svg
+from partitioner.report.images import write_image
 
 
 def test_an_svg_shows_every_layer(split_plan: PlanDocument, tmp_path: Path) -> None:
