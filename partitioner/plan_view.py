@@ -11,6 +11,7 @@ from cost_models.measured import MeasuredCosts
 from partitioner.errors import UsageError
 from partitioner.ir.json import to_json
 from partitioner.ir.plan import PlanDocument
+from partitioner.report.html import as_html
 from partitioner.report.images import write_image
 from partitioner.report.placement import to_dot
 from partitioner.report.text import render
@@ -68,6 +69,12 @@ class Plan(PlanDocument):
             spell: How arguments are named: `as_python` or `as_flags` of `partitioner.spelling`.
         """
         return render(self, files, verbose=verbose, spell=spell)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/plain": self.to_text(), "text/html": as_html(self)}
 
     def to_dot(self, path: str | Path | None = None, **options: Any) -> str:
         """The placement as a DOT picture: a frame per device, cut tensors thick; written to `path` if given.

@@ -78,7 +78,7 @@ def to_dot(
     )
     picture = Picture(
         heading=(f"<b>{escaped(plan.graph.name)}</b>", escaped(headline(plan))),
-        frames=tuple(_frame(plan, piece) for piece in plan.pieces),
+        frames=tuple(_frame(plan, piece, number) for number, piece in enumerate(plan.pieces)),
         boxes=boxes,
         arrows=arrows,
         outputs=outputs_of(boxes, arrows),
@@ -146,14 +146,15 @@ def _nodes(piece: Piece) -> str:
     return f"{short_name(piece.device)}: {', '.join(piece.nodes)}"
 
 
-def _frame(plan: CostGraphPlan, piece: Piece) -> Frame:
+def _frame(plan: CostGraphPlan, piece: Piece, number: int) -> Frame:
     kinds = {device.name: device.kind for device in plan.devices}
     limit = _limits(plan)[piece.device]
     memory = format_bytes(piece.memory_bytes) + (f" of {format_bytes(limit)}" if limit else "")
     facts = [escaped(kinds[piece.device]), f"load {escaped(_load(plan, piece.load))}", f"memory {memory}"]
     if piece.send_bytes:
         facts.append(f"sends {format_bytes(piece.send_bytes)}")
-    return Frame(device=piece.device, title=f"<b>{escaped(short_name(piece.device))}</b>", facts=tuple(facts))
+    title = f"<b>{escaped(short_name(piece.device))}</b>"
+    return Frame(device=piece.device, number=number, title=title, facts=tuple(facts))
 
 
 def _limits(plan: CostGraphPlan) -> dict[str, int | None]:

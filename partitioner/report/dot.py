@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pydot
 
 from partitioner.ir.devices import short_name
@@ -33,7 +31,7 @@ def draw(picture: Picture, *, rankdir: str = "TB") -> str:
     if rankdir not in DIRECTIONS:
         raise ValueError(f"rankdir is {rankdir!r}, expected TB, LR, BT or RL")
     graph = _empty_graph(picture, rankdir)
-    colors = dict(zip((frame.device for frame in picture.frames), itertools.cycle(_DEVICE_COLORS), strict=False))
+    colors = {frame.device: _DEVICE_COLORS[frame.number % len(_DEVICE_COLORS)] for frame in picture.frames}
     clusters = {
         frame.device: _cluster(frame, index, colors[frame.device]) for index, frame in enumerate(picture.frames)
     }
@@ -41,8 +39,8 @@ def draw(picture: Picture, *, rankdir: str = "TB") -> str:
         clusters.get(box.device, graph).add_node(_box_node(index, box, colors.get(box.device, "white")))
     for cluster in clusters.values():
         graph.add_subgraph(cluster)
-    for arrow in picture.arrows:
-        graph.add_edge(_arrow_edge(arrow, picture))
+    for number, arrow in enumerate(picture.arrows):
+        _add_arrow(graph, number, arrow, picture)
     for number, source in enumerate(picture.outputs):
         graph.add_node(pydot.Node(f"output{number}", label="output", shape="ellipse", tooltip="output of the model"))
         graph.add_edge(pydot.Edge(f"n{source}", f"output{number}"))
@@ -108,21 +106,26 @@ def _box_node(index: int, box: Box, color: str) -> pydot.Node:
     return pydot.Node(f"n{index}", label=f"<{table}>", tooltip=_quoted("\n".join(members)))
 
 
-def _arrow_edge(arrow: Arrow, picture: Picture) -> pydot.Edge:
+def _add_arrow(graph: pydot.Dot, number: int, arrow: Arrow, picture: Picture) -> None:
     ends = f"n{arrow.source}", f"n{arrow.target}"
     source, target = picture.boxes[arrow.source].device, picture.boxes[arrow.target].device
     if source == target:
-        return pydot.Edge(*ends)
+        graph.add_edge(pydot.Edge(*ends))
+        return
     color = _quoted(_CUT_COLOR)
-    if not arrow.size_bytes + arrow.gradient_bytes:
-        return pydot.Edge(*ends, color=color, penwidth="3")
-    sizes = [format_bytes(arrow.size_bytes)] if arrow.size_bytes else []
+    lines = [f"<b>{format_bytes(arrow.size_bytes)}</b>"] if arrow.size_bytes else []
     if arrow.gradient_bytes:
-        sizes.append(f"{format_bytes(arrow.gradient_bytes)} back")
-    lines = [f"<b>&#160;{size}&#160;</b>" for size in sizes]  # the spaces keep it off the arrow
+        lines.append(f"<b>{format_bytes(arrow.gradient_bytes)} back</b>")
+    if not lines:
+        graph.add_edge(pydot.Edge(*ends, color=color, penwidth="3"))
+        return
     if link := picture.links.get((source, target)):
-        lines.append(f"&#160;{escaped(link)}&#160;")
-    return pydot.Edge(*ends, label=f"<{'<br/>'.join(lines)}>", color=color, fontcolor=color, penwidth="3")
+        lines.append(escaped(link))
+    # A node and not a label, as for a device's facts.
+    table = f'<table border="0" cellpadding="3"><tr><td>{"<br/>".join(lines)}</td></tr></table>'
+    graph.add_node(pydot.Node(f"cut{number}", label=f"<{table}>", fontsize="11", fontcolor=color))
+    graph.add_edge(pydot.Edge(ends[0], f"cut{number}", color=color, penwidth="3", dir="none"))
+    graph.add_edge(pydot.Edge(f"cut{number}", ends[1], color=color, penwidth="3"))
 
 
 def _quoted(text: str) -> str:

@@ -11,7 +11,7 @@ from partitioner.ir.plan import PlanDocument
 from partitioner.report.boxes import blocks_title
 from partitioner.report.fold import repeats
 
-MAX_BOXES = 150
+MAX_BOXES = 100
 _ORDER = "fbu"
 
 

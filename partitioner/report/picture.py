@@ -16,11 +16,13 @@ class Frame:
 
     Attributes:
         device: Its canonical name.
+        number: Its place among all devices in use, which its colour goes by.
         title: Text at the top of its frame, in Graphviz's HTML.
         facts: Lines below the title, in the same format.
     """
 
     device: str
+    number: int
     title: str
     facts: tuple[str, ...]
 

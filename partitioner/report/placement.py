@@ -9,7 +9,7 @@ from partitioner.errors import UsageError
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import PlanDocument, Stage
 from partitioner.ir.planned_ops import MOST_OPS
-from partitioner.ir.units import format_bytes, format_bytes_of, format_seconds
+from partitioner.ir.units import format_bytes, format_bytes_of, format_seconds, plural
 from partitioner.report.boxes import Detail, layer_boxes, outputs_of
 from partitioner.report.dot import draw
 from partitioner.report.first_replica import of_first_replica, replica_names, shows_first_only
@@ -17,6 +17,7 @@ from partitioner.report.microbatches import is_staged, passing
 from partitioner.report.op_boxes import op_boxes
 from partitioner.report.picture import Arrow, Box, Frame, Picture, escaped
 from partitioner.report.stage_boxes import only_stage, stage_boxes, stages_of_layers
+from partitioner.spelling import argument
 
 
 class Level(StrEnum):
@@ -53,7 +54,9 @@ def to_dot(
     """
     level = Level(level)
     if stage is not None and stage not in {known.index for known in plan.stages}:
-        raise UsageError(f"the plan has no stage {stage}", notes=[f"its stages: {_listed(plan)}"])
+        stages = sorted({known.index for known in plan.stages})
+        has = f"it has {plural(len(stages), 'stage')}"
+        raise UsageError(f"the plan has no stage {stage}: {has}, numbered from 0", help=argument("stage", stages[-1]))
     note = _why_no_ops(plan) if level is Level.OP and not len(plan.ops) else ""
     level = Level.LAYER if note else level
     is_part = level is Level.OP or stage is not None or shows_first_only(plan)
@@ -63,7 +66,11 @@ def to_dot(
         boxes, arrows = only_stage(shown, stage, boxes, arrows)
     picture = Picture(
         heading=(*_heading(shown, is_part=is_part), *([escaped(note)] if note else [])),
-        frames=tuple(_frame(shown, device, level) for device in _devices(shown, boxes, stage)),
+        frames=tuple(
+            _frame(shown, device, number, level)
+            for number, device in enumerate(_devices(shown, boxes))
+            if stage is None or any((box.device, box.stage) == (device, stage) for box in boxes)
+        ),
         boxes=boxes,
         arrows=arrows,
         outputs=outputs_of(boxes, arrows) if level is Level.LAYER and stage is None else (),
@@ -82,10 +89,6 @@ def _contents(
         return op_boxes(plan, stage)
     stages = stages_of_layers(plan)
     return layer_boxes(plan.layers, plan.edges, detail=detail, show_shapes=show_shapes, stages=stages)
-
-
-def _listed(plan: PlanDocument) -> str:
-    return ", ".join(f"{index}" for index in dict.fromkeys(stage.index for stage in plan.stages))
 
 
 def _why_no_ops(plan: PlanDocument) -> str:
@@ -110,10 +113,11 @@ def _links(plan: PlanDocument) -> dict[tuple[str, str], str]:
     return {(source, target): only.name for source in used for target in used if source != target}
 
 
-def _devices(plan: PlanDocument, boxes: Sequence[Box], stage: int | None) -> list[str]:
+def _devices(plan: PlanDocument, boxes: Sequence[Box]) -> list[str]:
+    """The devices in use, in the plan's order."""
     order = {device.name: index for index, device in enumerate(plan.devices)}
-    used = {box.device for box in boxes if box.device and stage in (None, box.stage)}
-    return sorted(used | set(plan.used_devices if stage is None else ()), key=lambda name: order.get(name, len(order)))
+    used = {*plan.used_devices, *(box.device for box in boxes if box.device)}
+    return sorted(used, key=lambda name: order.get(name, len(order)))
 
 
 def _heading(plan: PlanDocument, *, is_part: bool) -> list[str]:
@@ -126,7 +130,7 @@ def _heading(plan: PlanDocument, *, is_part: bool) -> list[str]:
     return lines
 
 
-def _frame(plan: PlanDocument, device: str, level: Level) -> Frame:
+def _frame(plan: PlanDocument, device: str, number: int, level: Level) -> Frame:
     stages = [stage for stage in plan.stages if stage.device == device]
     title = f"<b>{escaped(short_name(device))}</b>"
     if level is not Level.STAGE and stages and (len(stages) > 1 or is_staged(plan)):
@@ -142,7 +146,7 @@ def _frame(plan: PlanDocument, device: str, level: Level) -> Frame:
         lines.append(f"parameters {format_bytes(sum(stage.parameter_bytes for stage in stages))}")
     if any(stage.send_bytes for stage in stages):
         lines.append(f"sends {format_bytes(sum(stage.send_bytes for stage in stages))}")
-    return Frame(device=device, title=title, facts=tuple(lines))
+    return Frame(device=device, number=number, title=title, facts=tuple(lines))
 
 
 def _stage_names(stages: Sequence[Stage]) -> str:

@@ -113,7 +113,7 @@ def _compiled(
         return plan, []
     progress(f"writing {directory}")
     passed = plan.verification is None or plan.verification.passed
-    files = write_plan(plan, directory, partial(api.write_saved_model, placed) if passed else None)
+    files = write_plan(plan, directory, options, partial(api.write_saved_model, placed) if passed else None)
     if costs is not None:
         from partitioner.measure.store import write_costs
 
