@@ -94,7 +94,7 @@ def write_plan(
 ) -> list[Path]:
     """Write plan.json, placement.dot and the placed model; returns the written paths.
 
-    A picture that the plan does not have, of a stage that it lacks, is told on stderr, and placement.dot is the default.
+    A picture of a stage that the plan lacks is told on stderr, and placement.dot shows all of them.
 
     Raises:
         WriteError: A file cannot be written.

@@ -371,8 +371,8 @@ class PlanDocument:
     `max_staleness`: how many updates of others may be applied between a replica's reading the parameters and its own
     update, where updates are asynchronous. `timeline` and `transfers` are of the first replica, and hold its first
     2,000 bars each. `request` holds the arguments of `plan` that differ from their defaults, by name; None stands for a
-    value that JSON cannot say. `ops` is empty in plans of earlier versions and of graphs that are too large, `stage_edges`
-    of earlier versions.
+    value that JSON cannot say. `ops` is empty in plans of earlier versions and of graphs that are too large;
+    `stage_edges` in plans of earlier versions.
 
     Raises:
         ValueError: The schema is unknown, an op is placed on a device that is not listed, or `ops` does not have a row

@@ -6,11 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from os.path import commonprefix
 
 from partitioner.ir.plan import PlannedEdge, PlannedLayer
 from partitioner.ir.units import format_bytes
-from partitioner.report.fold import Repeat, chains, repeats
+from partitioner.report.fold import Repeat, chains, common_beginning, repeats
 from partitioner.report.picture import Arrow, Box, escaped, merged_arrows
 
 INPUT_CLASS = "InputLayer"
@@ -138,7 +137,7 @@ def blocks_title(blocks: Sequence[Sequence[str]]) -> str:
 
 def _common(names: Sequence[str]) -> str:
     """What all names begin with, up to a `/` or `_`, without the number at its end."""
-    start = commonprefix(names)
+    start = common_beginning(names)
     if len(names) > 1:
         start = start[: max(start.rfind("/"), start.rfind("_")) + 1]
     return _NUMBER.sub("", start.rstrip("/_"))

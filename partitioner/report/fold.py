@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
 
 _LONGEST_BLOCK = 200
 _Sources = Sequence[Sequence[int]]
@@ -57,7 +56,10 @@ def repeats(kinds: Sequence[Hashable], sources: _Sources, names: Sequence[str]) 
         spare = runs[period - 1][node] % period
         starts = [range(first, first + period) for first in range(node + period, node + period + spare + 1)]
         # Of the second block: the first one may stand at the edge of the graph.
-        second = min(starts, key=lambda block: (_reads(sources, block), -len(_common(names, block))))
+        second = min(
+            starts,
+            key=lambda block: (_reads(sources, block), -len(common_beginning(names[block.start : block.stop]))),
+        )
         start = second.start - period
         found.append(Repeat(start=start, period=period, count=times[best]))
         node = found[-1].end
@@ -99,8 +101,11 @@ def _same_reads(first: Sequence[int], second: Sequence[int], period: int) -> boo
     return len(first) == len(second) and all(a + period == b or a == b for a, b in zip(first, second, strict=True))
 
 
-def _common(names: Sequence[str], block: range) -> str:
-    return commonprefix([names[node] for node in block])
+def common_beginning(names: Sequence[str]) -> str:
+    """The longest text that all names begin with."""
+    first, last = min(names), max(names)
+    ends = (index for index, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
+    return first[: next(ends, min(len(first), len(last)))]
 
 
 def _reads(sources: _Sources, block: range) -> int:

@@ -14,7 +14,7 @@ _PHASES = {"f": "forward", "b": "backward", "u": "update"}
 
 
 def op_boxes(plan: PlanDocument, stage: int | None) -> tuple[tuple[Box, ...], tuple[Arrow, ...]]:
-    """Fewer than 400 boxes for the ops of one stage, or of all stages of a replica, and their arrows.
+    """Fewer than 100 boxes for the ops of one stage, or of all stages of a replica, and their arrows.
 
     Ops of other stages than `stage` are a pale box for each stage.
     """

@@ -54,7 +54,9 @@ def summary(
     table = Table(width=width, show_lines=True)
     for name, begin, end in zip(header, [0.0, *ends], ends, strict=False):
         share = max(1, round(1000 * (end - begin)))
-        table.add_column(name, ratio=share, justify="right" if name == "Param #" else "left", overflow="fold")
+        table.add_column(
+            name, ratio=share, justify="right" if name == "Param #" else "left", overflow="fold", min_width=len(name)
+        )
     devices = {layer.name: layer.device for layer in plan.layers}
     for layer, path, depth in _listed(_in_range(model.layers, layer_range), "", 0, expand_nested):
         row = _row(layer, path, depth, devices)

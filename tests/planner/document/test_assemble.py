@@ -18,6 +18,7 @@ from partitioner.ir.plan import (
     PlanDocument,
     PlannedEdge,
     SolverInfo,
+    StageEdge,
     Strategy,
 )
 from partitioner.planner.document.assemble import forward_boxes, plan_document
@@ -112,6 +113,7 @@ def test_boxes_and_arrows() -> None:
         PlannedEdge(source="layer0", target="layer1", size_bytes=256, gradient_bytes=256),
         PlannedEdge(source="layer1", target="loss", size_bytes=256),
     )
+    assert plan.stage_edges == (StageEdge(source=0, target=1, size_bytes=256, gradient_bytes=256),)
     assert forward_boxes(costed.graph) == ["x", "layer0", "layer1", "loss"]
 
 
@@ -192,9 +194,9 @@ def test_a_staged_plan_has_a_stage_per_stage_program() -> None:
     assert [s.compute_seconds for s in stages] == pytest.approx([8.0] * 4, abs=0.01)
     # Per microbatch 1024 bytes forward and 256 backward, but nothing behind the last stage and before the first.
     assert [s.send_bytes for s in stages] == [4096, 4096 + 1024, 4096 + 1024, 1024]
-    # f, d, r and u of each layer, b of all but the first; x, r and u count for the first stage on the device.
+    # f, d, r and u of each layer, b of all but the first; x counts for the first stage.
     assert sum(s.num_ops for s in stages) == len(plan.placement)
-    assert [s.num_ops for s in stages][2:] == [3, 3]
+    assert [s.num_ops for s in stages] == [5, 5, 5, 5]
     assert plan.considered[0].step_seconds == 18.0
 
 
