@@ -70,7 +70,7 @@ def test_the_installed_command_and_version() -> None:
 def test_signatures() -> None:
     """Change them only by adding; then change the golden file with them."""
     told = [_written(name, inspect.signature(getattr(partitioner, name))) for name in FUNCTIONS]
-    methods = ("from_json", "load", "save", "save_costs", "to_dot", "to_json", "to_svg", "to_text")
+    methods = ("from_json", "load", "save", "save_costs", "to_dot", "to_json", "to_png", "to_svg", "to_text")
     told += [_written(name, inspect.signature(getattr(partitioner, name))) for name in OPTIONS]
     told += [_written(f"Plan.{name}", inspect.signature(getattr(partitioner.Plan, name))) for name in methods]
     assert "\n".join(told) + "\n" == (GOLDEN / "public_api.txt").read_text(encoding="utf-8")

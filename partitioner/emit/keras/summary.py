@@ -41,27 +41,26 @@ def summary(
         UsageError: `layer_range` is no pair of names, or no layer matches one of them; or the line is too narrow.
     """
     width = line_length or min(_LINE_LENGTH, shutil.get_terminal_size().columns)
+    header = ["Layer (type)", "Output Shape", "Param #", "Device", *(["Trainable"] if show_trainable else [])]
+    inner = width - 3 * len(header) - 1  # without lines and padding
     ends = list(positions or _POSITIONS)
-    header = ["Layer (type)", "Output Shape", "Param #", "Device"]
-    if show_trainable:
-        header.append("Trainable")
-        ends = [*(0.88 * end for end in ends), 1.0] if len(ends) == 4 else ends
+    if show_trainable and len(ends) == len(_POSITIONS):
+        ends = [*(end * (1 - len(header[-1]) / inner) for end in ends), 1.0]
     if width < _NARROWEST or len(ends) != len(header):
         raise UsageError(
             f"a summary with {len(header)} columns needs a line of at least {_NARROWEST} characters and a position for "
             f"each column; this has {width} and {len(ends)}"
         )
     table = Table(width=width, show_lines=True)
-    for name, begin, end in zip(header, [0.0, *ends], ends, strict=False):
-        share = max(1, round(1000 * (end - begin)))
-        table.add_column(
-            name, ratio=share, justify="right" if name == "Param #" else "left", overflow="fold", min_width=len(name)
-        )
+    stops = [round(end * inner) for end in ends]
+    for name, begin, stop in zip(header, [0, *stops], stops, strict=False):
+        justify = "right" if name == "Param #" else "left"
+        table.add_column(name, width=stop - begin, justify=justify, overflow="fold")
     devices = {layer.name: layer.device for layer in plan.layers}
     for layer, path, depth in _listed(_in_range(model.layers, layer_range), "", 0, expand_nested):
         row = _row(layer, path, depth, devices)
         table.add_row(*map(Text, [*row, _trainable(layer)] if show_trainable else row))
-    lines = Console(width=width, force_terminal=False, color_system=None, highlight=False)
+    lines = Console(width=width, force_terminal=False, force_jupyter=False, color_system=None, highlight=False)
     with lines.capture() as captured:
         lines.print(Text(f'Model: "{model.name}", placed'))
         lines.print(table)

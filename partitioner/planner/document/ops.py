@@ -96,9 +96,10 @@ def _stage_edges(cuts: _Cuts, stage_of: Mapping[str, int]) -> tuple[StageEdge, .
     forward = {(stage_of[op], reader) for op, reader, is_gradient in cuts if not is_gradient}
     totals: dict[tuple[int, int], list[int]] = {}
     for (op, reader, is_gradient), size_bytes in cuts.items():
-        ends = stage_of[op], reader
-        goes_back = is_gradient and ends[::-1] in forward
-        totals.setdefault(ends[::-1] if goes_back else ends, [0, 0])[goes_back] += size_bytes
+        source = stage_of[op]
+        goes_back = is_gradient and (reader, source) in forward
+        ends = (reader, source) if goes_back else (source, reader)
+        totals.setdefault(ends, [0, 0])[goes_back] += size_bytes
     return tuple(
         StageEdge(source=source, target=target, size_bytes=size, gradient_bytes=back)
         for (source, target), (size, back) in sorted(totals.items())

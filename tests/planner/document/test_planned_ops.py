@@ -6,11 +6,11 @@ import json
 from dataclasses import replace
 
 import pytest
+from documents import plan_of, split_training
 
 from partitioner.ir.plan import PlanDocument, StageEdge
 from partitioner.ir.planned_ops import CutOp, PlannedOps
 from partitioner.planner.document import ops as planned
-from tests.planner.document.test_assemble import plan_of, split_training
 
 
 @pytest.fixture
