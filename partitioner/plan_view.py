@@ -13,8 +13,9 @@ from partitioner.ir.json import to_json
 from partitioner.ir.plan import PlanDocument
 from partitioner.report.explanation import Explanation, explain_plan
 from partitioner.report.html.page import to_html
+from partitioner.report.images import write_image
+from partitioner.report.notebook import as_html
 from partitioner.report.placement import to_dot
-from partitioner.report.svg import write_svg
 from partitioner.report.text import render
 from partitioner.report.trace_events import to_trace_events
 from partitioner.spelling import argument, as_python
@@ -98,10 +99,17 @@ class Plan(PlanDocument):
         """What limits the step, in words and figures; `partitioner.explain(model, plan)` adds what would help."""
         return explain_plan(self, not_planned="not asked for")
 
-    def to_dot(self, path: str | Path | None = None, **options: Any) -> str:
-        """The placement as a DOT picture: a cluster per device, cut tensors thick; written to `path` if given.
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
-        Options are those of `partitioner.report.dot.draw`, named as in `keras.utils.plot_model`.
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/plain": self.to_text(), "text/html": as_html(self)}
+
+    def to_dot(self, path: str | Path | None = None, **options: Any) -> str:
+        """The placement as a DOT picture: a frame per device, cut tensors thick; written to `path` if given.
+
+        Options are those of `partitioner.report.placement.to_dot`: `level` (`stage`, `layer` or `op`), `stage`,
+        `detail`, and `rankdir` and `show_shapes` as in `keras.utils.plot_model`.
         """
         return _written(to_dot(self, **options), path)
 
@@ -111,7 +119,15 @@ class Plan(PlanDocument):
         Raises:
             UsageError: Neither pygraphviz nor the `dot` program is installed.
         """
-        write_svg(to_dot(self, **options), path)
+        write_image(to_dot(self, **options), path, "svg")
+
+    def to_png(self, path: str | Path, **options: Any) -> None:
+        """The same picture as PNG.
+
+        Raises:
+            UsageError: Neither pygraphviz nor the `dot` program is installed.
+        """
+        write_image(to_dot(self, **options), path, "png")
 
 
 def _written(text: str, path: str | Path | None) -> str:

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NAMES = ("mlp_784", "cnn_28x28", "cnn_32x32", "two_models", "data_parallel", "mixed_parallel", "sync_vs_async")
@@ -104,6 +106,33 @@ def test_replicas_over_several_devices_train_like_one(tmp_path: Path) -> None:
     assert homes.keys() == {"hidden_1/kernel", "hidden_2/kernel", "scores/kernel"}
     assert set(homes.values()) == {"CPU:0, CPU:2", "CPU:1, CPU:3"}
     assert "all copies have the same bits: True" in done.stdout
+
+
+def test_the_notebook_runs_and_says_what_it_said(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("pygraphviz")
+    notebook = nbformat.read(EXAMPLES / "digits.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    assert len(notebook.cells) <= 12
+    kept = _printed(notebook)
+    assert kept[-2:] == ["losses fall: True, test accuracy above 80 %: True\n", "passed: True, misplaced ops: 0\n"]
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert _printed(notebook)[-2:] == kept[-2:]
+    shown = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    assert any("<svg" in data.get("text/html", "") for data in shown)  # the plan
+    assert any("stage 1" in data.get("image/svg+xml", "") for data in shown)
+
+
+def test_the_notebook_is_small_and_names_no_machine() -> None:
+    text = (EXAMPLES / "digits.ipynb").read_text(encoding="utf-8")
+    assert len(text) < 60_000
+    assert not re.findall(r"/(?:home|root|tmp|usr|opt|work|Users)/\S*", text)
+
+
+def _printed(notebook: nbformat.NotebookNode) -> list[str]:
+    """What its cells print on stdout."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return [output.text for output in outputs if output.output_type == "stream" and output.name == "stdout"]
 
 
 @pytest.mark.slow

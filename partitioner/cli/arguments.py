@@ -157,17 +157,24 @@ def add_search(group: argparse._ActionsContainer, time_limit: str) -> None:
     group.add_argument("--seed", type=int, default=0, metavar="N", help="same seed, same plan (default: %(default)s)")
 
 
-def add_output(group: argparse._ActionsContainer, stem: str) -> None:
+def add_output(group: argparse._ActionsContainer, stem: str, *, of_model: bool) -> None:
     """Add the directory of results, named after `stem` by default, and the pictures."""
     group.add_argument("-o", "--output", metavar="DIR", help=f"where to write (default: {stem}_partitioned)")
-    add_pictures(group)
+    add_pictures(group, of_model=of_model)
     group.add_argument("--dry-run", action="store_true", help="plan only, write no file")
 
 
-def add_pictures(group: argparse._ActionsContainer) -> None:
-    """Add the pictures, and JSON."""
+def add_pictures(group: argparse._ActionsContainer, *, of_model: bool) -> None:
+    """Add the pictures with what they show, and JSON; only a model has levels and stages."""
     group.add_argument("--dot", metavar="FILE", help="write the picture as DOT here")
     group.add_argument("--svg", metavar="FILE", help="draw the picture as SVG")
+    group.add_argument("--png", metavar="FILE", help="draw the picture as PNG")
+    if of_model:
+        group.add_argument(
+            "--level", choices=["stage", "layer", "op"], help="what a box of the picture stands for (default: layer)"
+        )
+        group.add_argument("--stage", type=count_or_zero, metavar="N", help="show this stage alone (default: all)")
+    group.add_argument("--rankdir", choices=["TB", "LR", "BT", "RL"], help="direction of the picture (default: TB)")
     group.add_argument("--json", action="store_true", help="print plan.json and nothing else")
 
 

@@ -129,7 +129,7 @@ def add_goal(group: argparse._ArgumentGroup) -> None:
 
 def add_results(group: argparse._ArgumentGroup) -> None:
     """Add the arguments for the results."""
-    add_output(group, "<model>")
+    add_output(group, "<model>", of_model=True)
     group.add_argument(
         "--verify",
         action=argparse.BooleanOptionalAction,

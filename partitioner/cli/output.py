@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from partitioner.cli.console import print_result, without_native_notices
 from partitioner.errors import UsageError, WriteError
@@ -15,6 +16,7 @@ from partitioner.spelling import as_flags
 if TYPE_CHECKING:
     from partitioner.plan_view import Plan
 
+_PICTURES = ("dot", "svg", "png")
 _OURS = {"plan.json", "placement.dot", "timeline.json", "report.html", "placed_model", "costs.json"}
 
 
@@ -34,12 +36,15 @@ class Document(Protocol):
         """The report."""
         ...
 
-    def to_dot(self, path: Path, /) -> str:
+    def to_dot(self, path: Path, /, **options: Any) -> str:
         """Write the picture."""
         ...
 
-    def to_svg(self, path: Path, /) -> None:
-        """Draw the picture."""
+    def to_svg(self, path: Path, /, **options: Any) -> None:
+        """Draw the picture as SVG."""
+
+    def to_png(self, path: Path, /, **options: Any) -> None:
+        """Draw the picture as PNG."""
 
 
 def output_directory(options: argparse.Namespace, source: str) -> Path:
@@ -49,7 +54,7 @@ def output_directory(options: argparse.Namespace, source: str) -> Path:
         UsageError: It is a file or holds files that partition did not write, a picture has no directory, or `--dry-run`
             is asked to write.
     """
-    written = [name for name in ("output", "dot", "svg") if getattr(options, name)]
+    written = [name for name in ("output", *_PICTURES) if getattr(options, name)]
     if options.dry_run and written:
         raise UsageError(f"--dry-run writes no file, but --{written[0]} asks for one")
     refuse_missing_directories(options)
@@ -77,7 +82,7 @@ def refuse_missing_directories(options: argparse.Namespace) -> None:
     Raises:
         UsageError: The directory is missing.
     """
-    for name in ("dot", "svg"):
+    for name in _PICTURES:
         path = getattr(options, name)
         if path and not Path(path).parent.is_dir():
             parent = Path(path).parent
@@ -85,19 +90,27 @@ def refuse_missing_directories(options: argparse.Namespace) -> None:
 
 
 def write_plan(
-    plan: Document, directory: Path, more: Mapping[str, Callable[[Path], object]] | None = None
+    plan: Document,
+    directory: Path,
+    options: argparse.Namespace,
+    more: Mapping[str, Callable[[Path], object]] | None = None,
 ) -> list[Path]:
     """Write plan.json, placement.dot and further files; returns the written paths.
 
-    Args:
-        plan: The plan.
-        directory: Where to write.
-        more: By name, what writes a file.
+    A picture of a stage that the plan lacks is told on stderr, and placement.dot shows all of them.
 
     Raises:
         WriteError: A file cannot be written.
     """
-    writers = {"plan.json": plan.save, "placement.dot": plan.to_dot, **(more or {})}
+
+    def write_dot(path: Path) -> None:
+        try:
+            plan.to_dot(path, **drawing(options))
+        except UsageError as error:
+            _warn(error)
+            plan.to_dot(path)
+
+    writers = {"plan.json": plan.save, "placement.dot": write_dot, **(more or {})}
     with write_errors():
         directory.mkdir(parents=True, exist_ok=True)
         for name, write in writers.items():
@@ -130,23 +143,43 @@ def write_views(plan: Plan, path: Path) -> list[Path]:
     return files
 
 
-def write_pictures(plan: Document, options: argparse.Namespace) -> list[Path]:
-    """Write the pictures of `--dot` and `--svg`; returns the written paths.
+def write_pictures(plan: Document, options: argparse.Namespace, *, needed: bool = False) -> list[Path]:
+    """Write the pictures of `--dot`, `--svg` and `--png`; returns the written paths.
+
+    Args:
+        plan: The plan.
+        options: The options of the command.
+        needed: Whether a picture that cannot be drawn is an error; else it is told on stderr, and the run goes on.
 
     Raises:
         WriteError: A file cannot be written.
-        UsageError: No program that draws SVG is installed.
+        UsageError: A picture is needed, and the plan does not have it, or no program that draws it is installed.
     """
     files = []
+    drawn = {"dot": plan.to_dot, "svg": plan.to_svg, "png": plan.to_png}
     with write_errors():
-        if options.dot:
-            files.append(Path(options.dot))
-            plan.to_dot(files[-1])
-        if options.svg:
-            files.append(Path(options.svg))
-            with without_native_notices(enabled=not options.verbose):  # notices of fontconfig
-                plan.to_svg(files[-1])
+        for name in _PICTURES:
+            if not (path := getattr(options, name)):
+                continue
+            try:
+                with without_native_notices(enabled=not options.verbose):  # notices of fontconfig
+                    drawn[name](Path(path), **drawing(options))
+                files.append(Path(path))
+            except UsageError as error:
+                if needed:
+                    raise
+                _warn(error, f"{path} was not written: ")
     return files
+
+
+def drawing(options: argparse.Namespace) -> dict[str, Any]:
+    """What the picture shows, as far as the command line says."""
+    names = ("level", "stage", "rankdir")
+    return {name: value for name in names if (value := getattr(options, name, None)) is not None}
+
+
+def _warn(error: UsageError, before: str = "") -> None:
+    print(f"warning: {before}{error.for_command_line()}", file=sys.stderr, flush=True)
 
 
 def print_plan(plan: Document, options: argparse.Namespace, files: Sequence[Path]) -> None:

@@ -75,8 +75,9 @@ class Parser(argparse.ArgumentParser):
     def _unknown(self, text: str, first: str) -> UsageError:
         if text.startswith("-"):
             option = text.split("=")[0]
-            close = get_close_matches(option, sorted(self._option_string_actions), n=1)
-            help = f"did you mean {close[0]}?" if close else f"{self.prog} --help"
+            known = {name.lstrip("-"): name for name in sorted(self._option_string_actions)}
+            close = get_close_matches(option.lstrip("-"), known, n=1)
+            help = f"did you mean {known[close[0]]}?" if close else f"{self.prog} --help"
             return UsageError(f"unknown option {option}", help=help)
         if close := get_close_matches(first, sorted(self.sub_commands), n=1):
             return UsageError(

@@ -195,11 +195,13 @@ class CostGraphPlan:
         return spell(render(self, files=files, verbose=verbose))
 
     def to_dot(self, path: str | Path | None = None, **options: Any) -> str:
-        """The placement as a DOT picture, written to `path` if given; options are those of `report.dot.draw`."""
-        from partitioner.cost_graphs.report import picture_of
-        from partitioner.report.dot import draw
+        """The placement as a DOT picture, written to `path` if given.
 
-        text = draw(picture_of(self), **options)
+        Options are those of `partitioner.cost_graphs.report.to_dot`: `rankdir` and `detail`.
+        """
+        from partitioner.cost_graphs.report import to_dot
+
+        text = to_dot(self, **options)
         if path is not None:
             Path(path).write_text(text, encoding="utf-8")
         return text
@@ -210,6 +212,16 @@ class CostGraphPlan:
         Raises:
             UsageError: Neither pygraphviz nor the `dot` program is installed.
         """
-        from partitioner.report.svg import write_svg
+        from partitioner.report.images import write_image
 
-        write_svg(self.to_dot(**options), path)
+        write_image(self.to_dot(**options), path, "svg")
+
+    def to_png(self, path: str | Path, **options: Any) -> None:
+        """The same picture as PNG.
+
+        Raises:
+            UsageError: Neither pygraphviz nor the `dot` program is installed.
+        """
+        from partitioner.report.images import write_image
+
+        write_image(self.to_dot(**options), path, "png")

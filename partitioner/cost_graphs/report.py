@@ -9,13 +9,17 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from partitioner.cost_graphs.document import CostGraphPlan, Piece
+from partitioner.errors import UsageError
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import PlannedEdge, PlannedLayer
 from partitioner.ir.units import format_bytes, format_percent, format_seconds, plural
+from partitioner.report.boxes import Detail, layer_boxes, outputs_of
+from partitioner.report.dot import draw
 from partitioner.report.layout import Section, as_text, drawn, lines, table
 from partitioner.report.picture import Frame, Picture, escaped
 from partitioner.report.verdict import short_names
 from partitioner.report.what_if import what_if_rows
+from partitioner.spelling import argument
 
 
 def render(
@@ -46,19 +50,41 @@ def render(
     return as_text([*opening, *map(drawn, _sections(plan, files, verbose))], width=width, color=color)
 
 
-def picture_of(plan: CostGraphPlan) -> Picture:
-    """The picture of a plan: a box per node."""
-    return Picture(
-        heading=(f"<b>{escaped(plan.graph.name)}</b>", escaped(headline(plan))),
-        frames=tuple(_frame(plan, piece) for piece in plan.pieces),
-        layers=tuple(
+def to_dot(
+    plan: CostGraphPlan,
+    *,
+    level: str = "layer",
+    rankdir: str = "TB",
+    stage: int | None = None,
+    detail: Detail | str = Detail.AUTO,
+) -> str:
+    """The picture of a plan: a box per node, or for nodes that follow each other or repeat; options are those of
+    `partitioner.report.placement.to_dot`.
+
+    Raises:
+        UsageError: `level` or `stage` asks for what only a model has.
+        ValueError: `rankdir` or `detail` is unknown.
+    """
+    if level != "layer" or stage is not None:
+        asked = argument("level", level) if stage is None else argument("stage", stage)
+        raise UsageError(f"{asked}: the picture of a cost graph shows all nodes, it has no stages and no ops")
+    boxes, arrows = layer_boxes(
+        [
             PlannedLayer(name=node, class_name=plan.descriptions.get(node, ""), device=device)
             for node, device in plan.placement.items()
-        ),
-        edges=tuple(
-            PlannedEdge(source=edge.source, target=edge.target, size_bytes=edge.size_bytes) for edge in plan.edges
-        ),
+        ],
+        [PlannedEdge(source=edge.source, target=edge.target, size_bytes=edge.size_bytes) for edge in plan.edges],
+        detail=detail,
     )
+    picture = Picture(
+        heading=(f"<b>{escaped(plan.graph.name)}</b>", escaped(headline(plan))),
+        frames=tuple(_frame(plan, piece, number) for number, piece in enumerate(plan.pieces)),
+        boxes=boxes,
+        arrows=arrows,
+        outputs=outputs_of(boxes, arrows),
+        links={},
+    )
+    return draw(picture, rankdir=rankdir)
 
 
 def headline(plan: CostGraphPlan) -> str:
@@ -120,14 +146,15 @@ def _nodes(piece: Piece) -> str:
     return f"{short_name(piece.device)}: {', '.join(piece.nodes)}"
 
 
-def _frame(plan: CostGraphPlan, piece: Piece) -> Frame:
+def _frame(plan: CostGraphPlan, piece: Piece, number: int) -> Frame:
     kinds = {device.name: device.kind for device in plan.devices}
     limit = _limits(plan)[piece.device]
     memory = format_bytes(piece.memory_bytes) + (f" of {format_bytes(limit)}" if limit else "")
     facts = [escaped(kinds[piece.device]), f"load {escaped(_load(plan, piece.load))}", f"memory {memory}"]
     if piece.send_bytes:
         facts.append(f"sends {format_bytes(piece.send_bytes)}")
-    return Frame(device=piece.device, title=f"<b>{escaped(short_name(piece.device))}</b>", facts=tuple(facts))
+    title = f"<b>{escaped(short_name(piece.device))}</b>"
+    return Frame(device=piece.device, number=number, title=title, facts=tuple(facts))
 
 
 def _limits(plan: CostGraphPlan) -> dict[str, int | None]:

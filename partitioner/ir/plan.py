@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from partitioner.ir.json import from_json, to_json
+from partitioner.ir.planned_ops import PlannedOps
 from partitioner.ir.requirements import Requirement
 
 SCHEMA = "partition-plan/1"
@@ -360,6 +361,19 @@ class PlannedEdge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageEdge:
+    """What a stage reads of another one on another device, in a step of one replica; indices of stages.
+
+    `gradient_bytes` travel back along it in training.
+    """
+
+    source: int
+    target: int
+    size_bytes: int
+    gradient_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
     """The objective after a change of the machine, planned again with the same limits.
 
@@ -385,10 +399,12 @@ class PlanDocument:
     `max_staleness`: how many updates of others may be applied between a replica's reading the parameters and its own
     update, where updates are asynchronous. `timeline` and `transfers` are of the first replica, and hold its first
     `MOST_BARS` bars each. `request` holds the arguments of `plan` that differ from their defaults, by name; None stands
-    for a value that JSON cannot say.
+    for a value that JSON cannot say. `ops` is empty in plans of earlier versions and of graphs that are too large;
+    `stage_edges` in plans of earlier versions.
 
     Raises:
-        ValueError: The schema is unknown, or an op is placed on a device that is not listed.
+        ValueError: The schema is unknown, an op is placed on a device that is not listed, or `ops` does not have a row
+            for each op of the placement.
     """
 
     model: ModelInfo
@@ -423,6 +439,8 @@ class PlanDocument:
     requirements: tuple[Requirement, ...] = ()
     what_if: tuple[WhatIf, ...] = ()
     request: dict[str, Any] = field(default_factory=dict)
+    stage_edges: tuple[StageEdge, ...] = ()
+    ops: PlannedOps = field(default_factory=PlannedOps)
     schema: str = SCHEMA
 
     def __post_init__(self) -> None:
@@ -431,6 +449,8 @@ class PlanDocument:
         unlisted = sorted(set(self.placement.values()) - {device.name for device in self.devices})
         if unlisted:
             raise ValueError(f"the placement uses devices that `devices` does not list: {', '.join(unlisted)}")
+        if len(self.ops) not in (0, len(self.placement)):
+            raise ValueError(f"`ops` has {len(self.ops):,} rows, but the placement {len(self.placement):,} ops")
 
     def to_json(self) -> str:
         """The text of plan.json: sorted keys, two spaces per level."""

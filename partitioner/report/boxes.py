@@ -1,78 +1,33 @@
-"""Contents of the picture: layers folded into boxes, tensors into arrows. Independent of the drawing."""
+"""The boxes of layers: one for each, or folded: blocks that repeat, and chains."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 
 from partitioner.ir.plan import PlannedEdge, PlannedLayer
+from partitioner.ir.units import format_bytes
+from partitioner.report.fold import Repeat, chains, common_beginning, repeats
+from partitioner.report.picture import Arrow, Box, escaped, merged_arrows
 
 INPUT_CLASS = "InputLayer"
+_MAX_SINGLE_BOXES = 40
+_MAX_KINDS = 4
+_NUMBER = re.compile(r"_?\d+(?=/|$)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
-    """One layer, or a run of layers that follow each other on one device."""
+class Detail(StrEnum):
+    """How much of the model a picture of layers shows.
 
-    layers: tuple[PlannedLayer, ...]
+    `layers`: a box per layer. `chains`: layers that follow each other on one device share a box. `auto`: for more than
+    40 layers blocks that repeat share a box, and then chains do.
+    """
 
-    @property
-    def device(self) -> str:
-        """Canonical name of the device; empty when the plan names none."""
-        return self.layers[0].device
-
-    @property
-    def title(self) -> str:
-        """The layer's name, or the first and the last of several."""
-        return layer_range([layer.name for layer in self.layers], max_names=1)
-
-    @property
-    def classes(self) -> str:
-        """The layer's class, or how many there are of each: `3 Conv2D, ReLU`."""
-        if len(self.layers) == 1:
-            return self.layers[0].class_name
-        counts = Counter(layer.class_name for layer in self.layers if layer.class_name)
-        return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counts.items())
-
-    @property
-    def output_shape(self) -> str:
-        """Shape of the box's output: the last layer's output."""
-        return self.layers[-1].output_shape
-
-    @property
-    def parameter_bytes(self) -> int:
-        """Bytes of parameters of all layers in the box."""
-        return sum(layer.parameter_bytes for layer in self.layers)
-
-    @property
-    def is_input(self) -> bool:
-        """Whether the box is an input of the model."""
-        return self.layers[0].class_name == INPUT_CLASS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrow:
-    """Bytes from box number `source` to box number `target`, and of the gradient back."""
-
-    source: int
-    target: int
-    size_bytes: int
-    gradient_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Boxes:
-    """The picture, in the plan's order of layers."""
-
-    boxes: tuple[Box, ...]
-    arrows: tuple[Arrow, ...]
-
-    @property
-    def outputs(self) -> tuple[int, ...]:
-        """Numbers of the boxes that nothing reads, inputs aside."""
-        sources = {arrow.source for arrow in self.arrows}
-        return tuple(i for i, box in enumerate(self.boxes) if i not in sources and not box.is_input)
+    AUTO = "auto"
+    LAYERS = "layers"
+    CHAINS = "chains"
 
 
 def layer_range(names: Iterable[str], *, max_names: int) -> str:
@@ -101,59 +56,140 @@ def layer_runs(names: Iterable[str], order: Sequence[str], *, max_runs: int, max
     return f"{text} and {left} more" if left else text
 
 
-def draw_boxes(layers: Sequence[PlannedLayer], edges: Sequence[PlannedEdge], *, fold: bool) -> Boxes:
-    """The boxes and arrows of a placement.
+def layer_boxes(
+    layers: Sequence[PlannedLayer],
+    edges: Iterable[PlannedEdge],
+    *,
+    detail: Detail | str = Detail.AUTO,
+    show_shapes: bool = True,
+    stages: Mapping[str, int] | None = None,
+) -> tuple[tuple[Box, ...], tuple[Arrow, ...]]:
+    """The boxes and arrows of layers, in the plan's order of layers.
 
-    With `fold`, a layer joins the box of the layer before it when both are on one device, nothing else reads the first
-    and the second reads nothing else. Several tensors between two boxes are one arrow with their total.
+    Args:
+        layers: The placed layers.
+        edges: Tensors from layer to layer; several between two boxes are one arrow with their total.
+        detail: How much to show.
+        show_shapes: Whether boxes show output shapes.
+        stages: The stage of each layer, by name.
 
     Raises:
-        ValueError: Two layers share a name, or an edge names an unknown layer.
+        ValueError: `detail` is unknown, two layers share a name, or an edge names an unknown layer.
     """
-    names = {layer.name for layer in layers}
-    if len(names) != len(layers):
+    detail = Detail(detail)
+    number = {layer.name: index for index, layer in enumerate(layers)}
+    if len(number) != len(layers):
         raise ValueError("two layers of the plan share a name")
-    edges = [edge for edge in edges if edge.source != edge.target]
+    arrows = _arrows(edges, number)
+    sources: list[list[int]] = [[] for _ in layers]
+    for arrow in sorted(arrows, key=lambda arrow: arrow.source):
+        sources[arrow.target].append(arrow.source)
+    places = [
+        (layer.device, (stages or {}).get(layer.name), index if layer.class_name == INPUT_CLASS else None)
+        for index, layer in enumerate(layers)
+    ]
+    folds = detail is Detail.AUTO and len(layers) > _MAX_SINGLE_BOXES
+    kinds = [
+        (place, layer.class_name, layer.output_shape, layer.parameter_bytes)
+        for place, layer in zip(places, layers, strict=True)
+    ]
+    found = repeats(kinds, sources, [layer.name for layer in layers]) if folds else []
+    groups = [*found, *_runs(places, sources, found, folds=folds or detail is Detail.CHAINS)]
+    groups.sort(key=lambda group: group.start if isinstance(group, Repeat) else group[0])
+    boxes, box_of = [], [0] * len(layers)
+    for index, group in enumerate(groups):
+        nodes = range(group.start, group.end) if isinstance(group, Repeat) else group
+        for node in nodes:
+            box_of[node] = index
+        blocks = [[layers[node] for node in block] for block in group.blocks] if isinstance(group, Repeat) else []
+        stage = (stages or {}).get(layers[nodes[0]].name, -1)
+        boxes.append(_box([layers[node] for node in nodes], blocks, show_shapes, stage))
+    return tuple(boxes), merged_arrows(arrows, box_of)
+
+
+def outputs_of(boxes: Sequence[Box], arrows: Iterable[Arrow]) -> tuple[int, ...]:
+    """Numbers of the boxes that nothing reads, inputs aside."""
+    sources = {arrow.source for arrow in arrows}
+    return tuple(index for index, box in enumerate(boxes) if index not in sources and not box.is_pale)
+
+
+def counted(kinds: Iterable[str]) -> str:
+    """How many there are of each: `3 Conv2D, ReLU`; of many kinds the first ones."""
+    counts = Counter(kind for kind in kinds if kind)
+    texts = [kind if count == 1 else f"{count} {kind}" for kind, count in counts.items()]
+    left = f", {len(texts) - _MAX_KINDS} other kinds" if len(texts) > _MAX_KINDS + 1 else ""
+    return ", ".join(texts[:_MAX_KINDS] if left else texts) + left
+
+
+def blocks_title(blocks: Sequence[Sequence[str]]) -> str:
+    """What blocks are called: `2 x encoder_layer` for the paths below `encoder_layer_0` and `encoder_layer_1`.
+
+    Without such a path it is the range of their layers without numbers: `2 x conv2d .. add`; layers by themselves that
+    have different names are a range: `query .. value (3 layers)`.
+    """
+    bases = {_common(block) for block in blocks}
+    base = bases.pop() if len(bases) == 1 else ""
+    if not base and len(blocks[0]) == 1:
+        return layer_range([name for (name,) in blocks], max_names=1)
+    ends = [_NUMBER.sub("", name) for name in (blocks[0][0], blocks[0][-1])]
+    return f"{len(blocks)} x {base or ' .. '.join(ends)}"
+
+
+def _common(names: Sequence[str]) -> str:
+    """What all names begin with, up to a `/` or `_`, without the number at its end."""
+    start = common_beginning(names)
+    if len(names) > 1:
+        start = start[: max(start.rfind("/"), start.rfind("_")) + 1]
+    return _NUMBER.sub("", start.rstrip("/_"))
+
+
+def _arrows(edges: Iterable[PlannedEdge], number: Mapping[str, int]) -> list[Arrow]:
+    arrows = []
     for edge in edges:
-        if unknown := {edge.source, edge.target} - names:
+        if unknown := {edge.source, edge.target} - number.keys():
             raise ValueError(f"an edge of the plan names the unknown layer {min(unknown)!r}")
-    runs = _chains(layers, edges) if fold else [[layer] for layer in layers]
-    number = {layer.name: index for index, run in enumerate(runs) for layer in run}
-    totals: dict[tuple[int, int], tuple[int, int]] = {}
-    for edge in edges:
-        ends = number[edge.source], number[edge.target]
-        if ends[0] != ends[1]:
-            size_bytes, gradient_bytes = totals.get(ends, (0, 0))
-            totals[ends] = size_bytes + edge.size_bytes, gradient_bytes + edge.gradient_bytes
-    return Boxes(
-        boxes=tuple(Box(layers=tuple(run)) for run in runs),
-        arrows=tuple(
-            Arrow(source=source, target=target, size_bytes=size_bytes, gradient_bytes=gradient_bytes)
-            for (source, target), (size_bytes, gradient_bytes) in sorted(totals.items())
-        ),
-    )
+        if edge.source != edge.target:
+            ends = {"source": number[edge.source], "target": number[edge.target]}
+            arrows.append(Arrow(**ends, size_bytes=edge.size_bytes, gradient_bytes=edge.gradient_bytes))
+    return arrows
 
 
-def _chains(layers: Iterable[PlannedLayer], edges: Iterable[PlannedEdge]) -> list[list[PlannedLayer]]:
-    before: dict[str, set[str]] = {layer.name: set() for layer in layers}
-    after: dict[str, set[str]] = {layer.name: set() for layer in layers}
-    for edge in edges:
-        before[edge.target].add(edge.source)
-        after[edge.source].add(edge.target)
-    runs: list[list[PlannedLayer]] = []
-    open_run: dict[str, list[PlannedLayer]] = {}  # by the name of the run's last layer
-    for layer in layers:
-        previous = next(iter(before[layer.name])) if len(before[layer.name]) == 1 else ""
-        run = open_run.get(previous)
-        if run and len(after[previous]) == 1 and _may_share_a_box(run[-1], layer):
-            del open_run[previous]
-            run.append(layer)
+def _runs(
+    places: Sequence[object], sources: Sequence[Sequence[int]], found: Sequence[Repeat], *, folds: bool
+) -> list[list[int]]:
+    """The layers outside of repeated blocks: chains of them, or each by itself."""
+    inside = {node for repeat in found for node in range(repeat.start, repeat.end)}
+    apart = [node if node in inside else place for node, place in enumerate(places)]
+    runs = chains(apart, sources) if folds else [[node] for node in range(len(places))]
+    return [run for run in runs if run[0] not in inside]
+
+
+def _box(layers: Sequence[PlannedLayer], blocks: Sequence[Sequence[PlannedLayer]], shapes: bool, stage: int) -> Box:
+    names = [layer.name for layer in layers]
+    kinds = [layer.class_name for layer in blocks[0] if layer.class_name] if blocks else []
+    facts = []
+    title, kind = layer_range(names, max_names=1), ""
+    if blocks:
+        title = blocks_title([[layer.name for layer in block] for block in blocks])
+        if len(blocks[0]) > 1:
+            facts.append(f"each {len(blocks[0])} layers: {escaped(counted(kinds))}")
+            facts.append(escaped(f"{names[0]} .. {names[-1]}"))
         else:
-            run = [layer]
-            runs.append(run)
-        open_run[layer.name] = run
-    return runs
-
-
-def _may_share_a_box(first: PlannedLayer, second: PlannedLayer) -> bool:
-    return first.device == second.device and INPUT_CLASS not in (first.class_name, second.class_name)
+            kind = counted(kinds)
+    elif len(layers) == 1:
+        kind = layers[0].class_name
+    elif classes := counted(layer.class_name for layer in layers):
+        facts.append(escaped(classes))
+    if shapes and layers[-1].output_shape:
+        facts.append(f"output shape <b>{escaped(layers[-1].output_shape)}</b>")
+    if parameter_bytes := sum(layer.parameter_bytes for layer in layers):
+        facts.append(f"parameters <b>{format_bytes(parameter_bytes)}</b>")
+    return Box(
+        title=title,
+        kind=kind,
+        facts=tuple(facts),
+        members=tuple(names),
+        device=layers[0].device,
+        stage=stage,
+        is_pale=layers[0].class_name == INPUT_CLASS,
+    )

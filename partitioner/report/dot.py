@@ -1,16 +1,12 @@
-"""A picture as DOT: a frame per device, a box per layer, cut tensors in red with their bytes."""
+"""A picture as DOT: a frame per device, boxes in it, cut tensors in red with their bytes and links."""
 
 from __future__ import annotations
-
-import itertools
-from enum import StrEnum
 
 import pydot
 
 from partitioner.ir.devices import short_name
 from partitioner.ir.units import format_bytes
-from partitioner.report.boxes import Arrow, Box, draw_boxes
-from partitioner.report.picture import UNPRINTABLE, Frame, Picture, escaped
+from partitioner.report.picture import UNPRINTABLE, Arrow, Box, Frame, Picture, escaped
 
 # Colours that colour-blind people tell apart, in print too: M. Okabe and K. Ito, "Color Universal Design",
 # 2008 (jfly.uni-koeln.de/color). Vermillion, the loudest, is kept for what crosses devices.
@@ -18,50 +14,34 @@ _CUT_COLOR = "#D55E00"
 _DEVICE_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442")
 _DARK_COLOR = "#0072B2"  # contrast of white on it 5.2:1, of black on every other color at least 6:1 (WCAG 2.1)
 _FONT = "Helvetica"
-_MAX_SINGLE_BOXES = 40
+_MAX_MEMBERS = 50
+DIRECTIONS = ("TB", "LR", "BT", "RL")
 
 
-class Detail(StrEnum):
-    """How much of the model a picture shows: every layer, chains in one box, or chains where there are many layers."""
-
-    AUTO = "auto"
-    LAYERS = "layers"
-    CHAINS = "chains"
-
-
-def draw(picture: Picture, *, rankdir: str = "TB", show_shapes: bool = True, detail: Detail | str = Detail.AUTO) -> str:
+def draw(picture: Picture, *, rankdir: str = "TB") -> str:
     """The DOT text of a picture; equal pictures give equal text.
 
     Args:
         picture: The picture.
-        rankdir: Direction of the flow as in `keras.utils.plot_model`: `TB` or `LR`.
-        show_shapes: Whether boxes show output shapes.
-        detail: `layers`: a box per layer. `chains`: layers that follow each other on one device share a box.
-            `auto`: chains for more than 40 layers.
+        rankdir: Direction of the flow as in `keras.utils.plot_model`: `TB`, `LR`, `BT` or `RL`.
 
     Raises:
-        ValueError: `rankdir` or `detail` is unknown, two layers share a name, or an edge names an unknown
-            layer.
+        ValueError: `rankdir` is unknown.
     """
-    if rankdir not in ("TB", "LR", "BT", "RL"):
+    if rankdir not in DIRECTIONS:
         raise ValueError(f"rankdir is {rankdir!r}, expected TB, LR, BT or RL")
-    detail = Detail(detail)
-    fold = detail is Detail.CHAINS or (detail is Detail.AUTO and len(picture.layers) > _MAX_SINGLE_BOXES)
-    drawn = draw_boxes(picture.layers, picture.edges, fold=fold)
     graph = _empty_graph(picture, rankdir)
-    colors = dict(zip((frame.device for frame in picture.frames), itertools.cycle(_DEVICE_COLORS), strict=False))
+    colors = {frame.device: _DEVICE_COLORS[frame.number % len(_DEVICE_COLORS)] for frame in picture.frames}
     clusters = {
         frame.device: _cluster(frame, index, colors[frame.device]) for index, frame in enumerate(picture.frames)
     }
-    for index, box in enumerate(drawn.boxes):
-        node = _box_node(index, box, colors.get(box.device, "white"), show_shapes)
-        clusters.get(box.device, graph).add_node(node)
+    for index, box in enumerate(picture.boxes):
+        clusters.get(box.device, graph).add_node(_box_node(index, box, colors.get(box.device, "white")))
     for cluster in clusters.values():
         graph.add_subgraph(cluster)
-    for arrow in drawn.arrows:
-        cut = drawn.boxes[arrow.source].device != drawn.boxes[arrow.target].device
-        graph.add_edge(_arrow_edge(arrow, cut))
-    for number, source in enumerate(drawn.outputs):
+    for number, arrow in enumerate(picture.arrows):
+        _add_arrow(graph, number, arrow, picture)
+    for number, source in enumerate(picture.outputs):
         graph.add_node(pydot.Node(f"output{number}", label="output", shape="ellipse", tooltip="output of the model"))
         graph.add_edge(pydot.Edge(f"n{source}", f"output{number}"))
     return graph.to_string()
@@ -69,7 +49,7 @@ def draw(picture: Picture, *, rankdir: str = "TB", show_shapes: bool = True, det
 
 def _empty_graph(picture: Picture, rankdir: str) -> pydot.Dot:
     lines = list(picture.heading)
-    if len(picture.frames) > 1:
+    if len({box.device for box in picture.boxes if box.device} | {frame.device for frame in picture.frames}) > 1:
         legend = "red: crosses devices; a tensor that several boxes read is sent to their device once"
         lines.append(f'<font point-size="11">{legend}</font>')
     graph = pydot.Dot("placement", graph_type="digraph")
@@ -109,38 +89,43 @@ def _cluster(frame: Frame, index: int, color: str) -> pydot.Subgraph:
     return cluster
 
 
-def _box_node(index: int, box: Box, color: str, show_shapes: bool) -> pydot.Node:
-    fill = "white" if box.is_input else color
+def _box_node(index: int, box: Box, color: str) -> pydot.Node:
+    fill = "white" if box.is_pale else color
     ink = "white" if fill == _DARK_COLOR else "black"
-    folded = len(box.layers) > 1
     title = f"<b>{escaped(box.title)}</b>"
-    if box.classes and not folded:
-        title += f" ({escaped(box.classes)})"
+    if box.kind:
+        title += f" ({escaped(box.kind)})"
     rows = [f'<td bgcolor="{fill}"><font color="{ink}">{title}</font></td>']
-    facts = [escaped(box.classes)] if folded and box.classes else []
-    if show_shapes and box.output_shape:
-        facts.append(f"output shape <b>{escaped(box.output_shape)}</b>")
-    if box.parameter_bytes:
-        facts.append(f"parameters <b>{format_bytes(box.parameter_bytes)}</b>")
-    if facts:
-        rows.append(f'<td bgcolor="white">{"<br/>".join(facts)}</td>')
+    if box.facts:
+        rows.append(f'<td bgcolor="white">{"<br/>".join(box.facts)}</td>')
     body = "".join(f"<tr>{row}</tr>" for row in rows)
-    style = ' style="rounded"' if box.is_input else ""
+    style = ' style="rounded"' if box.is_pale else ""
     table = f'<table border="0" cellborder="1" cellspacing="0" cellpadding="5"{style}>{body}</table>'
-    tooltip = "\n".join(layer.name for layer in box.layers)
-    return pydot.Node(f"n{index}", label=f"<{table}>", tooltip=_quoted(tooltip))
+    left = len(box.members) - _MAX_MEMBERS
+    members = box.members if left <= 0 else (*box.members[:_MAX_MEMBERS], f"and {left} more")
+    return pydot.Node(f"n{index}", label=f"<{table}>", tooltip=_quoted("\n".join(members)))
 
 
-def _arrow_edge(arrow: Arrow, cut: bool) -> pydot.Edge:
+def _add_arrow(graph: pydot.Dot, number: int, arrow: Arrow, picture: Picture) -> None:
     ends = f"n{arrow.source}", f"n{arrow.target}"
-    if not cut:
-        return pydot.Edge(*ends)
-    lines = [format_bytes(arrow.size_bytes)]
-    if arrow.gradient_bytes:
-        lines.append(f"{format_bytes(arrow.gradient_bytes)} back")
-    label = "<br/>".join(f"<b>&#160;{line}&#160;</b>" for line in lines)  # the spaces keep it off the arrow
+    source, target = picture.boxes[arrow.source].device, picture.boxes[arrow.target].device
+    if source == target:
+        graph.add_edge(pydot.Edge(*ends))
+        return
     color = _quoted(_CUT_COLOR)
-    return pydot.Edge(*ends, label=f"<{label}>", color=color, fontcolor=color, penwidth="3")
+    lines = [f"<b>{format_bytes(arrow.size_bytes)}</b>"] if arrow.size_bytes else []
+    if arrow.gradient_bytes:
+        lines.append(f"<b>{format_bytes(arrow.gradient_bytes)} back</b>")
+    if not lines:
+        graph.add_edge(pydot.Edge(*ends, color=color, penwidth="3"))
+        return
+    if link := picture.links.get((source, target)):
+        lines.append(escaped(link))
+    # A node and not a label, as for a device's facts.
+    table = f'<table border="0" cellpadding="3"><tr><td>{"<br/>".join(lines)}</td></tr></table>'
+    graph.add_node(pydot.Node(f"cut{number}", label=f"<{table}>", fontsize="11", fontcolor=color))
+    graph.add_edge(pydot.Edge(ends[0], f"cut{number}", color=color, penwidth="3", dir="none"))
+    graph.add_edge(pydot.Edge(f"cut{number}", ends[1], color=color, penwidth="3"))
 
 
 def _quoted(text: str) -> str:

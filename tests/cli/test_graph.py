@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +158,16 @@ def test_a_cost_graph_that_is_not_there(run: Run) -> None:
     code, _, err = run("graph", "x.json", "-q")
     assert code == 3
     assert "cannot read the cost graph 'x.json'" in err
+
+
+def test_a_picture_that_cannot_be_drawn_is_told_and_the_run_goes_on(
+    run: Run, file: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("partitioner.report.images.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, out, err = run("graph", file(), "--time-limit", "300", "-q", "--svg", "a.svg", "--rankdir", "LR")
+    assert code == 0
+    assert err.startswith("warning: a.svg was not written: an SVG needs Graphviz")
+    assert "pip install pygraphviz" in err
+    assert "a.svg" not in out and not (tmp_path / "a.svg").exists()
+    assert "rankdir=LR" in (tmp_path / "work_partitioned/placement.dot").read_text(encoding="utf-8")

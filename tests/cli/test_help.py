@@ -26,8 +26,22 @@ FLAGS = {
         "--time-limit",
         "--seed",
     ),
-    *("--optimizer", "--loss", "--output", "--dot", "--svg", "--verify", "--no-verify", "--json", "--dry-run"),
-    *("--quiet", "--verbose", "--version"),
+    *(
+        "--optimizer",
+        "--loss",
+        "--output",
+        "--dot",
+        "--svg",
+        "--png",
+        "--level",
+        "--stage",
+        "--rankdir",
+        "--verify",
+        "--no-verify",
+        "--json",
+        "--dry-run",
+    ),
+    *("--dot", "--svg", "--png", "--level", "--stage", "--rankdir", "--quiet", "--verbose", "--version"),
 }
 
 

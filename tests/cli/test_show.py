@@ -28,6 +28,25 @@ def test_text_pictures_and_json(run: Run, plan: str, tmp_path: Path) -> None:
     assert json.loads(again)["placement"] == json.loads((tmp_path / plan).read_text(encoding="utf-8"))["placement"]
 
 
+def test_levels_stages_and_png(run: Run, plan: str, tmp_path: Path) -> None:
+    code, out, err = run("show", plan, "--dot", "a.dot", "--png", "a.png", "--level", "stage", "--rankdir", "LR")
+    assert (code, err) == (0, "")
+    assert out.split()[-2:] == ["a.dot", "a.png"]
+    text = (tmp_path / "a.dot").read_text(encoding="utf-8")
+    assert "rankdir=LR" in text and "<b>stage 0</b>" in text
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_needs_graphviz_but_dot_does_not(
+    run: Run, plan: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("partitioner.report.images.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, _, err = run("show", plan, "--dot", "a.dot", "--svg", "a.svg")
+    assert (code, "an SVG needs Graphviz" in err, "pip install pygraphviz" in err) == (2, True, True)
+    assert [(tmp_path / name).exists() for name in ("a.dot", "a.svg")] == [True, False]
+
+
 def test_verbose_shows_at_least_as_much(run: Run, plan: str) -> None:
     short, whole = (run("show", plan, *flags)[1] for flags in ((), ("-v",)))
     assert len(whole.splitlines()) >= len(short.splitlines()) > 5
@@ -61,6 +80,12 @@ def test_what_cannot_be_written_exits_8(run: Run, plan: str) -> None:
             ["plan.json", "--microbatches", "4", "--schedule", "gpipe", "--recompute", "all"],
             "unknown option --microbatches",
         ),
+        (
+            ["plan.json", "--level", "op"],
+            "--level is of a picture, and none was asked for\n   help: name its",
+        ),
+        (["plan.json", "--svg", "a.svg", "--stage", "7"], "the plan has no stage 7: it has "),
+        (["plan.json", "--svg", "a.svg", "--level", "node"], "invalid choice: 'node'"),
         (["plan.json", "other.json"], "unexpected argument 'other.json'"),
         (["x.json"], "error: x.json is not a plan: "),
         (["work.json"], "is not a plan: it has no schema\n   help: if it is a cost graph: partition graph work.json"),

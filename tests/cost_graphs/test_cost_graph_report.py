@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from partitioner.cost_graphs.document import CostGraphPlan, Piece
+from partitioner.errors import UsageError
 from partitioner.ir.plan import WhatIf
 
 OLD = Path(__file__).parent / "plan_of_0_1_0.json"
@@ -64,8 +65,16 @@ def test_the_picture_has_a_box_per_node_and_shows_what_crosses(plan: CostGraphPl
     dot = plan.to_dot(tmp_path / "placement.dot", rankdir="LR")
     assert dot == (tmp_path / "placement.dot").read_text(encoding="utf-8")
     assert "contiguous pieces on GPU:1 and GPU:0: largest load 7 ms" in dot
-    assert dot.count("penwidth=3") == 1  # the value between the pieces
+    assert dot.count("penwidth=3") == 2  # up to its bytes, and on: the value between the pieces
     assert "parameters" not in dot and "batch size" not in dot
     pytest.importorskip("pygraphviz")
     plan.to_svg(tmp_path / "placement.svg")
     assert ET.parse(tmp_path / "placement.svg").getroot().tag.endswith("svg")
+
+
+def test_the_picture_has_no_stages_and_no_ops(plan: CostGraphPlan) -> None:
+    assert plan.to_dot(level="layer") == plan.to_dot()
+    with pytest.raises(UsageError, match="level='op': the picture of a cost graph shows all nodes"):
+        plan.to_dot(level="op")
+    with pytest.raises(UsageError, match="stage=0: the picture"):
+        plan.to_dot(stage=0)

@@ -11,11 +11,14 @@ import pydot
 import pytest
 
 from partitioner.ir.plan import (
+    LinkInfo,
+    Origin,
     PlanDocument,
     PlannedEdge,
     PlannedLayer,
 )
-from partitioner.report.boxes import draw_boxes
+from partitioner.report.boxes import layer_boxes, outputs_of
+from partitioner.report.picture import Arrow, merged_arrows
 from partitioner.report.placement import to_dot
 
 Golden = Callable[[str, str], None]
@@ -77,11 +80,27 @@ def test_every_layer_is_a_node_in_its_device(split_plan: PlanDocument) -> None:
 
 
 def test_cut_edges_carry_their_bytes_both_ways(split_plan: PlanDocument) -> None:
-    edges = _parse(to_dot(split_plan)).get_edges()
-    cut = [edge for edge in edges if edge.get("penwidth")]
-    assert [(edge.get_source(), edge.get_destination()) for edge in cut] == [("n5", "n6")]
+    graph = _parse(to_dot(split_plan))
+    cut = [edge for edge in graph.get_edges() if edge.get("penwidth")]
+    assert [(edge.get_source(), edge.get_destination()) for edge in cut] == [("n5", "cut5"), ("cut5", "n6")]
     # 64 x 3136 floats are 802,816 bytes: 784 KiB
-    assert _plain(cut[0].get("label")) == "784 KiB\n784 KiB back"
+    assert _plain(graph.get_node("cut5")[0].get("label")) == "784 KiB\n784 KiB back"
+
+
+def test_cut_edges_name_their_link(split_plan: PlanDocument) -> None:
+    link = LinkInfo(
+        name="nvlink3",
+        origin=Origin.CATALOGUE,
+        latency_seconds=1e-6,
+        bandwidth_bytes_per_second=3e11,
+        num_pairs=2,
+        pairs=((GPU0, GPU1), (GPU1, GPU0)),
+    )
+    back = replace(link, name="pcie4", num_pairs=1, pairs=((GPU1, GPU0),))
+    there = replace(link, num_pairs=1, pairs=((GPU0, GPU1),))
+    for links in ((link,), (back, there)):
+        graph = _parse(to_dot(replace(split_plan, links=links)))
+        assert _plain(graph.get_node("cut5")[0].get("label")).split("\n")[2] == "nvlink3"
 
 
 def test_inference_sends_nothing_back(split_plan: PlanDocument) -> None:
@@ -161,44 +180,56 @@ def test_only_chains_on_one_device_share_a_box() -> None:
     arrows = "a>b, b>left, b>right, right>right2, left>join, right2>join, join>c, c>d, d>e"
     pairs = [arrow.split(">") for arrow in arrows.split(", ")]
     edges = [PlannedEdge(source=source, target=target, size_bytes=1) for source, target in pairs]
-    picture = draw_boxes(layers, edges, fold=True)
-    assert [[layer.name for layer in box.layers] for box in picture.boxes] == [
-        ["a", "b"],
-        ["left"],
-        ["right", "right2"],
-        ["join", "c"],
-        ["d", "e"],
+    boxes, drawn = layer_boxes(layers, edges, detail="chains")
+    assert [box.members for box in boxes] == [
+        ("a", "b"),
+        ("left",),
+        ("right", "right2"),
+        ("join", "c"),
+        ("d", "e"),
     ]
-    assert [(arrow.source, arrow.target) for arrow in picture.arrows] == [
+    assert [(arrow.source, arrow.target) for arrow in drawn] == [
         (0, 1),
         (0, 2),
         (1, 3),
         (2, 3),
         (3, 4),
     ]
-    assert [box.parameter_bytes for box in picture.boxes] == [3, 4, 24, 96, 384]
-    assert picture.outputs == (4,)
+    assert [box.facts[-1] for box in boxes] == [f"parameters <b>{size} B</b>" for size in (3, 4, 24, 96, 384)]
+    assert outputs_of(boxes, drawn) == (4,)
 
 
 def test_tensors_between_two_boxes_add_up() -> None:
     layers = [PlannedLayer(name=name, class_name="Dense", device=GPU0) for name in "ab"]
     edges = [PlannedEdge(source="a", target="b", size_bytes=n, gradient_bytes=10 * n) for n in (1, 2)]
-    (arrow,) = draw_boxes(layers, edges, fold=False).arrows
+    ((arrow,),) = layer_boxes(layers, edges)[1:]
     assert (arrow.size_bytes, arrow.gradient_bytes) == (3, 30)
+
+
+def test_a_tensor_that_a_box_reads_twice_is_sent_once() -> None:
+    """a -> b and a -> c in one group: one tensor of 8 bytes, and two gradients of 8; a2 sends 3 more."""
+    arrows = [
+        Arrow(source=0, target=2, size_bytes=8, gradient_bytes=8),
+        Arrow(source=0, target=3, size_bytes=8, gradient_bytes=8),
+        Arrow(source=1, target=3, size_bytes=3),
+        Arrow(source=2, target=3, size_bytes=5),
+    ]
+    assert merged_arrows(arrows, [0, 0, 1, 1]) == (Arrow(source=0, target=1, size_bytes=11, gradient_bytes=16),)
 
 
 def test_a_layer_called_twice_is_one_box_in_a_cycle() -> None:
     layers = [PlannedLayer(name=name, class_name="Dense", device=GPU0) for name in "ab"]
     edges = [PlannedEdge(source=s, target=t, size_bytes=1) for s, t in ("ab", "ba", "aa")]
-    picture = draw_boxes(layers, edges, fold=False)
-    assert [(arrow.source, arrow.target) for arrow in picture.arrows] == [(0, 1), (1, 0)]
+    _, arrows = layer_boxes(layers, edges)
+    assert [(arrow.source, arrow.target) for arrow in arrows] == [(0, 1), (1, 0)]
 
 
 def test_long_models_are_folded_unless_asked_otherwise(split_plan: PlanDocument) -> None:
     layers = [PlannedLayer(name=f"layer_{i}", class_name="Dense", device=GPU0) for i in range(41)]
     edges = [PlannedEdge(source=f"layer_{i}", target=f"layer_{i + 1}", size_bytes=1) for i in range(40)]
     plan = replace(split_plan, layers=tuple(layers), edges=tuple(edges))
-    assert "layer_0 .. layer_40 (41 layers)" in to_dot(plan)
+    assert "40 x layer" in to_dot(plan)
+    assert "layer_0 .. layer_40 (41 layers)" in to_dot(plan, detail="chains")
     assert to_dot(plan, detail="layers").count("(Dense)") == 41
     assert to_dot(replace(plan, layers=plan.layers[:40], edges=plan.edges[:39])).count("(Dense)") == 40
 

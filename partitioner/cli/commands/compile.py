@@ -117,7 +117,7 @@ def _compiled(
     more = views(plan)
     if plan.verification is None or plan.verification.passed:
         more["placed_model"] = partial(api.write_saved_model, placed)
-    files = write_plan(plan, directory, more)
+    files = write_plan(plan, directory, options, more)
     if costs is not None:
         from partitioner.measure.store import write_costs
 

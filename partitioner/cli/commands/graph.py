@@ -51,7 +51,7 @@ def add_arguments(parser: Parser) -> None:
         "limit; so the placement does not depend on how busy the machine is",
     )
     group = parser.add_argument_group("the results")
-    add_output(group, "<file>")
+    add_output(group, "<file>", of_model=False)
     add_verbosity(group)
     parser.add_help_options()
 
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
         what_if=options.what_if,
         on_progress=_SolverProgress(enabled=not options.quiet),
     )
-    files = [] if options.dry_run else [*write_plan(plan, directory), *write_pictures(plan, options)]
+    files = [] if options.dry_run else [*write_plan(plan, directory, options), *write_pictures(plan, options)]
     print_plan(plan, options, files)
     return 0
 

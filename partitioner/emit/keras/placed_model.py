@@ -15,6 +15,7 @@ from partitioner.emit.keras.interrupt import interruptible
 from partitioner.emit.keras.objective import saved_objective, share_objective
 from partitioner.emit.keras.options import as_given
 from partitioner.emit.keras.program import Program
+from partitioner.emit.keras.summary import summary
 from partitioner.errors import UsageError
 from partitioner.ir.plan import PlanDocument
 from partitioner.ir.step import StepKind
@@ -194,6 +195,33 @@ class PlacedModel(keras.Model):
     def get_config(self) -> dict[str, Any]:
         """Config of the unplaced model: devices belong to a plan, not to a model's config."""
         return self._original("read the config").get_config()
+
+    def summary(
+        self,
+        line_length: int | None = None,
+        positions: Sequence[float] | None = None,
+        print_fn: Any = None,
+        expand_nested: bool = False,
+        show_trainable: bool = False,
+        layer_range: Sequence[str] | None = None,
+    ) -> None:
+        """As `keras.Model.summary` of the unplaced model, with a column for devices.
+
+        A model that was loaded from a SavedModel has no layers: Keras' own summary counts its variables.
+        """
+        if self.model is None or self.plan is None:
+            super().summary(line_length, positions, print_fn, expand_nested, show_trainable, layer_range)
+            return
+        summary(
+            self.model,
+            self.plan,
+            line_length=line_length,
+            positions=positions,
+            print_fn=print_fn,
+            expand_nested=expand_nested,
+            show_trainable=show_trainable,
+            layer_range=layer_range,
+        )
 
     def _run(self, kind: StepKind, x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, Any]:
         arguments = self.program.standardize(kind, (x, y, sample_weight))

@@ -22,6 +22,7 @@ from partitioner.ir.plan import (
 )
 from partitioner.ir.schedule import Schedule
 from partitioner.planner.document.memory import planned_memory
+from partitioner.planner.document.ops import planned_ops, stages_of_ops
 from partitioner.planner.document.stages import staged_stages, variable_users
 from partitioner.planner.document.timeline import planned_timeline, planned_transfers
 from partitioner.planner.layouts.result import SearchResult
@@ -41,8 +42,14 @@ def plan_document(
 ) -> PlanDocument:
     """The plan of one replica, on its devices."""
     graph, schedule = costed.graph, result.schedule
+    names = [placed.name for placed in costed.topology.devices]
     placement = op_devices(graph, result.placement, [info.name for info in infos])
     stages = staged_stages(costed, result) if result.programs else _stages(costed, result, placement)
+    stage_of = stages_of_ops(graph, result, [stage.device for stage in stages], names)
+    layers = _layers(graph, placement, _compute_shares(costed, result.placement))
+    number = {layer.name: index for index, layer in enumerate(layers)}
+    boxes = {op.name: number[box] for op in graph.ops if (box := _box(graph, op.name)) in number}
+    ops, stage_edges = planned_ops(graph, stages, stage_of, boxes)
     used = list(dict.fromkeys(stage.device for stage in stages))
     return PlanDocument(
         model=model,
@@ -68,8 +75,10 @@ def plan_document(
             f"{op_type} x{count} ({100 * costed.uncosted_shares[op_type]:.1f} % of bytes)"
             for op_type, count in costed.uncosted_ops.items()
         ),
-        layers=_layers(graph, placement, _compute_shares(costed, result.placement)),
+        layers=layers,
         edges=_edges(graph),
+        stage_edges=stage_edges,
+        ops=ops,
         notes=(*result.notes, *_notes(costed)),
     )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import OpGraph, Phase, VariableKind
 from partitioner.ir.plan import Stage
 from partitioner.ir.stage_programs import ProgramKind, StagePrograms
+from partitioner.planner.document.ops import stages_of_ops
 from partitioner.planner.layouts.result import SearchResult
 
 
@@ -20,14 +22,15 @@ def staged_stages(costed: CostedGraph, result: SearchResult) -> list[Stage]:
     """One plan stage per stage program, with the seconds and bytes sent of its forwards and backwards in a whole step.
 
     A parameter belongs to the first stage on its device that reads it, an op to the first stage whose programs have
-    it, and ops that run once or update to the first stage on their device.
+    it, and ops that run once or update to the stage on their device that has their layer, else to the first one there.
     """
     programs, staged = result.programs, result.staged
     assert programs is not None and staged is not None
     graph = costed.graph
     homes = _stage_of_parameters(costed, result, programs)
     sent = _sent_bytes(result, programs)
-    num_ops = _op_counts(result, programs, [placed.name for placed in costed.topology.devices])
+    names = [placed.name for placed in costed.topology.devices]
+    num_ops = Counter(stages_of_ops(graph, result, programs.stages, names).values())
     stages = []
     for index, device in enumerate(programs.stages):
         forward = programs.forward[index]
@@ -47,18 +50,6 @@ def staged_stages(costed: CostedGraph, result: SearchResult) -> list[Stage]:
             )
         )
     return stages
-
-
-def _op_counts(result: SearchResult, programs: StagePrograms, names: list[str]) -> list[int]:
-    stage_of: dict[str, int] = {}
-    for program in (*programs.forward, *programs.backward):
-        for name in program.ops:
-            stage_of.setdefault(name, program.stage)
-    counts = [0] * len(programs.stages)
-    for name, device in result.placement.items():
-        first = programs.stages.index(names[device]) if names[device] in programs.stages else 0
-        counts[stage_of.get(name, first)] += 1
-    return counts
 
 
 def _stage_of_parameters(costed: CostedGraph, result: SearchResult, programs: StagePrograms) -> Mapping[str, int]:

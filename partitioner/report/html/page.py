@@ -37,17 +37,20 @@ from partitioner.report.html.chart import (
     memory_curves,
     predicted_gantt,
 )
+from partitioner.report.images import draw_image
 from partitioner.report.layout import Spell
 from partitioner.report.memory import PURPOSES, headroom, purposes, reserved_line
 from partitioner.report.microbatches import best_candidates, is_chosen
 from partitioner.report.placement import to_dot
-from partitioner.report.svg import draw_svg
 from partitioner.report.verdict import headline, is_single, reasons, short_names
 from partitioner.report.what_if import what_if_rows
 from partitioner.spelling import as_flags
 
-Draw = Callable[[str], bytes]
-"""Draws a DOT text as SVG."""
+Draw = Callable[[str, str], bytes]
+"""Draws a DOT text as an image of a kind: `svg`."""
+
+_MOST_OPEN_LAYERS, _MOST_DRAWN_OPS = 40, 300
+"""Larger models open with a picture of stages. Ops of larger stages are not drawn, as that takes seconds for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +72,19 @@ class StageRow:
     device: str
     peak: str
     layers: tuple[str, ...]
+    ops: str
 
 
-def to_html(plan: PlanDocument, *, spell: Spell = as_flags, draw: Draw = draw_svg) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A picture of the placement: its title, the SVG element, and whether it is shown before it is asked for."""
+
+    title: str
+    svg: str
+    is_open: bool
+
+
+def to_html(plan: PlanDocument, *, spell: Spell = as_flags, draw: Draw = draw_image) -> str:
     """The page of a plan: HTML that needs no other file, no network and no script; equal plans give equal text.
 
     Args:
@@ -89,9 +102,9 @@ def to_html(plan: PlanDocument, *, spell: Spell = as_flags, draw: Draw = draw_sv
         reasons=[spell(reason) for reason in reasons(plan)],
         limits=bottleneck_sentences(plan),
         command=command_of(plan),
-        stages=_stages(shown),
+        stages=_stages(shown, draw),
         first_only=shown is not plan,
-        picture=_picture(plan, draw),
+        drawings=_drawings(plan, draw),
         predicted=predicted_gantt(plan),
         measured=measured_gantt(plan),
         curves=memory_curves(plan, shown.memory),
@@ -180,7 +193,7 @@ def _against_one_device(plan: PlanDocument) -> str:
     return f"{'as fast as' if ratio == 'same' else f'{ratio} than'} one device ({format_seconds(min(fitting))})"
 
 
-def _stages(plan: PlanDocument) -> list[StageRow]:
+def _stages(plan: PlanDocument, draw: Draw) -> list[StageRow]:
     limits = {device.name: device.memory_bytes for device in plan.devices}
     return [
         StageRow(
@@ -189,23 +202,40 @@ def _stages(plan: PlanDocument) -> list[StageRow]:
             device=short_name(stage.device),
             peak=format_bytes_of(stage.peak_bytes, limits.get(stage.device, 0)),
             layers=stage.layers,
+            ops=_drawn(plan, draw, level="op", stage=stage.index) if _has_few_ops(plan, stage) else "",
         )
         for stage in plan.stages
     ]
 
 
-def _picture(plan: PlanDocument, draw: Draw) -> str:
-    """The placement as an SVG element; empty where nothing can draw it."""
+def _has_few_ops(plan: PlanDocument, stage: Stage) -> bool:
+    return bool(len(plan.ops)) and stage.num_ops <= _MOST_DRAWN_OPS and stage.replica == 0
+
+
+def _drawings(plan: PlanDocument, draw: Draw) -> list[Drawing]:
+    """The placement by layer, and where there are many layers before that by stage; none where nothing can draw."""
+    is_small = len(plan.layers) <= _MOST_OPEN_LAYERS
+    by_layer = Drawing(title="by layer", svg=_drawn(plan, draw, level="layer"), is_open=is_small)
+    if not by_layer.svg or is_small:
+        return [by_layer] if by_layer.svg else []
+    return [Drawing(title="by stage", svg=_drawn(plan, draw, level="stage"), is_open=True), by_layer]
+
+
+def _drawn(plan: PlanDocument, draw: Draw, *, level: str, stage: int | None = None) -> str:
+    """A picture as an SVG element; empty where nothing can draw it."""
     try:
-        return _embedded(draw(to_dot(plan)).decode())
+        svg = draw(to_dot(plan, level=level, stage=stage), "svg").decode()
     except UsageError:
         return ""
+    return _embedded(svg, prefix=f"{level}{'' if stage is None else stage}-")
 
 
 _PROLOGUE = re.compile(r"^.*?(?=<svg)", re.DOTALL)
+_COMMENT = re.compile(r"<!--.*?-->\s*", re.DOTALL)
 _SIZE = re.compile(r'<svg width="([\d.]+)pt" height="([\d.]+)pt"')
 
 
-def _embedded(svg: str) -> str:
-    """An SVG file as an element of a page: without prologue, as wide as it is drawn."""
-    return _SIZE.sub(r'<svg width="\1pt"', _PROLOGUE.sub("", svg), count=1)
+def _embedded(svg: str, *, prefix: str) -> str:
+    """An SVG file as an element of a page: without prologue and comments, as wide as it is drawn, its ids unique."""
+    element = _COMMENT.sub("", _PROLOGUE.sub("", svg))
+    return _SIZE.sub(r'<svg width="\1pt"', element, count=1).replace(' id="', f' id="{prefix}')

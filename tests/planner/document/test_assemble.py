@@ -5,66 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from graphs import Builder, cut_up, link, on, pipeline, topology, training_chain
+from documents import MODEL, found_at, plan_of, split_training
+from graphs import Builder, cut_up, link, on, pipeline, topology
 
-from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import VariableKind
 from partitioner.ir.plan import (
     Considered,
     DeviceInfo,
-    ModelInfo,
     Objective,
     Origin,
     PlanDocument,
     PlannedEdge,
-    SolverInfo,
+    StageEdge,
     Strategy,
 )
 from partitioner.planner.document.assemble import forward_boxes, plan_document
-from partitioner.planner.layouts.result import SearchResult
-from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.model.op_devices import op_devices
 from partitioner.planner.simulate.pipelined import simulate_stages
-from partitioner.planner.simulate.unpipelined import simulate
 from partitioner.stages.schedules import ScheduleKind
 
 GPU0, GPU1 = (f"/job:localhost/replica:0/task:0/device:GPU:{index}" for index in range(2))
-MODEL = ModelInfo(source="", name="model", fingerprint="", num_ops=0, num_parameters=0, batch_size=1, training=True)
 CPU0 = "/job:localhost/replica:0/task:0/device:CPU:0"
-
-
-def found_at(costed: CostedGraph, placement: dict[str, int]) -> SearchResult:
-    return SearchResult(
-        placement=placement,
-        schedule=simulate(costed, placement),
-        coarsening=coarsen(costed),
-        baselines=(),
-        solver=SolverInfo(status="feasible", objective=1, lower_bound=1, gap=0, seconds=0, seed=0),
-        notes=("from the search",),
-    )
-
-
-def plan_of(costed: CostedGraph, placement: dict[str, int]) -> PlanDocument:
-    infos = [
-        DeviceInfo(name=placed.name, hardware="test", origin=Origin.ASSUMED, memory_bytes=placed.memory_bytes)
-        for placed in costed.topology.devices
-    ]
-    return plan_document(
-        costed,
-        found_at(costed, placement),
-        infos,
-        model=MODEL,
-        requested=Strategy.AUTO,
-        objective=Objective.THROUGHPUT,
-    )
-
-
-def split_training() -> tuple[CostedGraph, dict[str, int]]:
-    """Two layers, the first on GPU:1 with its backward and update ops, the rest on GPU:0."""
-    made = training_chain(2, parameter_bytes=1024, slot_bytes=512, saved_bytes=256)
-    costed = made.costed(topology(2, wire=link(0.0, 2.0**40)))
-    first = {"x", "f0", "b0", "d0", "u0"}
-    return costed, {op.name: int(op.name in first) for op in made.ops}
 
 
 def test_stages_by_hand() -> None:
@@ -119,6 +80,7 @@ def test_boxes_and_arrows() -> None:
         PlannedEdge(source="layer0", target="layer1", size_bytes=256, gradient_bytes=256),
         PlannedEdge(source="layer1", target="loss", size_bytes=256),
     )
+    assert plan.stage_edges == (StageEdge(source=0, target=1, size_bytes=256, gradient_bytes=256),)
     assert forward_boxes(costed.graph) == ["x", "layer0", "layer1", "loss"]
 
 
@@ -199,9 +161,9 @@ def test_a_staged_plan_has_a_stage_per_stage_program() -> None:
     assert [s.compute_seconds for s in stages] == pytest.approx([8.0] * 4, abs=0.01)
     # Per microbatch 1024 bytes forward and 256 backward, but nothing behind the last stage and before the first.
     assert [s.send_bytes for s in stages] == [4096, 4096 + 1024, 4096 + 1024, 1024]
-    # f, d, r and u of each layer, b of all but the first; x, r and u count for the first stage on the device.
+    # f, d, r and u of each layer, b of all but the first; x counts for the first stage.
     assert sum(s.num_ops for s in stages) == len(plan.placement)
-    assert [s.num_ops for s in stages][2:] == [3, 3]
+    assert [s.num_ops for s in stages] == [5, 5, 5, 5]
     assert plan.considered[0].step_seconds == 18.0
 
 

@@ -13,7 +13,7 @@ from partitioner.errors import UsageError
 from partitioner.ir.plan import PlanDocument
 from partitioner.plan_view import Plan
 from partitioner.report.html.page import to_html
-from partitioner.report.svg import draw_svg
+from partitioner.report.images import draw_image
 
 
 class Read(HTMLParser):
@@ -106,12 +106,12 @@ def test_names_are_text_and_no_markup(split_plan: PlanDocument) -> None:
 
 
 def test_without_graphviz_the_page_says_what_to_install(split_plan: PlanDocument) -> None:
-    def draw(dot: str) -> bytes:
+    def draw(dot: str, kind: str) -> bytes:
         raise UsageError("no Graphviz")
 
     text = to_html(split_plan, draw=draw)
     assert "pip install pygraphviz" in text and "partition show plan.json --html report.html" in text
-    assert "pip install pygraphviz" not in to_html(split_plan, draw=draw_svg)
+    assert "pip install pygraphviz" not in to_html(split_plan, draw=draw_image)
 
 
 @pytest.mark.parametrize("fixture", ["split_plan", "single_plan", "pipeline_plan", "interleaved_plan"])
