@@ -32,9 +32,8 @@ def draw(picture: Picture, *, rankdir: str = "TB") -> str:
         raise ValueError(f"rankdir is {rankdir!r}, expected TB, LR, BT or RL")
     graph = _empty_graph(picture, rankdir)
     colors = {frame.device: _DEVICE_COLORS[frame.number % len(_DEVICE_COLORS)] for frame in picture.frames}
-    clusters = {
-        frame.device: _cluster(frame, index, colors[frame.device]) for index, frame in enumerate(picture.frames)
-    }
+    framed = picture.frames if picture.is_framed else ()
+    clusters = {frame.device: _cluster(frame, index, colors[frame.device]) for index, frame in enumerate(framed)}
     for index, box in enumerate(picture.boxes):
         clusters.get(box.device, graph).add_node(_box_node(index, box, colors.get(box.device, "white")))
     for cluster in clusters.values():

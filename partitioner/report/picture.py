@@ -72,6 +72,7 @@ class Picture:
         outputs: Numbers of the boxes that make an output of the model.
         links: Name of the link from one device to another, where it is known.
         returns: Whether the flow comes back to a device that it has left.
+        is_framed: Whether devices have frames; else boxes have their colours only.
     """
 
     heading: tuple[str, ...]
@@ -81,6 +82,7 @@ class Picture:
     outputs: tuple[int, ...] = ()
     links: dict[tuple[str, str], str]
     returns: bool = False
+    is_framed: bool = True
 
 
 def merged_arrows(arrows: Iterable[Arrow], group: Sequence[int]) -> tuple[Arrow, ...]:

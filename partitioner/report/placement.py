@@ -64,6 +64,7 @@ def to_dot(
     boxes, arrows = _contents(shown, level, show_shapes, detail, stage)
     if stage is not None:
         boxes, arrows = only_stage(shown, stage, boxes, arrows)
+    returns = _returns(boxes, arrows) or len(shown.stages) > len(shown.used_devices)
     picture = Picture(
         heading=(*_heading(shown, is_part=is_part), *([escaped(note)] if note else [])),
         frames=tuple(
@@ -75,7 +76,9 @@ def to_dot(
         arrows=arrows,
         outputs=outputs_of(boxes, arrows) if level is Level.LAYER and stage is None else (),
         links=_links(shown),
-        returns=_returns(boxes, arrows) or len(shown.stages) > len(shown.used_devices),
+        returns=returns,
+        # Frames would pull the stages of a device together, against the flow; their titles name the device too.
+        is_framed=level is not Level.STAGE or len(shown.stages) <= len(shown.used_devices),
     )
     return draw(picture, rankdir=rankdir)
 

@@ -199,3 +199,10 @@ def test_blocks_that_repeat_are_counted_in_ops(split_plan: PlanDocument) -> None
     titles = re.findall(r"^n\d+ .*?<b>(.*?)</b> \(forward\)", text, re.MULTILINE)
     # The first layer reads no layer before it.
     assert titles == ["encoder_0/scale", "199 x encoder/scale"]
+
+
+def test_stages_that_share_devices_have_no_frames_but_colours(interleaved_plan: PlanDocument) -> None:
+    drawn = to_dot(interleaved_plan, level="stage")
+    assert "cluster_device" not in drawn
+    assert all(colour in drawn for colour in ("#0072B2", "#E69F00"))
+    assert "cluster_device" in to_dot(interleaved_plan, level="layer")
