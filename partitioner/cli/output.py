@@ -82,8 +82,8 @@ def refuse_missing_directories(options: argparse.Namespace) -> None:
     Raises:
         UsageError: The directory is missing.
     """
-    for name in _PICTURES:
-        path = getattr(options, name)
+    for name in (*_PICTURES, "html", "timeline"):
+        path = getattr(options, name, None)
         if path and not Path(path).parent.is_dir():
             parent = Path(path).parent
             raise UsageError(f"--{name}: there is no directory {str(parent)!r}", help=f"mkdir -p {parent}")

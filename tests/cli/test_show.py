@@ -100,3 +100,20 @@ def test_wrong_usage(
     code, out, err = run("show", *arguments)
     assert (code, out) == (2, "")
     assert said in err
+
+
+def test_the_page_and_the_timeline_of_a_models_plan(run: Run, tmp_path: Path) -> None:
+    plan = str(GOLDEN / "cli_plan.json")
+    code, out, err = run("show", plan, "--html", "a.html", "--timeline", "a.json")
+    assert (code, err) == (0, "")
+    assert "a.html" in out and "a.json" in out
+    assert (tmp_path / "a.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert json.loads((tmp_path / "a.json").read_text())["traceEvents"]
+    code, _, err = run("show", plan, "--html", "missing/a.html")
+    assert code == 2 and "--html: there is no directory 'missing'" in err
+
+
+def test_a_cost_graph_has_no_page(run: Run, file: Callable[..., str]) -> None:
+    assert run("graph", file(), "--time-limit", "300", "-q")[0] == 0
+    code, _, err = run("show", "work_partitioned/plan.json", "--html", "a.html")
+    assert code == 2 and err.startswith("error: --html is of a model's plan, and this is a cost graph's")

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from partitioner.cli.arguments import add_pictures, add_verbosity
-from partitioner.cli.output import drawing, print_plan, refuse_missing_directories, write_pictures
+from partitioner.cli.output import drawing, print_plan, refuse_missing_directories, views, write_errors, write_pictures
 from partitioner.cli.parser import Parser
 from partitioner.errors import UsageError
+
+if TYPE_CHECKING:
+    from partitioner.cost_graphs.document import CostGraphPlan
+    from partitioner.plan_view import Plan
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the sub-command."""
     parser.usage = "partition show PLAN [options]"
-    parser.description = "Show a plan again: the report, the picture, or plan.json."
+    parser.description = "Show a plan again: the report, the page, the timeline, the picture, or plan.json."
     parser.add_argument("plan", metavar="PLAN", help="a plan.json, of a model or of a cost graph, or its directory")
+    parser.add_argument("--html", metavar="FILE", help="write the page here (a model's plan)")
+    parser.add_argument("--timeline", metavar="FILE", help="write trace events for ui.perfetto.dev (a model's plan)")
     add_pictures(parser, of_model=True)
     add_verbosity(parser)
     parser.add_help_options()
@@ -29,5 +37,26 @@ def run(options: argparse.Namespace) -> int:
         name = next(iter(drawing(options)))
         raise UsageError(f"--{name} is of a picture, and none was asked for", help="name its file: --svg FILE")
     plan = load_plan(options.plan, "show")
-    print_plan(plan, options, write_pictures(plan, options, needed=True))
+    files = _write_views(plan, options)
+    print_plan(plan, options, [*files, *write_pictures(plan, options, needed=True)])
     return 0
+
+
+def _write_views(plan: Plan | CostGraphPlan, options: argparse.Namespace) -> list[Path]:
+    """Write the page and the timeline, if asked for; returns the written paths.
+
+    Raises:
+        UsageError: The plan is of a cost graph, whose step is not simulated.
+    """
+    from partitioner.plan_view import Plan
+
+    asked = {name: Path(path) for name in ("html", "timeline") if (path := getattr(options, name))}
+    if not asked:
+        return []
+    if not isinstance(plan, Plan):
+        raise UsageError(f"--{next(iter(asked))} is of a model's plan, and this is a cost graph's", help="--svg FILE")
+    with write_errors():
+        for name, path in asked.items():
+            view = {"html": "report.html", "timeline": "timeline.json"}[name]
+            views(plan)[view](path)
+    return list(asked.values())
