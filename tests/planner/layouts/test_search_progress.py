@@ -25,7 +25,7 @@ def test_a_better_step_is_told_and_a_worse_one_is_not() -> None:
 def test_the_last_best_step_is_that_of_the_plan() -> None:
     told: list[tuple[str, float]] = []
     plan = partitioner.plan(
-        models.mlp(), "CPU:1-2", batch_size=16, strategy="layer-split", time_limit=10, what_if=True,
+        models.mlp(), "CPU:1-2", batch_size=16, strategy="layer-split", time_limit=5, microbatches=1,
         on_progress=lambda text, fraction: told.append((text, fraction)),
     )  # fmt: skip
     assert told[:2] == [("tracing", 0.0), ("tracing", 1.0)]

@@ -151,7 +151,11 @@ def test_mixed_wins_where_gradients_are_larger_than_what_stages_pass_on() -> Non
 def test_sharing_wins_where_few_layers_have_most_of_the_parameters() -> None:
     made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=64, gradient_bytes=[64, 64, 64, 2**20])
     schedules = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.SEQUENTIAL)
-    machines, limit = topology(3, wire=link(0.0, 2.0**10)), {"time_limit_seconds": 30.0}
+    near, limit = topology(3, wire=link(0.0, 2.0**10)), {"time_limit_seconds": 30.0}
+    # Each in a process of its own: within one, copies would wait for the GPU that receives them.
+    far = [f"/job:worker/replica:0/task:{task}/device:GPU:0" for task in range(3)]
+    placed = tuple(replace(device, name=name) for device, name in zip(near.devices, far, strict=True))
+    machines = replace(near, devices=placed)
     layout = choose(planner(made, machines, 1, 2, 4, 8, schedules=schedules, **limit))
     assert layout.groups == ((0, 2), (1, 2))
     assert [layout.result.placement[f"f{layer}"] for layer in range(4)] == [0, 0, 0, 1]
