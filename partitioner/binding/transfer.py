@@ -79,4 +79,4 @@ def rebase(plan: PlanDocument, graph: OpGraph) -> PlanDocument:
     device = {name: layer.device for name, layer in zip(names, planned, strict=True)}
     layers = tuple(replace(layer, name=name) for name, layer in zip(names, planned, strict=True))
     placement = {op.name: device[op.layer] for op in graph.ops if op.layer in device}
-    return replace(plan, layers=layers, placement=placement)
+    return plan.placed_anew(placement, layers=layers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -473,6 +473,10 @@ class PlanDocument:
     def load(cls, path: str | Path) -> Self:
         """Read the plan that `save` wrote to `path`."""
         return cls.from_json(Path(path).read_bytes())
+
+    def placed_anew(self, placement: dict[str, str], **more: Any) -> Self:
+        """The plan for another graph: with another placement and further fields, without the ops of its own graph."""
+        return replace(self, placement=placement, ops=PlannedOps(), **more)
 
     def stages_of(self, replica: int) -> tuple[Stage, ...]:
         """The stages of one replica, in order; stages that it shares may be listed under another replica."""

@@ -170,8 +170,8 @@ def _ended(results: Any) -> object:
 def _on_one_device(plan: PlanDocument, device: str) -> PlanDocument:
     """The plan with everything on one device; ops that it cannot run stay on its host."""
     layers = tuple(name for stage in plan.stages_of(0) for name in stage.layers)
-    return replace(
-        plan,
+    return plan.placed_anew(
+        {},  # by their layers, whose names a graph traced anew has too
         strategy=Strategy.SINGLE,
         num_replicas=1,
         num_stages=1,
@@ -179,7 +179,6 @@ def _on_one_device(plan: PlanDocument, device: str) -> PlanDocument:
         schedule="sequential",
         updates=Updates.SYNC.value,
         stages=(replace(plan.stages[0], index=0, replica=0, device=device, layers=layers, recompute=False),),
-        placement={},  # by their layers, whose names a graph traced anew has too
         layers=tuple(replace(layer, device=device) for layer in plan.layers),
     )
 

@@ -22,6 +22,7 @@ from partitioner.ir.plan import (
     Stage,
     Strategy,
 )
+from partitioner.ir.planned_ops import PlannedOps
 from partitioner.planner.document.assemble import forward_boxes
 
 D = [f"/job:localhost/replica:0/task:0/device:GPU:{index}" for index in range(2)]
@@ -149,6 +150,18 @@ def test_rebase_renames_layers_in_order() -> None:
     assert [(layer.name, layer.device) for layer in moved.layers] == [("dense_0", D[0]), ("dense_1", D[1])]
     assert transfer_placement(moved, renamed)["f0_7"] == D[0]
     assert transfer_placement(moved, renamed)["f1_7"] == D[1]
+
+
+def test_rebase_leaves_the_ops_of_the_other_graph() -> None:
+    """A bug: a saved plan, which has its ops, was refused where Keras numbered the layers anew."""
+    plan = plan_of(model(), SPLIT)
+    count = len(plan.placement)
+    ops = PlannedOps(
+        types=("Relu",) * count, layers=(0,) * count, phases="f" * count, stages=(0,) * count, inputs=((),) * count
+    )
+    moved = rebase(replace(plan, ops=ops), model("dense_", "_7"))
+    assert len(moved.ops) == 0
+    assert set(moved.placement) == {"f0_7", "f1_7"}
 
 
 def test_rebase_refuses_another_model() -> None:
