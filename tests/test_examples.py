@@ -12,7 +12,16 @@ import pytest
 from nbclient import NotebookClient
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-NAMES = ("mlp_784", "cnn_28x28", "cnn_32x32", "two_models", "data_parallel", "mixed_parallel", "sync_vs_async")
+NAMES = (
+    "encoder",
+    "mlp_784",
+    "cnn_28x28",
+    "cnn_32x32",
+    "two_models",
+    "data_parallel",
+    "mixed_parallel",
+    "sync_vs_async",
+)
 
 PLAN_ALL = """
 import sys
@@ -70,6 +79,11 @@ def test_partition_plans_each_without_scikit_learn(tmp_path: Path) -> None:
                 r"loss: largest difference between the two histories (0\.0e\+00|\d\.\de-0[6-9])",
                 r"test loss \d\.\d{4}, accuracy \d+\.\d%",
             ],
+        ),
+        (
+            "encoder",
+            1,
+            [r"\d stages, 4 microbatches, schedule \w+", r"test loss \d\.\d{4}, accuracy \d+\.\d%"],
         ),
         (
             "data_parallel",

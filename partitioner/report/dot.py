@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pydot
 
 from partitioner.ir.devices import short_name
@@ -111,20 +113,25 @@ def _add_arrow(graph: pydot.Dot, number: int, arrow: Arrow, picture: Picture) ->
     if source == target:
         graph.add_edge(pydot.Edge(*ends))
         return
-    color = _quoted(_CUT_COLOR)
+    color, penwidth = _quoted(_CUT_COLOR), _thickness(arrow.size_bytes + arrow.gradient_bytes)
     lines = [f"<b>{format_bytes(arrow.size_bytes)}</b>"] if arrow.size_bytes else []
     if arrow.gradient_bytes:
         lines.append(f"<b>{format_bytes(arrow.gradient_bytes)} back</b>")
     if not lines:
-        graph.add_edge(pydot.Edge(*ends, color=color, penwidth="3"))
+        graph.add_edge(pydot.Edge(*ends, color=color, penwidth=penwidth))
         return
     if link := picture.links.get((source, target)):
         lines.append(escaped(link))
     # A node and not a label, as for a device's facts.
     table = f'<table border="0" cellpadding="3"><tr><td>{"<br/>".join(lines)}</td></tr></table>'
     graph.add_node(pydot.Node(f"cut{number}", label=f"<{table}>", fontsize="11", fontcolor=color))
-    graph.add_edge(pydot.Edge(ends[0], f"cut{number}", color=color, penwidth="3", dir="none"))
-    graph.add_edge(pydot.Edge(f"cut{number}", ends[1], color=color, penwidth="3"))
+    graph.add_edge(pydot.Edge(ends[0], f"cut{number}", color=color, penwidth=penwidth, dir="none"))
+    graph.add_edge(pydot.Edge(f"cut{number}", ends[1], color=color, penwidth=penwidth))
+
+
+def _thickness(size_bytes: int) -> str:
+    """Width of an arrow in points: 1 up to a KiB, and another for each power of ten, up to 7."""
+    return f"{1 + min(math.log10(max(size_bytes / 2**10, 1)), 6):.1f}"
 
 
 def _quoted(text: str) -> str:

@@ -37,6 +37,7 @@ def with_async_updates(plan: PlanDocument, max_staleness: int) -> PlanDocument:
             help=argument("updates", "sync"),
         )
     added = {new.device: new.peak_bytes - old.peak_bytes for new, old in zip(memory, plan.memory, strict=True)}
+    memory = tuple(_raised(use, added[use.device]) for use in memory)
     peaks = {name: size + added.get(name, 0) for name, size in plan.predicted.peak_bytes.items()}
     note = (
         f"updates are asynchronous: at most {max_staleness} others are applied between reading parameters and updating "
@@ -69,6 +70,11 @@ def _receiving(memory: DeviceMemory, shared: Sequence[DeviceMemory], count: int)
     """The host with buffers for replicas of other processes: parameters to send, or gradients received."""
     size = count * sum(use.parameter_bytes + use.state_bytes for use in shared)
     return replace(memory, gradient_bytes=memory.gradient_bytes + size, headroom_bytes=memory.headroom_bytes - size)
+
+
+def _raised(memory: DeviceMemory, size: int) -> DeviceMemory:
+    """What is held besides the step is held all through it."""
+    return replace(memory, over_time=tuple(max(held + size, 0) for held in memory.over_time))
 
 
 def _without_slots(memory: DeviceMemory) -> DeviceMemory:

@@ -232,10 +232,20 @@ def _drawn(plan: PlanDocument, draw: Draw, *, level: str, stage: int | None = No
 
 _PROLOGUE = re.compile(r"^.*?(?=<svg)", re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->\s*", re.DOTALL)
+_LEGIBLE_SHARE = 0.6
+"""Letters of a picture are not drawn smaller than this share of their size."""
 _SIZE = re.compile(r'<svg width="([\d.]+)pt" height="([\d.]+)pt"')
 
 
 def _embedded(svg: str, *, prefix: str) -> str:
-    """An SVG file as an element of a page: without prologue and comments, as wide as it is drawn, its ids unique."""
+    """An SVG file as an element of a page: without prologue and comments, its ids unique.
+
+    It shrinks to the width of the page, but not below a legible share of its own.
+    """
     element = _COMMENT.sub("", _PROLOGUE.sub("", svg))
-    return _SIZE.sub(r'<svg width="\1pt"', element, count=1).replace(' id="', f' id="{prefix}')
+    sized = _SIZE.sub(lambda match: _width(float(match[1])), element, count=1)
+    return sized.replace(' id="', f' id="{prefix}')
+
+
+def _width(points: float) -> str:
+    return f'<svg width="{points:g}pt" style="min-width: {_LEGIBLE_SHARE * points:g}pt"'

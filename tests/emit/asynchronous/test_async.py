@@ -437,6 +437,7 @@ def test_the_first_replica_holds_what_is_shared_and_the_others_no_slots() -> Non
             activation_bytes=40,
             headroom_bytes=headroom,
             reserved_bytes=0,
+            over_time=(320, 450),
         )
 
     def stage(device: str, replica: int) -> Stage:
@@ -484,6 +485,7 @@ def test_the_first_replica_holds_what_is_shared_and_the_others_no_slots() -> Non
     assert found.predicted.peak_bytes == {"CPU:0": 450 + 100 + 10 + 100, "CPU:1": 250}
     assert [one.peak_bytes for one in found.stages] == [660, 250]
     assert [one.headroom_bytes for one in found.memory] == [0, 410]
+    assert [one.over_time for one in found.memory] == [(530, 660), (120, 250)]
     assert (found.updates, found.max_staleness) == ("async", 5)
     with pytest.raises(InfeasibleError, match="do not fit"):
         with_async_updates(plan(209), 5)
