@@ -26,7 +26,6 @@ from cost_models.measured import MeasuredCosts, MeasuredDevice
 from cost_models.topology import Topology
 from partitioner.binding.traced_step import TracedStep, trace
 from partitioner.capture.lower.batching import BatchSizes
-from partitioner.capture.trace.objective import training_objective
 from partitioner.constraints.changes import MOST_MORE_DEVICES
 from partitioner.emit.cluster.runtime import cpu_kernels, present_gpus
 from partitioner.emit.graph.variables import refresh_optimizer
@@ -121,7 +120,9 @@ def _trace(model: keras.Model, request: Request, example_inputs: Any, example_ta
     asked = request.step
     return trace(
         model,
-        objective=training_objective(model, loss=asked.loss, optimizer=asked.optimizer) if asked.training else None,
+        training=asked.training,
+        loss=asked.loss,
+        optimizer=asked.optimizer,
         batch_size=request.batch_size,
         input_shapes=asked.input_shapes,
         example_inputs=asked.example_inputs if example_inputs is None else example_inputs,
@@ -229,7 +230,7 @@ def _model_info(request: Request, traced: TracedStep) -> ModelInfo:
         name=traced.model.name,
         fingerprint=graph.fingerprint,
         num_ops=len(graph.ops),
-        num_parameters=traced.model.count_params(),
+        num_parameters=traced.num_parameters,
         batch_size=request.batch_size,
         training=request.step.training,
         input_shapes=request.step.input_shapes,

@@ -12,6 +12,7 @@ from partitioner.binding.execution import execution_of_plan
 from partitioner.binding.traced_step import TracedStep, captured, compile_arguments
 from partitioner.binding.transfer import rebase, transfer_placement
 from partitioner.capture.trace.objective import training_objective
+from partitioner.capture.trace.own_step import has_own_step, kinds_of_steps
 from partitioner.emit.asynchronous.model import AsyncPlacedModel
 from partitioner.emit.asynchronous.program import AsyncProgram
 from partitioner.emit.keras.placed_model import PlacedModel
@@ -35,6 +36,7 @@ def place_traced(traced: TracedStep, plan: PlanDocument, model: keras.Model, dev
         ModelError: The model holds variables that Keras does not own.
     """
     local = rebase(plan, traced.step.graph)
+    own_steps = frozenset(kind for kind in StepKind if has_own_step(model, kind))
     is_async = plan.updates == Updates.ASYNC
 
     def arrange_all(step: CapturedStep) -> Execution:
@@ -45,7 +47,7 @@ def place_traced(traced: TracedStep, plan: PlanDocument, model: keras.Model, dev
         return replace(arrange_all(step), replicas=()) if is_async else arrange_all(step)
 
     def capture(kind: StepKind, specs: tuple[Any, Any, Any]) -> CapturedStep:
-        objective = None if kind is StepKind.PREDICT else training_objective(placed)
+        objective = None if kind is StepKind.PREDICT or kind in own_steps else training_objective(placed)
         return captured(model, kind, specs, batch_size=plan.model.batch_size, objective=objective)
 
     program = PlacedProgram(
@@ -53,6 +55,7 @@ def place_traced(traced: TracedStep, plan: PlanDocument, model: keras.Model, dev
         arrange,
         devices={name: devices[name] for name in (plan.devices_of(0) if is_async else plan.used_devices)},
         optimizer=lambda: placed.optimizer,
+        kinds=kinds_of_steps(model),
     )
     if is_async:
         asynchronous = AsyncProgram(
@@ -63,8 +66,10 @@ def place_traced(traced: TracedStep, plan: PlanDocument, model: keras.Model, dev
         )
         placed = AsyncPlacedModel(program, asynchronous, model=model, name=model.name, plan=plan)
     else:
-        placed = PlacedModel(program, model=model, name=model.name, plan=plan)
+        placed = PlacedModel(program, model=model, name=model.name, plan=plan, own_steps=own_steps)
     if traced.objective is not None:
         placed.compile(**compile_arguments(model, traced.objective))
+    elif plan.model.training:
+        placed.follow()
     program.add(traced.step)
     return placed

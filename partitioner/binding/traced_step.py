@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +12,12 @@ import keras
 import tensorflow as tf
 
 from partitioner.capture.lower.lower import capture_step
-from partitioner.capture.trace.objective import TrainingObjective, training_objective
+from partitioner.capture.trace.objective import TrainingObjective, refuse_other_objective, training_objective
+from partitioner.capture.trace.own_step import has_call, has_own_step
 from partitioner.capture.trace.signature import input_specs, specs_like, target_specs
 from partitioner.capture.trace.trace import build, output_specs
 from partitioner.emit.graph.mirrored_variable import first_replica_only
+from partitioner.errors import ModelError
 from partitioner.ir.plan import PlanDocument
 from partitioner.ir.step import CapturedStep, StepKind
 
@@ -24,7 +28,7 @@ class TracedStep:
 
     Attributes:
         step: The captured step.
-        objective: Its loss and optimizer; None in inference.
+        objective: Its loss and optimizer; None in inference, and where the model defines the step itself.
         model: The model.
         compiled: Keras' compile configuration of the model at that time.
     """
@@ -39,11 +43,17 @@ class TracedStep:
         return self.model is model and self.compiled is _compile_config(model)
 
     @property
+    def num_parameters(self) -> int:
+        """Number of weights of the model."""
+        return sum(math.prod(variable.shape) for variable in self.model.weights)
+
+    @property
     def objective_fields(self) -> dict[str, str]:
         """The fields of a plan about loss and optimizer."""
         objective = self.objective
         if objective is None:
-            return {}
+            optimizers = ", ".join(type(optimizer).__name__ for optimizer in self.step.optimizers)
+            return {"optimizer": optimizers, "optimizer_origin": "compiled"} if optimizers else {}
         return {
             "loss": objective.loss_name,
             "loss_origin": objective.loss_origin,
@@ -55,17 +65,21 @@ class TracedStep:
 def trace(
     model: keras.Model,
     *,
-    objective: TrainingObjective | None,
+    training: bool,
+    loss: Any = None,
+    optimizer: Any = None,
     batch_size: int,
     input_shapes: Mapping[str, tuple[int, ...]],
     example_inputs: Any = None,
     example_targets: Any = None,
 ) -> TracedStep:
-    """Trace the step to plan: training with an objective, else inference.
+    """Trace the step to plan.
 
     Args:
         model: It is built if it is not yet.
-        objective: Loss and optimizer.
+        training: Whether to trace a training step, else inference.
+        loss: In place of the loss that the model was compiled with.
+        optimizer: In place of its optimizer.
         batch_size: Rows of the op graph.
         input_shapes: Sizes of inputs, without the batch, where the model does not say.
         example_inputs: A batch of inputs, where the model does not say their shapes and dtypes.
@@ -76,16 +90,36 @@ def trace(
         UsageError: The sizes contradict the model.
     """
     x = input_specs(model, dict(input_shapes), example_inputs)
-    build(model, x)
-    if objective is None:
+    y = None if example_targets is None else specs_like(tf.nest.map_structure(tf.convert_to_tensor, example_targets))
+    objective = None
+    if not training:
+        build(model, x)
         step = captured(model, StepKind.PREDICT, (x, None, None), batch_size=batch_size)
+    elif has_own_step(model, StepKind.TRAIN):
+        refuse_other_objective(model, loss, optimizer)
+        step = _own_step(model, x, y, batch_size)
     else:
-        if example_targets is not None:
-            y = specs_like(tf.nest.map_structure(tf.convert_to_tensor, example_targets))
-        else:
-            y = target_specs(output_specs(model, x), objective.loss)
+        objective = training_objective(model, loss=loss, optimizer=optimizer)
+        build(model, x)
+        y = target_specs(output_specs(model, x), objective.loss) if y is None else y
         step = captured(model, StepKind.TRAIN, (x, y, None), batch_size=batch_size, objective=objective)
     return TracedStep(step=step, objective=objective, model=model, compiled=_compile_config(model))
+
+
+def _own_step(model: keras.Model, x: Any, y: Any, batch_size: int) -> CapturedStep:
+    """The training step that a model defines itself.
+
+    Nothing says whether it takes targets: it gets the given ones, else those of the loss that the model was compiled
+    with, else none, else some like its outputs.
+    """
+    guesses = [y] if y is not None else [None]
+    if y is None and has_call(model):
+        like_outputs = target_specs(output_specs(model, x), getattr(model, "loss", None))
+        guesses = [like_outputs, None] if getattr(model, "loss", None) is not None else [None, like_outputs]
+    for guess in guesses[:-1]:
+        with suppress(ModelError):
+            return captured(model, StepKind.TRAIN, (x, guess, None), batch_size=batch_size)
+    return captured(model, StepKind.TRAIN, (x, guesses[-1], None), batch_size=batch_size)
 
 
 def captured(model: keras.Model, kind: StepKind, specs: tuple[Any, Any, Any], **options: Any) -> CapturedStep:
@@ -107,16 +141,11 @@ def traced_again(
         ModelError: The model cannot be traced.
     """
     info = plan.model
-    objective = None
-    if info.training:
-        objective = training_objective(
-            model,
-            loss=None if info.loss_origin == "compiled" else info.loss,
-            optimizer=None if info.optimizer_origin == "compiled" else info.optimizer,
-        )
     return trace(
         model,
-        objective=objective,
+        training=info.training,
+        loss=None if info.loss_origin == "compiled" else info.loss,
+        optimizer=None if info.optimizer_origin == "compiled" else info.optimizer,
         batch_size=info.batch_size,
         input_shapes=info.input_shapes,
         example_inputs=example_inputs,

@@ -70,7 +70,7 @@ def rebase(plan: PlanDocument, graph: OpGraph) -> PlanDocument:
                 f"{plan.model.num_parameters} parameters",
                 f"model: {graph.name}, fingerprint {graph.fingerprint}, {graph.num_parameters} parameters",
             ],
-            help="make a plan for this model: partitioner.plan(model, devices=[...])",
+            help="plan this model anew",
         )
     names = [box for box in forward_boxes(graph) if box in {layer.path for layer in graph.layers}]
     planned = [layer for layer in plan.layers if layer.class_name not in ("InputLayer", "Loss")]

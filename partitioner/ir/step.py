@@ -20,10 +20,10 @@ class StepKind(StrEnum):
 
 RESULTS: Mapping[StepKind, tuple[str, ...]] = {
     StepKind.PREDICT: ("y_pred",),
-    StepKind.EVALUATE: ("loss", "y_pred"),
-    StepKind.TRAIN: ("loss", "y_pred"),
+    StepKind.EVALUATE: ("loss", "y_pred", "logs"),
+    StepKind.TRAIN: ("loss", "y_pred", "logs"),
 }
-"""The outputs that a step of each kind may have to return."""
+"""The outputs that a step of each kind may have to return: `logs` alone where the model defines the step itself."""
 
 
 class LossReduction(StrEnum):
@@ -47,12 +47,13 @@ class CapturedStep:
         captures: Tensors from outside the graph, by the name of the op that stands for each.
         variables: The variables among the captures: Keras' variable where it exists, else TensorFlow's.
         variable_names: Names of the variables in the op graph.
-        outputs: `{"y_pred", "loss", "gradients"}` as far as computed, with tensor names in place of tensors.
+        outputs: `{"y_pred", "loss", "gradients", "logs"}` as far as computed, with tensor names in place of tensors.
             A gradient is None (unconnected), a name, or (values, indices, dense shape) names for a sparse
             gradient.
         results: The outputs that its caller gets: those of `RESULTS`, but `y_pred` only where a metric reads it.
         side_effects: Names of the ops to run besides those the outputs need.
         trainable: The variables the gradients belong to, in order.
+        optimizers: Keras' optimizers that update in it.
         seed: Name of the scalar tensor the backward pass starts with: one, the gradient of the (scaled) loss by
             itself. Empty where nothing is differentiated.
         loss_reduction: Whether the loss averages over the rows of a batch; MEAN where there is no loss.
@@ -72,10 +73,16 @@ class CapturedStep:
     results: tuple[str, ...]
     side_effects: tuple[str, ...]
     trainable: tuple[Any, ...] = ()
+    optimizers: tuple[Any, ...] = ()
     seed: str = ""
     loss_reduction: LossReduction = LossReduction.MEAN
     loss_reduction_note: str = ""
     fixed_batch: str = ""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the model defines the step itself."""
+        return "logs" in self.outputs
 
     @property
     def uncuttable(self) -> str:

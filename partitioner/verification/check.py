@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from partitioner.emit.graph.variables import held_variable
 from partitioner.emit.pipeline.microbatches import HOST
 from partitioner.errors import VerificationError
 from partitioner.ir.execution import Execution, replica_prefix
@@ -26,6 +27,7 @@ from partitioner.verification.reference import (
     Trajectory,
     nudged,
     outputs_function,
+    own_step_function,
     reference_functions,
     restored,
     run_reference,
@@ -86,6 +88,8 @@ def verify_placed(
         with without_tensor_float_32():
             if step.kind is not StepKind.TRAIN:
                 return _verify_outputs(subject, pairs[0])
+            if step.is_own:
+                return _verify_own_step(subject, pairs)
             return _verify_training(subject, compute_loss, optimizer, pairs, differing_copies)
     except tf.errors.ResourceExhaustedError as error:
         raise VerificationError(
@@ -156,6 +160,37 @@ def _verify_training(
             trajectories.append(control)
             result = compared(placed, expected, trajectories, audit, subject.ran_on, **settings)
     return replace(result, differing_copies=apart, passed=result.passed and not apart)
+
+
+def _verify_own_step(subject: _Subject, batches: Sequence[tuple[Any, Any]]) -> Verification:
+    """Compare a step that the model defines itself: the logs of the first step, and every variable after all."""
+    model, step, execution = subject.model, subject.step, subject.execution
+    held = list({id(v): v for v in [*model.variables, *step.variables.values()]}.values())
+    reference = own_step_function(model, step.kind, step.specs)
+    placed_step = subject.emit(step, execution, results=("logs",))
+
+    def run(function: Any, batches: Sequence[tuple[Any, Any]], start: Callable[[], None]) -> Trajectory:
+        start()
+        logs, *_ = [function(*batch, None) for batch in batches]
+        weights = flat_arrays([held_variable(variable) for variable in held])
+        return Trajectory(outputs=[], loss=flat_arrays(logs), gradients=[], weights=weights)
+
+    with restored(held) as restore:
+        expected, controls = None, []
+        if subject.with_reference:
+            order = _control_order(model, step)
+            reordered = [permuted(batch, order) for batch in batches]
+            trained = [held_variable(variable) for variable in step.trainable]
+            expected = run(reference, batches, restore)
+            controls = [run(reference, reordered, restore)]
+            controls += [run(reference, reordered, nudged(restore, trained, way)) for way in (np.inf, -np.inf)]
+        with hard_placement():
+            restore()
+            executed = executed_ops(lambda: _fresh(placed_step)(*batches[0], None))[1]
+            placed = run(lambda *arguments: placed_step(*arguments)["logs"], batches, restore)
+        audit = misplaced_ops(executed, _planned(step, execution))
+        tolerance = tolerance_of(step.graph, execution, subject.ran_on)
+        return compared(placed, expected, controls, audit, subject.ran_on, num_steps=len(batches), tolerance=tolerance)
 
 
 def _controls(

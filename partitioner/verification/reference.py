@@ -11,8 +11,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from partitioner.capture.trace.own_step import run_own_step
 from partitioner.emit.pipeline.microbatches import HOST
 from partitioner.ir.execution import SEED_STRIDE
+from partitioner.ir.step import StepKind
 from partitioner.verification.data import as_dense, flat_arrays
 
 
@@ -139,6 +141,16 @@ def reference_functions(
             return loss
 
     return gradients, train
+
+
+def own_step_function(model: keras.Model, kind: StepKind, specs: tuple[Any, Any, Any]) -> Any:
+    """`step(x, y, sample_weight)` -> logs, of a model that defines the step itself, on the host."""
+
+    def step(x: Any, y: Any, sample_weight: Any) -> Any:
+        with tf.device(HOST):
+            return run_own_step(model, kind, x, y, sample_weight)
+
+    return tf.function(step, autograph=False).get_concrete_function(*specs)
 
 
 def outputs_function(model: keras.Model, x_specs: Any, *, num_parts: int = 1) -> Any:

@@ -41,7 +41,7 @@ def test_default_report(run: Run) -> None:
 
 
 def test_json_is_the_plan_alone_and_the_same_for_the_same_seed(run: Run, tmp_path: Path) -> None:
-    arguments = (SMALL, *TWO, *QUICK, "--strategy", "layer-split", "--json", "--seed", "7", "--no-verify")
+    arguments = (SMALL, *TWO, "-q", "--strategy", "layer-split", "--json", "--seed", "7", "--no-verify")
     code, out, err = run(*arguments)
     assert (code, err) == (0, "")
     assert out == (tmp_path / "small_partitioned/plan.json").read_text(encoding="utf-8")

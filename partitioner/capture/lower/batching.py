@@ -87,6 +87,8 @@ def settled_fields(settled: Reading, tensors: Iterable[Tensor]) -> dict[str, Any
 
 def fixed_batch(trace: Trace) -> str:
     """Why the batch of a traced step cannot be cut into microbatches; empty if it can."""
+    if "y_pred" not in trace.outputs:
+        return "the model defines this step itself, so only it says what a part of a batch would give"
     for tensor in trace.inputs:
         shape = tensor.shape
         if shape.rank == 0:

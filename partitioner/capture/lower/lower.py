@@ -76,10 +76,12 @@ def capture_step(
         variables={name: variable for name, variable in variables.items() if name in live},
         names=names,
         tables={name for name, external in captures.items() if external.dtype == tf.resource and name not in variables},
-        optimizer=objective.optimizer if objective else None,
-        gradients=outputs.get("gradients", []),
     )
-    results = tuple(key for key in RESULTS[kind] if key != "y_pred" or objective is None or objective.has_metrics)
+    results = tuple(
+        key
+        for key in RESULTS[kind]
+        if key in outputs and (key != "y_pred" or objective is None or objective.has_metrics)
+    )
     step = CapturedStep(
         kind=kind,
         graph=OpGraph(
@@ -102,6 +104,7 @@ def capture_step(
         results=results,
         side_effects=side_effects,
         trainable=trace.trainable,
+        optimizers=_optimizers(trace),
         seed=trace.seed.name if trace.seed is not None and trace.seed.op.name in live else "",
         fixed_batch=fixed_batch(trace),
     )
@@ -114,12 +117,29 @@ def _rewritten(
     """The traced graph without what would override or hinder a placement, and the partner of each colocated op."""
     graph_def = trace.graph.as_graph_def()
     colocations = take_colocations(graph_def)
-    if kind is StepKind.TRAIN:
+    if trace.scaled_loss is not None:
         sort_gradient_parts(graph_def, colocations, _tape_rank(trace))
+    else:
+        _adopt_gradients(trace, colocations, phases)
     bypass_identity_n(graph_def, (name for name, phase in phases.items() if phase is Phase.UPDATE))
     limit_trips_at_once(graph_def)
     shared = share_reads(graph_def, order, names)
     return graph_def, {name: shared.get(target, target) for name, target in colocations.items()}
+
+
+def _adopt_gradients(trace: Trace, colocations: dict[str, str], phases: Mapping[str, Phase]) -> None:
+    """Give ops that a tape made by itself, such as sums of gradients, the partner of a reader, or else of an input."""
+    ops = [op for op in trace.graph.get_operations() if phases[op.name] is Phase.BACKWARD]
+    for op in reversed(ops):
+        readers = (reader.name for tensor in op.outputs for reader in tensor.consumers())
+        _adopt(op.name, (name for name in readers if phases[name] is Phase.BACKWARD), colocations)
+    for op in ops:
+        _adopt(op.name, (tensor.op.name for tensor in op.inputs), colocations)
+
+
+def _adopt(name: str, neighbours: Iterable[str], colocations: dict[str, str]) -> None:
+    if name not in colocations and (partners := [colocations[one] for one in neighbours if one in colocations]):
+        colocations[name] = partners[0]
 
 
 def _side_effects(trace: Trace, graph_def: Any) -> tuple[str, ...]:
@@ -170,28 +190,29 @@ def _names_in(outputs: Mapping[str, Any], *keys: str) -> list[str]:
 def _tape_rank(trace: Trace) -> dict[str, int]:
     trained = {id(variable.value.handle) for variable in trace.trainable}
     sources = [placeholder for external, placeholder in trace.graph.captures if id(external) in trained]
-    forward = trace.graph.get_operations()[: trace.num_forward]
+    forward = trace.graph.get_operations()[: min(start for start, _, _ in trace.spans)]
     return tape_rank(forward, trace.scaled_loss, sources)
 
 
 def _phases(trace: Trace) -> dict[str, Phase]:
-    """Phase of each op, by the time it was made; every input of a forward op is forward, however late it was made.
+    """Phase of each op: that of its span, else forward.
 
-    (The gradient of a while loop adds accumulators to the loop it differentiates.)
+    What a forward op reads is forward too where it was made later: the gradient of a while loop adds accumulators to
+    the loop it differentiates.
     """
     ops = trace.graph.get_operations()
-    forward = {op.name for op in ops[: trace.num_forward]}
-    stack = list(ops[: trace.num_forward])
+    made = {op.name: index for index, op in enumerate(ops)}
+    phases = dict.fromkeys(made, Phase.FORWARD)
+    for start, end, phase in sorted(trace.spans, key=lambda span: span[0] - span[1]):  # inner spans last
+        phases.update((op.name, phase) for op in ops[start:end])
+    stack = [(op, False) for op in ops if phases[op.name] is Phase.FORWARD]
     while stack:
-        for tensor in stack.pop().inputs:
-            if tensor.op.name not in forward:
-                forward.add(tensor.op.name)
-                stack.append(tensor.op)
-    last_backward = trace.num_forward + trace.num_backward
-    return {
-        op.name: Phase.FORWARD if op.name in forward else Phase.BACKWARD if i < last_backward else Phase.UPDATE
-        for i, op in enumerate(ops)
-    }
+        op, is_late = stack.pop()
+        for source in (tensor.op for tensor in op.inputs):
+            if phases[source.name] is not Phase.FORWARD and (is_late or made[source.name] > made[op.name]):
+                phases[source.name] = Phase.FORWARD
+                stack.append((source, True))
+    return phases
 
 
 def _topological(graph_def: Any, order: Mapping[str, int]) -> list[Any]:
@@ -204,14 +225,21 @@ def _captured_variables(
     trace: Trace, captures: Mapping[str, Any], model: keras.Model, objective: TrainingObjective | None
 ) -> dict[str, Any]:
     """Variable by the placeholder of its handle: Keras' own object where Keras owns it."""
-    owned = list(model.variables)
-    if objective:
-        owned += [*objective.optimizer.variables, *objective.model.metrics_variables]
+    measured = objective.model if objective else model
+    owned = [*model.variables, *measured.metrics_variables, *_optimizer_variables(trace)]
     for layer in model._flatten_layers():
         owned += [generator.state for generator in getattr(layer, "_seed_generators", [])]
     by_handle = {id(variable.handle): variable for variable in trace.graph.variables}
     by_handle |= {id(variable.value.handle): variable for variable in owned if hasattr(variable.value, "handle")}
     return {name: by_handle[id(external)] for name, external in captures.items() if id(external) in by_handle}
+
+
+def _optimizer_variables(trace: Trace) -> list[Any]:
+    return [variable for optimizer in _optimizers(trace) for variable in optimizer.variables]
+
+
+def _optimizers(trace: Trace) -> tuple[Any, ...]:
+    return tuple({id(update.optimizer): update.optimizer for update in trace.updates}.values())
 
 
 def _unique_names(variables: Mapping[str, Any]) -> dict[str, str]:
@@ -243,8 +271,6 @@ def _op_graph(
     variables: Mapping[str, Any],
     names: Mapping[str, str],
     tables: Container[str],
-    optimizer: Any,
-    gradients: Iterable[Any],
 ) -> dict[str, Any]:
     """The `ops`, `tensors` and `variables` of the op graph."""
     nodes = [node for node in nodes if node.name not in variables]
@@ -258,8 +284,8 @@ def _op_graph(
     raw = [_raw_op(node, phases, names, colocations, scalars) for node in nodes]
     parameters = {id(variable): name for name, variable in _by_name(variables, names).items()}
     trained = {parameters[id(v)]: v for v in trace.trainable if id(v) in parameters}
-    gradient_of = _gradient_of(trace, gradients, parameters)
-    slots = [parameters[id(v)] for v in optimizer.variables if id(v) in parameters] if optimizer else []
+    gradient_of = _gradient_of(trace, parameters)
+    slots = [parameters[id(variable)] for variable in _optimizer_variables(trace) if id(variable) in parameters]
     parameter_of = parameter_of_slots(raw, gradient_of, trained, slots)
     owner = parameter_of | {name: name for name in trained}
     groups = colocation_groups(raw, gradient_of, owner)
@@ -307,14 +333,15 @@ def _kind(name: str, trained: Container[str], parameter_of: Container[str]) -> V
     return VariableKind.SLOT if name in parameter_of else VariableKind.STATE
 
 
-def _gradient_of(trace: Trace, gradients: Iterable[Any], parameters: Mapping[int, str]) -> dict[str, frozenset[str]]:
+def _gradient_of(trace: Trace, parameters: Mapping[int, str]) -> dict[str, frozenset[str]]:
     """The parameters that each gradient tensor belongs to."""
     gradient_of: dict[str, frozenset[str]] = {}
-    for variable, gradient in zip(trace.trainable, gradients, strict=True) if gradients else ():
-        if id(variable) in parameters:
-            for tensor in tf.nest.flatten(gradient):
-                if tensor is not None:
-                    gradient_of[tensor] = gradient_of.get(tensor, frozenset()) | {parameters[id(variable)]}
+    for update in trace.updates:
+        for variable, gradient in zip(update.variables, update.gradients, strict=True):
+            if id(variable) in parameters:
+                for tensor in tf.nest.flatten(_tensor_names(gradient)):
+                    if tensor is not None:
+                        gradient_of[tensor] = gradient_of.get(tensor, frozenset()) | {parameters[id(variable)]}
     return gradient_of
 
 

@@ -58,7 +58,8 @@ class LayerRecorder:
     def _record(self, layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if tf.compat.v1.get_default_graph() is not self._graph:
             return call(layer, *args, **kwargs)  # inside the body of a loop or branch: the outer op stands for it
-        path = "/".join(outer.name for outer in [*self._stack[1:], layer]) if self._stack else self._model.name
+        inner = [outer.name for outer in [*self._stack, layer] if outer is not self._model]
+        path = "/".join(inner) or self._model.name
         self._stack.append(layer)
         start = len(self._graph.get_operations())
         try:

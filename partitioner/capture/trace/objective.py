@@ -51,14 +51,8 @@ def training_objective(model: keras.Model, *, loss: Any = None, optimizer: Any =
     """Decide loss and optimizer: the options, else what `model` was compiled with, else the defaults.
 
     Raises:
-        UsageError: An option names a loss or optimizer that Keras does not know, or the model has its own `train_step`.
+        UsageError: An option names a loss or optimizer that Keras does not know.
     """
-    if type(model).train_step is not keras.Model.train_step and not getattr(model, "is_placed", False):
-        raise UsageError(
-            f"{type(model).__name__} overrides train_step, so its training step is not the standard one",
-            notes=["partition places forward, loss, gradients and the optimizer's update of the standard step"],
-            help=f"move the custom part into compute_loss(), or plan with {argument('training', False)}",
-        )
     compiled = bool(getattr(model, "compiled", False))
     chosen_optimizer, optimizer_origin = _optimizer(model, optimizer, compiled)
     if loss is None and compiled and model.loss is not None:
@@ -82,6 +76,20 @@ def training_objective(model: keras.Model, *, loss: Any = None, optimizer: Any =
         optimizer_origin=optimizer_origin,
         compute_loss=_sum_over_outputs(model, chosen_loss),
     )
+
+
+def refuse_other_objective(model: keras.Model, loss: Any, optimizer: Any) -> None:
+    """Refuse a loss or an optimizer for a model whose own training step says what it uses.
+
+    Raises:
+        UsageError: One was given.
+    """
+    for name, value in (("loss", loss), ("optimizer", optimizer)):
+        if value is not None:
+            raise UsageError(
+                f"{type(model).__name__} defines its own train_step, which takes no other {name}",
+                help=f"leave out {argument(name)}, or plan inference: {argument('training', False)}",
+            )
 
 
 def _optimizer(model: keras.Model, option: Any, compiled: bool) -> tuple[Any, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ import tensorflow as tf
 from partitioner.capture.source.module_file import described, shown
 from partitioner.capture.trace.layers import LayerRecorder
 from partitioner.capture.trace.objective import TrainingObjective
+from partitioner.capture.trace.own_step import StepRecorder, Update, has_call, has_own_step, run_own_step
 from partitioner.capture.trace.predicate import predicated_writes
 from partitioner.errors import ModelError, PartitionError
-from partitioner.ir.op_graph import Layer
+from partitioner.ir.op_graph import Layer, Phase
 from partitioner.ir.step import StepKind
 from partitioner.spelling import argument
 
@@ -37,8 +39,8 @@ class Trace:
         trainable: The variables that the gradients belong to.
         layer_of: Layer path by op name.
         layers: The layers called.
-        num_forward: Number of ops made before the first gradient op.
-        num_backward: Number of ops after these that belong to the gradients; the rest updates.
+        spans: Ranges of ops, in the order in which they were made, that are no forward ops, with their phase.
+        updates: What optimizers update.
     """
 
     graph: Any
@@ -49,8 +51,8 @@ class Trace:
     trainable: tuple[Any, ...]
     layer_of: dict[str, str]
     layers: tuple[Layer, ...]
-    num_forward: int
-    num_backward: int
+    spans: tuple[tuple[int, int, Phase], ...]
+    updates: tuple[Update, ...]
 
 
 def trace_step(
@@ -70,64 +72,103 @@ def trace_step(
     Raises:
         ModelError: TensorFlow cannot trace the model; the user's own line and TensorFlow's reason are in it.
     """
+    if has_own_step(model, kind):
+        return _trace_own_step(model, kind, specs)
     build(model, specs[0])
     trainable: tuple[Any, ...] = tuple(model.trainable_variables) if kind is StepKind.TRAIN else ()
-    if kind is StepKind.TRAIN and not trainable:
-        raise ModelError(
-            f"the model {model.name!r} has no trainable variables, so it has no training step",
-            help=f"plan its inference: {argument('training', False)}",
-        )
     if trainable and objective is not None and not objective.optimizer.built:
         # Once only: a loss scaling optimizer makes a new scale whenever it is built.
         objective.optimizer.build(list(trainable))
     recorder = LayerRecorder(model)
     outputs: dict[str, Any] = {}
-    scaled_loss: list[Any] = []
-    seeds: list[Any] = []
-    counts: list[int] = []
+    differentiated: dict[str, Any] = {}
+    spans: list[tuple[int, int, Phase]] = []
 
     def step(x: Any, y: Any, sample_weight: Any) -> None:
         graph = tf.compat.v1.get_default_graph()
-        for collected in (outputs, scaled_loss, seeds, counts):
+        for collected in (outputs, differentiated, spans):
             collected.clear()
-        training = kind is StepKind.TRAIN
         with recorder.recording(graph):
-            outputs["y_pred"] = call_model(model, x, training)
+            outputs["y_pred"] = call_model(model, x, kind is StepKind.TRAIN)
         if objective is not None:
-            outputs["loss"] = objective.compute_loss(x, y, outputs["y_pred"], sample_weight, training)
-        counts.append(len(graph.get_operations()))
-        if training and objective is not None:
-            # tf.gradients colocates every gradient op with the op it differentiates; a tape does not.
-            scaled_loss.append(objective.optimizer.scale_loss(outputs["loss"]))
-            counts[0] = len(graph.get_operations())
-            with graph.colocate_with(scaled_loss[0].op):
-                seeds.append(tf.ones_like(scaled_loss[0], name="seed"))
-            parameters = [variable.value for variable in trainable]
-            outputs["gradients"] = tf.gradients(scaled_loss, parameters, grad_ys=seeds)
-            counts.append(len(graph.get_operations()))
-            with predicated_writes(trainable[0].value):
-                objective.optimizer.apply_gradients(list(zip(outputs["gradients"], trainable, strict=True)))
+            outputs["loss"] = objective.compute_loss(x, y, outputs["y_pred"], sample_weight, kind is StepKind.TRAIN)
+        if not trainable or objective is None:
+            return
+        # tf.gradients colocates every gradient op with the op it differentiates; a tape does not.
+        loss = differentiated["loss"] = objective.optimizer.scale_loss(outputs["loss"])
+        num_forward = len(graph.get_operations())
+        with graph.colocate_with(loss.op):
+            differentiated["seed"] = tf.ones_like(loss, name="seed")
+        parameters = [variable.value for variable in trainable]
+        outputs["gradients"] = tf.gradients([loss], parameters, grad_ys=[differentiated["seed"]])
+        num_differentiated = len(graph.get_operations())
+        with predicated_writes(trainable[0].value):
+            objective.optimizer.apply_gradients(list(zip(outputs["gradients"], trainable, strict=True)))
+        spans.append((num_forward, num_differentiated, Phase.BACKWARD))
+        spans.append((num_differentiated, len(graph.get_operations()), Phase.UPDATE))
 
-    try:
-        graph = tf.function(step, autograph=False).get_concrete_function(*specs).graph
-    except PartitionError:
-        raise
-    except Exception as error:
-        in_loss = "y_pred" in outputs and "loss" not in outputs
-        raise _untraceable(model, kind, error, targets=specs[1] if in_loss else None) from error
-    captured = {id(placeholder) for _, placeholder in graph.captures}
+    graph = _graph_of(model, kind, step, specs, is_in_loss=lambda: "y_pred" in outputs and "loss" not in outputs)
+    updates = [Update(objective.optimizer, tuple(outputs["gradients"]), trainable)] if objective and spans else []
     return Trace(
         graph=graph,
-        inputs=tuple(tensor for tensor in graph.inputs if id(tensor) not in captured),
+        inputs=_arguments(graph),
         outputs=dict(outputs),
-        scaled_loss=scaled_loss[0] if scaled_loss else None,
-        seed=seeds[0] if seeds else None,
+        scaled_loss=differentiated.get("loss"),
+        seed=differentiated.get("seed"),
         trainable=trainable,
         layer_of=recorder.layer_of(),
         layers=recorder.layers,
-        num_forward=counts[0],
-        num_backward=counts[1] - counts[0] if len(counts) > 1 else 0,
+        spans=tuple(spans),
+        updates=tuple(updates),
     )
+
+
+def _trace_own_step(model: keras.Model, kind: StepKind, specs: tuple[Any, Any, Any]) -> Trace:
+    """Trace a step that the model defines itself, all of it."""
+    if has_call(model):
+        build(model, specs[0])
+    recorder, watched = LayerRecorder(model), StepRecorder()
+    logs: list[Any] = []
+
+    def step(x: Any, y: Any, sample_weight: Any) -> None:
+        graph = tf.compat.v1.get_default_graph()
+        with recorder.recording(graph), watched.recording(graph):
+            logs[:] = [tf.nest.map_structure(tf.convert_to_tensor, run_own_step(model, kind, x, y, sample_weight))]
+
+    graph = _graph_of(model, kind, step, specs)
+    return Trace(
+        graph=graph,
+        inputs=_arguments(graph),
+        outputs={"logs": logs[0]},
+        scaled_loss=None,
+        seed=None,
+        trainable=tuple({id(v): v for update in watched.updates for v in update.variables}.values()),
+        layer_of=recorder.layer_of(),
+        layers=recorder.layers,
+        spans=tuple(watched.spans),
+        updates=tuple(watched.updates),
+    )
+
+
+def _graph_of(
+    model: keras.Model,
+    kind: StepKind,
+    step: Callable[[Any, Any, Any], None],
+    specs: tuple[Any, Any, Any],
+    is_in_loss: Callable[[], bool] = lambda: False,
+) -> Any:
+    """The graph of a function of a step's arguments."""
+    try:
+        return tf.function(step, autograph=False).get_concrete_function(*specs).graph
+    except PartitionError:
+        raise
+    except Exception as error:
+        raise _untraceable(model, kind, error, targets=specs[1] if is_in_loss() else None) from error
+
+
+def _arguments(graph: Any) -> tuple[Any, ...]:
+    captured = {id(placeholder) for _, placeholder in graph.captures}
+    return tuple(tensor for tensor in graph.inputs if id(tensor) not in captured)
 
 
 def call_model(model: keras.Model, x: Any, training: bool) -> Any:

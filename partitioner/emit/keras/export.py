@@ -60,8 +60,10 @@ def export_saved_model(placed: Any, path: str | Path) -> None:
     root: Any = tf.Module()  # names of Keras models need not be names of modules
     root.model_variables = [each_copy(held_variable(variable))[0] for variable in placed.variables_of_model]
     optimizer: Any = placed.optimizer if placed.compiled else None
-    slots = optimizer.variables if optimizer is not None else []
+    slots = optimizer.variables if optimizer is not None and optimizer.built else []
     root.optimizer_variables = [each_copy(held_variable(variable))[0] for variable in slots]
+    own_metrics = placed.model.metrics_variables if placed.own_steps and placed.model is not None else []
+    root.metric_variables = [each_copy(held_variable(variable))[0] for variable in own_metrics]
     kinds: list[StepKind] = []
     serving: Any = None
     for kind, specs in placed.program.signatures():
@@ -85,7 +87,8 @@ def export_saved_model(placed: Any, path: str | Path) -> None:
     )
     if (path / "saved_model.pb").exists():
         shutil.rmtree(path)
-    tf.saved_model.save(root, str(path), signatures={"serving_default": serving}, options=options)
+    signatures = {} if serving is None else {"serving_default": serving}
+    tf.saved_model.save(root, str(path), signatures=signatures, options=options)
     extra = SavedModelExtra(
         name=placed.name,
         devices=tuple(placed.program.devices),
@@ -131,8 +134,10 @@ def _predict(function: Any, specs: Specs) -> tuple[Any, Any]:
 
 
 def _with_targets(function: Any, specs: Specs) -> Any:
-    @tf.function(input_signature=[specs[0], specs[1]], autograph=False)
-    def run(x: Any, y: Any) -> dict[str, Any]:
+    given = [spec for spec in specs[:2] if spec is not None]  # a step of the model's own may take no targets
+
+    @tf.function(input_signature=given, autograph=False)
+    def run(x: Any, y: Any = None) -> dict[str, Any]:
         return function(x, y, None)
 
     return run

@@ -47,7 +47,8 @@ class SavedProgram:
         function = self._functions[kind]
         if kind is StepKind.PREDICT:
             return lambda x, y, w: {"y_pred": function(x)}
-        return lambda x, y, w: function(x, y)
+        has_targets = len(self._signature(kind)) > 1
+        return lambda x, y, w: function(x, y) if has_targets else function(x)
 
     def standardize(self, kind: StepKind, arguments: Specs) -> Specs:
         """Arguments with the integer widths of the saved signature."""
@@ -110,6 +111,7 @@ def load_placed(path: Path) -> PlacedModel:
     ]
     program = SavedProgram(root, extra)
     placed = PlacedModel(program, model=None, name=extra.name, variables=variables, resources=root.resources)
+    placed.own_metric_variables = [whole.get(id(held), held) for held in root.metric_variables]
     if extra.optimizer is not None:
         _compile(placed, extra, [whole.get(id(held), held) for held in root.optimizer_variables])
     return placed
@@ -124,8 +126,9 @@ def _keras_variable(held: Any, path: str, trainable: bool) -> Any:
 
 def _compile(placed: PlacedModel, extra: SavedModelExtra, slots: Sequence[Any]) -> None:
     optimizer = keras.optimizers.deserialize(extra.optimizer)
-    optimizer.build([v for v in placed.variables_of_model if v.trainable])
-    for variable, held in zip(optimizer.variables, slots, strict=True):
-        variable._value = held
+    if slots:
+        optimizer.build([v for v in placed.variables_of_model if v.trainable])
+        for variable, held in zip(optimizer.variables, slots, strict=True):
+            variable._value = held
     loss = keras.saving.deserialize_keras_object(extra.loss) if isinstance(extra.loss, Mapping) else extra.loss
     placed.compile(optimizer=optimizer, loss=loss)

@@ -19,6 +19,12 @@ def share_objective(placed: Any, original: Any, loss: Any, loss_weights: Any) ->
     original._compile_loss = placed._compile_loss
 
 
+def share_counting(placed: Any, original: Any) -> None:
+    """Let both models share the metrics and the loss that `compile` made: a step of either counts in the same ones."""
+    for name in ("_loss_tracker", "_compile_loss", "_compile_metrics"):
+        object.__setattr__(placed, name, getattr(original, name))  # Keras would count what it tracks twice
+
+
 def saved_objective(placed: Any, optimizer: Any, loss: Any) -> tuple[Any, Any]:
     """The optimizer and loss inside the saved training step, if the given optimizer and loss equal them.
 

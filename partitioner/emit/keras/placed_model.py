@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 from partitioner.emit.cluster.lost_worker import naming_lost_workers
 from partitioner.emit.keras.export import export_saved_model
 from partitioner.emit.keras.interrupt import interruptible
-from partitioner.emit.keras.objective import saved_objective, share_objective
+from partitioner.emit.keras.objective import saved_objective, share_counting, share_objective
 from partitioner.emit.keras.options import as_given
 from partitioner.emit.keras.program import Program
 from partitioner.emit.keras.summary import summary
@@ -35,6 +35,8 @@ class PlacedModel(keras.Model):
         plan: The plan it runs, if any.
         variables: The model's variables, when there is no Keras model to hold them.
         resources: Its other TensorFlow resources (lookup tables), in that case.
+        own_steps: The kinds of step that the model defines itself (`train_step`, `test_step`): they are placed as
+            traced, and count their metrics themselves.
     """
 
     is_placed = True
@@ -48,6 +50,7 @@ class PlacedModel(keras.Model):
         plan: PlanDocument | None = None,
         variables: Sequence[Any] = (),
         resources: Sequence[Any] = (),
+        own_steps: Collection[StepKind] = (),
     ) -> None:
         super().__init__(name=name)
         self.program = program
@@ -55,6 +58,8 @@ class PlacedModel(keras.Model):
         self.plan = plan
         self.own_variables = list(variables)
         self.own_resources = list(resources)
+        self.own_steps = tuple(own_steps)
+        self.own_metric_variables: Sequence[Any] = ()
         self.supports_jit = False
         self.optimizer = None  # Keras sets it in compile(), which an inference plan does without
         self.built = True
@@ -92,8 +97,13 @@ class PlacedModel(keras.Model):
             )
         return self._run(StepKind.PREDICT, inputs)["y_pred"]
 
-    def compile(self, optimizer: Any = "rmsprop", loss: Any = None, **options: Any) -> None:
-        """As `keras.Model.compile`; `jit_compile` stays off.
+    @property
+    def metrics(self) -> list[Any]:
+        """The metrics that `fit` resets and reports: those of the model, where its own step updates them."""
+        return self.model.metrics if self.model is not None and self.own_steps else super().metrics
+
+    def compile(self, *arguments: Any, **options: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """As `keras.Model.compile`, or as `compile` of a model with its own `train_step`; `jit_compile` stays off.
 
         Raises:
             UsageError: `jit_compile=True`; or another loss or optimizer for a model that was loaded from a SavedModel,
@@ -101,7 +111,22 @@ class PlacedModel(keras.Model):
         """
         if options.get("jit_compile") is True:
             raise UsageError("jit_compile=True: XLA compiles for one device and would undo the placement")
-        options["jit_compile"] = False
+        if self.model is not None and self.own_steps:
+            self.model.compile(*arguments, **options)
+            self.follow()
+        else:
+            self._compile(*arguments, **{**options, "jit_compile": False})
+
+    def follow(self) -> None:
+        """Be compiled as the model is, whose own step says what it uses."""
+        assert self.model is not None
+        own: Any = getattr(self.model, "_compile_config", None)
+        options = {} if own is None else dict(own.config)
+        self.program.forget()
+        super().compile(**{**options, "optimizer": self.model.optimizer, "jit_compile": False})
+        share_counting(self, self.model)
+
+    def _compile(self, optimizer: Any = "rmsprop", loss: Any = None, **options: Any) -> None:
         if self.model is None and self.compiled:
             optimizer, loss = saved_objective(self, optimizer, loss)
         self.program.forget()
@@ -157,6 +182,8 @@ class PlacedModel(keras.Model):
         """As Keras does, but metrics may be on a worker."""
         with naming_lost_workers(self.program.devices.values()):
             super().reset_metrics()
+            for variable in self.own_metric_variables:
+                variable.assign(tf.zeros_like(variable))
 
     def save(self, filepath: Any, overwrite: bool = True, zipped: bool | None = None, **options: Any) -> None:
         """Save as the unplaced model would: a `.keras` file that plain Keras loads, and that can be placed again.
@@ -230,7 +257,8 @@ class PlacedModel(keras.Model):
 
     def _step_with_metrics(self, kind: StepKind, data: Any) -> dict[str, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        return self._counted(self._run(kind, x, y, sample_weight), x, y, sample_weight)
+        results = self._run(kind, x, y, sample_weight)
+        return results["logs"] if "logs" in results else self._counted(results, x, y, sample_weight)
 
     def _counted(self, results: Mapping[str, Any], x: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
         """Metrics with a step's results counted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -62,14 +62,21 @@ class PlacedProgram:
         arrange: Gives the execution of a step.
         devices: The device that runs in place of each planned device, in stage order.
         optimizer: Returns the optimizer in force, or None.
+        kinds: The kinds of step that the model can do.
     """
 
     def __init__(
-        self, capture: Capture, arrange: Arrange, *, devices: Mapping[str, str], optimizer: Callable[[], Any]
+        self,
+        capture: Capture,
+        arrange: Arrange,
+        *,
+        devices: Mapping[str, str],
+        optimizer: Callable[[], Any],
+        kinds: Collection[StepKind] = tuple(StepKind),
     ) -> None:
         self.devices = dict(devices)
         self.is_staged = False
-        self._capture, self._arrange, self._optimizer = capture, arrange, optimizer
+        self._capture, self._arrange, self._optimizer, self._kinds = capture, arrange, optimizer, kinds
         self._steps: dict[tuple[StepKind, str], CapturedStep] = {}
         self._functions: dict[tuple[StepKind, str, tuple[str, ...]], Any] = {}
 
@@ -79,7 +86,8 @@ class PlacedProgram:
         execution = self._arrange(step)
         self.is_staged = self.is_staged or execution.is_staged  # stays so when `forget` drops every step
         place_variables(step, execution)
-        refresh_optimizer(self._optimizer())
+        for optimizer in (self._optimizer(), *step.optimizers):
+            refresh_optimizer(optimizer)
 
     def step(self, kind: StepKind, specs: Specs) -> CapturedStep:
         """The captured step behind `function`."""
@@ -126,7 +134,7 @@ class PlacedProgram:
             first.setdefault(StepKind.EVALUATE, first[StepKind.TRAIN])
         for specs in list(first.values())[:1]:
             first.setdefault(StepKind.PREDICT, (specs[0], None, None))
-        return list(first.items())
+        return [(kind, specs) for kind, specs in first.items() if kind in self._kinds]
 
     def copies(self) -> dict[str, tuple[Any, ...]]:
         """The TensorFlow variable of each replica, for every variable that the functions use, by its path."""

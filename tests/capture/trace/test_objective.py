@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import models
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from partitioner.capture.trace.objective import training_objective
+from partitioner.capture.trace.objective import refuse_other_objective, training_objective
 from partitioner.errors import UsageError
+from tests import own_steps
 
 X = np.ones((2, models.WIDTH), np.float32)
 
@@ -68,14 +67,11 @@ def test_names_keras_does_not_know(option: dict[str, str]) -> None:
     assert caught.value.help
 
 
-def test_a_model_with_its_own_train_step_is_refused() -> None:
-    class Own(keras.Model):
-        def train_step(self, data: Any) -> dict[str, Any]:
-            return {}
-
-    with pytest.raises(UsageError, match="Own overrides train_step") as caught:
-        training_objective(Own())
+def test_a_model_with_its_own_train_step_takes_no_other_loss() -> None:
+    with pytest.raises(UsageError, match=r"OwnTrainStep defines its own .* takes no other loss") as caught:
+        refuse_other_objective(own_steps.own_train_step(), "mse", None)
     assert "step=Step(training=False)" in str(caught.value)
+    refuse_other_objective(own_steps.own_train_step(), None, None)
 
 
 def test_loss_names_of_structures() -> None:
