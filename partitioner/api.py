@@ -175,7 +175,7 @@ def place(
 
     Raises:
         UsageError: The plan is for another model, or the devices cannot be made available.
-        ModelError: The model cannot be traced, or holds variables that Keras does not own.
+        ModelError: The model cannot be traced, or replicas would need copies of variables that Keras does not own.
 
     Example:
         >>> import keras, numpy, partitioner

@@ -33,7 +33,7 @@ def place_traced(traced: TracedStep, plan: PlanDocument, model: keras.Model, dev
 
     Raises:
         UsageError: The plan is for another model.
-        ModelError: The model holds variables that Keras does not own.
+        ModelError: Replicas would need copies of variables that Keras does not own.
     """
     local = rebase(plan, traced.step.graph)
     own_steps = frozenset(kind for kind in StepKind if has_own_step(model, kind))

@@ -22,6 +22,7 @@ from partitioner.stages.coupling import batch_coupling, random_states, written_s
 from partitioner.verification.audit import executed_ops, hard_placement, misplaced_ops, without_tensor_float_32
 from partitioner.verification.compare import compared, narrow_dtype, outputs_only, tolerance_of
 from partitioner.verification.data import as_dense, flat_arrays, permuted, random_batches
+from partitioner.verification.host_copies import HostCopies
 from partitioner.verification.reference import (
     Parts,
     Trajectory,
@@ -130,8 +131,12 @@ def _verify_training(
     placed_train = subject.emit(step, execution, results=("y_pred", "loss"))
     placed_stepwise = subject.emit_stepwise(step, execution, results=("y_pred", "loss"))
     with restored(held) as restore:
-        expected = run_reference(*reference, batches, model.variables, restore) if subject.with_reference else None
-        controls = _controls(model, step, reference, batches, restore) if subject.with_reference else iter(())
+        expected, controls = None, iter(())
+        if subject.with_reference:
+            copies = HostCopies(held, [optimizer])
+            with copies.in_use():
+                expected = run_reference(*reference, batches, model.variables, restore)
+            controls = _controls(model, step, reference, batches, restore, copies)
         trajectories = list(islice(controls, 1))
         restore()
         first = placed_gradients(*batches[0], None)
@@ -166,7 +171,6 @@ def _verify_own_step(subject: _Subject, batches: Sequence[tuple[Any, Any]]) -> V
     """Compare a step that the model defines itself: the logs of the first step, and every variable after all."""
     model, step, execution = subject.model, subject.step, subject.execution
     held = list({id(v): v for v in [*model.variables, *step.variables.values()]}.values())
-    reference = own_step_function(model, step.kind, step.specs)
     placed_step = subject.emit(step, execution, results=("logs",))
 
     def run(function: Any, batches: Sequence[tuple[Any, Any]], start: Callable[[], None]) -> Trajectory:
@@ -180,10 +184,11 @@ def _verify_own_step(subject: _Subject, batches: Sequence[tuple[Any, Any]]) -> V
         if subject.with_reference:
             order = _control_order(model, step)
             reordered = [permuted(batch, order) for batch in batches]
-            trained = [held_variable(variable) for variable in step.trainable]
-            expected = run(reference, batches, restore)
-            controls = [run(reference, reordered, restore)]
-            controls += [run(reference, reordered, nudged(restore, trained, way)) for way in (np.inf, -np.inf)]
+            starts = [restore, *(nudged(restore, step.trainable, towards) for towards in (np.inf, -np.inf))]
+            with HostCopies(held, step.optimizers).in_use():
+                reference = own_step_function(model, step.kind, step.specs)
+                expected = run(reference, batches, restore)
+                controls = [run(reference, reordered, start) for start in starts]
         with hard_placement():
             restore()
             executed = executed_ops(lambda: _fresh(placed_step)(*batches[0], None))[1]
@@ -199,13 +204,15 @@ def _controls(
     reference: tuple[Any, Any],
     batches: Sequence[tuple[Any, Any]],
     restore: Callable[[], None],
+    copies: HostCopies,
 ) -> Iterator[Trajectory]:
     """Runs of the unplaced model with different rounding: first with reordered sums, then with changed weights."""
     order = _control_order(model, step)
     reordered = [permuted(batch, order) for batch in batches]
     starts = [nudged(restore, model.trainable_variables, towards) for towards in (np.inf, -np.inf)]
     for start in starts if _knows_its_rows(model, step) else [restore, *starts]:
-        control = run_reference(*reference, reordered, model.variables, start)
+        with copies.in_use():
+            control = run_reference(*reference, reordered, model.variables, start)
         control.outputs[:] = [array[np.argsort(order)] if array.ndim else array for array in control.outputs]
         yield control
 
@@ -231,9 +238,10 @@ def _verify_outputs(subject: _Subject, batch: tuple[Any, Any]) -> Verification:
     x, _ = batch
     expected, controls = None, []
     if subject.with_reference:
-        expected = outputs_only(flat_arrays(reference(x)))
         order = _control_order(model, step)
-        reordered = flat_arrays(reference(permuted(x, order)))
+        with HostCopies(list(step.variables.values())).in_use():
+            expected = outputs_only(flat_arrays(reference(x)))
+            reordered = flat_arrays(reference(permuted(x, order)))
         controls = [outputs_only([array[np.argsort(order)] for array in reordered])]
     with hard_placement():
         outputs, executed = executed_ops(lambda: _fresh(placed)(x, None, None))

@@ -38,7 +38,7 @@ def emit_function(
         side_effects: Whether to run the writes of the step (updates, moving averages, random state).
 
     Raises:
-        ModelError: A variable that Keras does not own would have to move.
+        ModelError: A variable that Keras does not own would have to have copies.
         UsageError: The step cannot run in that many microbatches.
     """
     place_variables(step, execution)

@@ -10,17 +10,18 @@ import tensorflow as tf
 from partitioner.emit.graph.mirrored_variable import each_copy, mirrored
 from partitioner.errors import ModelError
 from partitioner.ir.devices import DeviceName
+from partitioner.spelling import argument
 
 
 def move_variables(homes: Iterable[tuple[Any, Sequence[str]]]) -> None:
-    """Put each variable on its device, values unchanged. Keras' variable objects stay; the variable inside is replaced.
+    """Put each variable on its device, values unchanged. The variable objects stay; what they hold is replaced.
 
     Args:
         homes: Pairs of a variable (Keras' object, or TensorFlow's where a layer made it itself) and its device in each
             replica.
 
     Raises:
-        ModelError: A variable that Keras does not own would have to move, or to have a copy.
+        ModelError: A variable that Keras does not own would have to have a copy.
     """
     for variable, devices in homes:
         held = held_variable(variable)
@@ -28,18 +29,29 @@ def move_variables(homes: Iterable[tuple[Any, Sequence[str]]]) -> None:
         wanted = [DeviceName.parse(device) for device in devices]
         if [DeviceName.parse(copy.device) for copy in copies] == wanted:
             continue
-        if not hasattr(variable, "_value"):
+        if not hasattr(variable, "_value") and len(wanted) > 1:
             raise ModelError(
-                f"the variable {variable.name!r} is a tf.Variable that Keras does not own, so it cannot be moved",
-                notes=[f"it is on {held.device}, planned on {' and '.join(devices)}"],
-                help="create it with self.add_weight(...) in its layer",
+                f"the variable {variable.name!r} is a tf.Variable that Keras does not own, and replicas need copies",
+                notes=[f"it is planned on {' and '.join(devices)}"],
+                help=f"create it with self.add_weight(...) in its layer, or plan with {argument('replicas', 1)}",
             )
         there = {DeviceName.parse(copy.device): copy for copy in reversed(copies)}
-        # Keras keeps the TensorFlow variable here and offers no public way to replace it.
-        variable._value = mirrored([there[name] if name in there else _copied(held, name.canonical) for name in wanted])
+        put(variable, mirrored([there[name] if name in there else copied(held, name.canonical) for name in wanted]))
 
 
-def _copied(held: Any, device: str) -> Any:
+def put(variable: Any, held: Any) -> None:
+    """Let a variable hold what another TensorFlow variable holds: the variable in Keras' variable, or the handle.
+
+    Neither library has a public way.
+    """
+    if hasattr(variable, "_value"):
+        variable._value = held
+    else:
+        variable._handle = held.handle
+
+
+def copied(held: Any, device: str) -> Any:
+    """A TensorFlow variable like another, on a device."""
     with tf.device(device):
         return tf.Variable(held, trainable=held.trainable, name=held.name.split(":")[0], dtype=held.dtype)
 

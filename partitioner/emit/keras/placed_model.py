@@ -97,6 +97,28 @@ class PlacedModel(keras.Model):
             )
         return self._run(StepKind.PREDICT, inputs)["y_pred"]
 
+    def __getattr__(self, name: str) -> Any:
+        """What a placed model does not have itself, such as `inputs` or a `tokenizer`, its model has."""
+        model = self.__dict__.get("model")
+        if model is None or name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(model, name)
+
+    @property
+    def layers(self) -> list[Any]:
+        """The layers of the unplaced model; none if it was loaded from a SavedModel."""
+        return [] if self.model is None else list(self.model.layers)
+
+    @property
+    def input(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The symbolic inputs of the unplaced model."""
+        return self._original("find its inputs").input
+
+    @property
+    def output(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The symbolic outputs of the unplaced model."""
+        return self._original("find its outputs").output
+
     @property
     def metrics(self) -> list[Any]:
         """The metrics that `fit` resets and reports: those of the model, where its own step updates them."""
@@ -220,8 +242,13 @@ class PlacedModel(keras.Model):
         return self._original("find a layer").get_layer(name=name, index=index)
 
     def get_config(self) -> dict[str, Any]:
-        """Config of the unplaced model: devices belong to a plan, not to a model's config."""
-        return self._original("read the config").get_config()
+        """The unplaced model, serialized: devices belong to a plan, not to a model's config."""
+        return {"model": keras.saving.serialize_keras_object(self._original("read the config"))}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """An unplaced model like the one that was placed, with new weights; `partitioner.place` places it."""
+        return keras.saving.deserialize_keras_object(config["model"], custom_objects=custom_objects)
 
     def summary(
         self,
