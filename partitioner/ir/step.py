@@ -58,6 +58,7 @@ class CapturedStep:
             itself. Empty where nothing is differentiated.
         loss_reduction: Whether the loss averages over the rows of a batch; MEAN where there is no loss.
         loss_reduction_note: For OTHER, a sentence that says why.
+        lacks_summaries: Whether it was traced without `tf.summary`'s ops, for want of a writer.
         fixed_batch: Why the batch cannot be cut into microbatches; empty if it can.
     """
 
@@ -77,6 +78,7 @@ class CapturedStep:
     seed: str = ""
     loss_reduction: LossReduction = LossReduction.MEAN
     loss_reduction_note: str = ""
+    lacks_summaries: bool = False
     fixed_batch: str = ""
 
     @property

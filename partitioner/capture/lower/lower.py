@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import keras
 import tensorflow as tf
+
+# TensorFlow exports no way to ask for it.
+from tensorflow.python.ops.summary_ops_v2 import has_default_writer
 
 from cost_models.specs import TensorSpec
 from partitioner.capture.functions.loops import drop_idle_sums, only_reads, pass_on_idle_variables
@@ -106,6 +110,7 @@ def capture_step(
         trainable=trace.trainable,
         optimizers=_optimizers(trace),
         seed=trace.seed.name if trace.seed is not None and trace.seed.op.name in live else "",
+        lacks_summaries=_lacks_summaries(trace),
         fixed_batch=fixed_batch(trace),
     )
     return _probed(step, trace, objective)
@@ -181,6 +186,14 @@ def _probed(step: CapturedStep, trace: Trace, objective: TrainingObjective | Non
         return step
     reduction, note = loss_reduction(step, objective.loss_name)
     return replace(step, loss_reduction=reduction, loss_reduction_note=note)
+
+
+def _lacks_summaries(trace: Trace) -> bool:
+    """Whether the model writes summaries and no writer was in force: TensorFlow then leaves a constant in their scope."""
+    return not has_default_writer() and any(_SUMMARY.search(op.name) for op in trace.graph.get_operations())
+
+
+_SUMMARY = re.compile(r"(^|/)write_summary(_\d+)?/Const$")
 
 
 def _names_in(outputs: Mapping[str, Any], *keys: str) -> list[str]:

@@ -7,6 +7,9 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+# TensorFlow exports no way to ask for it.
+from tensorflow.python.ops.summary_ops_v2 import has_default_writer
+
 from partitioner.emit.graph.function import emit_function, place_variables
 from partitioner.emit.graph.mirrored_variable import each_copy
 from partitioner.emit.graph.variables import held_variable, refresh_optimizer
@@ -92,8 +95,10 @@ class PlacedProgram:
     def step(self, kind: StepKind, specs: Specs) -> CapturedStep:
         """The captured step behind `function`."""
         key = _key(kind, specs)
-        if key not in self._steps:
+        step = self._steps.get(key)
+        if step is None or (step.lacks_summaries and has_default_writer()):
             self.add(self._capture(kind, specs))
+            self._functions = {made: function for made, function in self._functions.items() if made[:2] != key}
         return self._steps[key]
 
     def execution(self, step: CapturedStep) -> Execution:

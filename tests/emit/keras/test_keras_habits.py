@@ -281,3 +281,23 @@ def test_a_model_without_trainable_variables_fits() -> None:
     placed = partitioner.auto_place(other, cpus(2), batch_size=ROWS)
     x, _ = data()
     same(fitted(placed, x, x), fitted(plain, x, x))
+
+
+class Reporting(layers.Layer):
+    def call(self, x: Any) -> Any:
+        tf.summary.scalar("largest", tf.reduce_max(x))
+        return x + 1.0
+
+
+@pytest.mark.parametrize("device", cpus(2))
+def test_summaries_inside_call_are_written(tmp_path: Path, device: str) -> None:
+    """`tf.summary` adds ops only while a writer is in force, and there is none when a model is planned."""
+    model = keras.Sequential([keras.Input((12,)), layers.Dense(4), Reporting(name="reporting"), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    constraints = partitioner.Constraints(pins={"reporting": device})
+    placed = partitioner.auto_place(
+        model, cpus(2), batch_size=ROWS, strategy="layer-split", time_limit=10, constraints=constraints
+    )
+    fitted(placed, callbacks=[keras.callbacks.TensorBoard(tmp_path, update_freq=1)])
+    records = b"".join(path.read_bytes() for path in (tmp_path / "train").iterdir())
+    assert b"/largest" in records
