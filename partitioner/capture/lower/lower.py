@@ -189,7 +189,7 @@ def _probed(step: CapturedStep, trace: Trace, objective: TrainingObjective | Non
 
 
 def _lacks_summaries(trace: Trace) -> bool:
-    """Whether the model writes summaries and no writer was in force: TensorFlow then leaves a constant in their scope."""
+    """Whether the model writes summaries and no writer was in force: it then leaves a constant in their scope."""
     return not has_default_writer() and any(_SUMMARY.search(op.name) for op in trace.graph.get_operations())
 
 
