@@ -148,13 +148,11 @@ def _verify_training(
             for batch in batches[1:]:
                 placed_train(*batch, None)
         apart = tuple(differing_copies())
-        shapes = [variable.shape for variable in step.trainable]
+        gradients = zip(first.get("gradients", ()), [variable.shape for variable in step.trainable], strict=True)
         placed = Trajectory(
             outputs=flat_arrays(first["y_pred"]),
             loss=flat_arrays(first["loss"]),
-            gradients=flat_arrays(
-                [None if g is None else as_dense(g, s) for g, s in zip(first["gradients"], shapes, strict=True)]
-            ),
+            gradients=flat_arrays([None if g is None else as_dense(g, shape) for g, shape in gradients]),
             weights=flat_arrays([variable.value for variable in model.variables]),
         )
         audit = misplaced_ops(executed, _planned(step, execution))

@@ -237,3 +237,20 @@ def test_random_batches_are_valid_for_every_dtype_and_repeat() -> None:
 def test_sparse_gradients_add_up_per_row() -> None:
     rows = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0]]), tf.constant([2, 0, 2]), tf.constant([3, 1]))
     np.testing.assert_array_equal(as_dense(rows, (3, 1)), [[2.0], [0.0], [5.0]])
+
+
+def test_a_ctc_loss_whose_functions_call_each_other_the_old_way() -> None:
+    inputs = keras.Input((6, 4))
+    x = layers.LSTM(5, return_sequences=True)(inputs)
+    model = keras.Model(inputs, layers.Dense(4)(x))
+    model.compile("sgd", keras.losses.CTC())
+    labels = np.array([[1, 2, 3], [2, 1, 1]] * 4, "int32")
+    split = place(model, microbatches=1, example_targets=labels)
+    assert partitioner.verify(model, split, num_steps=2).passed
+
+
+def test_a_model_of_frozen_layers_only() -> None:
+    model = models.mlp()
+    model.trainable = False
+    model.compile("sgd", model.loss)
+    assert partitioner.verify(model, place(model), num_steps=2).passed

@@ -27,6 +27,30 @@ def take_colocations(graph_def: Any) -> dict[str, str]:
     return colocations
 
 
+def call_functions(graph_def: Any) -> None:
+    """Turn nodes of functions whose op is the name of a function into calls, which have a kernel of their own.
+
+    Old functions of TensorFlow (those of its CTC loss) call each other so, and no graph is imported with such ops.
+    """
+    signatures = {function.signature.name: function.signature for function in graph_def.library.function}
+    for function in graph_def.library.function:
+        renamed: dict[str, str] = {}
+        for node in function.node_def:
+            if (signature := signatures.get(node.op)) is None:
+                continue
+            outputs = [argument.name for argument in signature.output_arg]
+            renamed |= {f"{node.name}:{name}:0": f"{node.name}:output:{index}" for index, name in enumerate(outputs)}
+            name, node.op = node.op, "StatefulPartitionedCall" if signature.is_stateful else "PartitionedCall"
+            node.attr.clear()
+            node.attr["f"].func.name = name
+            node.attr["Tin"].list.type.extend(argument.type for argument in signature.input_arg)
+            node.attr["Tout"].list.type.extend(argument.type for argument in signature.output_arg)
+        for node in function.node_def if renamed else ():
+            node.input[:] = [renamed.get(reference, reference) for reference in node.input]
+        for key, reference in list(function.ret.items()):
+            function.ret[key] = renamed.get(reference, reference)
+
+
 def bypass_identity_n(graph_def: Any, names: Iterable[str]) -> None:
     """Let consumers of the IdentityN nodes among `names` read their inputs directly.
 

@@ -22,6 +22,7 @@ from partitioner.capture.lower.gradient_order import sort_gradient_parts, tape_r
 from partitioner.capture.lower.graph_def import (
     READ,
     bypass_identity_n,
+    call_functions,
     limit_trips_at_once,
     share_reads,
     take_colocations,
@@ -121,6 +122,7 @@ def _rewritten(
 ) -> tuple[Any, dict[str, str]]:
     """The traced graph without what would override or hinder a placement, and the partner of each colocated op."""
     graph_def = trace.graph.as_graph_def()
+    call_functions(graph_def)
     colocations = take_colocations(graph_def)
     if trace.scaled_loss is not None:
         sort_gradient_parts(graph_def, colocations, _tape_rank(trace))
