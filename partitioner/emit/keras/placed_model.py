@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ class PlacedModel(keras.Model):
         self.own_resources = list(resources)
         self.own_steps = tuple(own_steps)
         self.own_metric_variables: Sequence[Any] = ()
+        self._has_warned = False
         self.supports_jit = False
         self.optimizer = None  # Keras sets it in compile(), which an inference plan does without
         self.built = True
@@ -160,6 +162,18 @@ class PlacedModel(keras.Model):
         if self.model is not None and type(self.model).compute_loss is not keras.Model.compute_loss:
             return self.model._compute_loss(x, y, y_pred, sample_weight, training)
         return super().compute_loss(x, y, y_pred, sample_weight, training=training)
+
+    def fit(self, *arguments: Any, **options: Any) -> Any:
+        """As `keras.Model.fit`; warns once if the batch size is not the planned one."""
+        given = options.get("batch_size", arguments[2] if len(arguments) > 2 else None)
+        if self.plan is not None and given not in (None, self.plan.model.batch_size) and not self._has_warned:
+            self._has_warned = True
+            planned = self.plan.model.batch_size
+            warnings.warn(
+                f"batches have {given} rows, and the plan is for {planned}: its seconds and bytes do not hold",
+                stacklevel=2,
+            )
+        return super().fit(*arguments, **options)
 
     def train_step(self, data: Any) -> dict[str, Any]:
         """One placed training step: forward, loss, gradients and update."""

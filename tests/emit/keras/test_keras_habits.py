@@ -6,6 +6,7 @@ Each habit is a function of a model; its result is compared between a model and 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -301,3 +302,11 @@ def test_summaries_inside_call_are_written(tmp_path: Path, device: str) -> None:
     fitted(placed, callbacks=[keras.callbacks.TensorBoard(tmp_path, update_freq=1)])
     records = b"".join(path.read_bytes() for path in (tmp_path / "train").iterdir())
     assert b"/largest" in records
+
+
+def test_another_batch_size_than_the_planned_is_warned_of_once(pair: tuple[keras.Model, Any]) -> None:
+    with pytest.warns(UserWarning, match="batches have 5 rows, and the plan is for 16"):
+        fitted(pair[1], batch_size=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        fitted(pair[1], batch_size=7)
