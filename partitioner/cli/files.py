@@ -88,7 +88,11 @@ def load_plan(path: str, command: str) -> Plan | CostGraphPlan:
             raise UsageError(
                 f"{path} is not a plan: it has no schema", help=f"if it is a cost graph: partition graph {path}"
             ) from error
-        raise UsageError(f"{path} is not a plan: {error}", help="give a plan.json that partition wrote") from error
+        is_other_version = schema not in (MODEL_SCHEMA, COST_GRAPH_SCHEMA) and schema.startswith("partition-")
+        help = "plan anew, or use the version of partition that wrote it" if is_other_version else None
+        raise UsageError(
+            f"{path} is not a plan: {error}", help=help or "give a plan.json that partition wrote"
+        ) from error
 
 
 def load_model_plan(path: str, command: str) -> Plan:
