@@ -63,14 +63,18 @@ def set_up_devices(devices: str | Sequence[str], *, cluster: Any = None) -> dict
     return runtime.set_up_devices([name.canonical for name in parse_devices(devices)], cluster)
 
 
-def load_model(source: str) -> LoadedModel:
+def load_model(source: str, *, unsafe: bool = False) -> LoadedModel:
     """Load `PATH[:NAME]` with its variables in host memory, so that a model larger than a GPU can be loaded.
 
+    Args:
+        source: A `.py` file, whose code runs, or a `.keras` file.
+        unsafe: Whether a `.keras` file may hold Python code (of Lambda layers), which then runs.
+
     Raises:
-        ModelError: There is no such file or no such model in it.
+        ModelError: There is no such file or no such model in it, or it holds code and `unsafe` is false.
     """
     with tf.device("CPU:0"):
-        return _load_model(source)
+        return _load_model(source, unsafe=unsafe)
 
 
 @refusing_old_arguments

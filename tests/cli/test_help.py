@@ -41,7 +41,7 @@ FLAGS = {
         "--json",
         "--dry-run",
     ),
-    *("--plan", "--retarget"),
+    *("--plan", "--retarget", "--unsafe"),
     *("--dot", "--svg", "--png", "--level", "--stage", "--rankdir", "--quiet", "--verbose", "--version"),
 }
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from partitioner import __version__
 from partitioner.cli import compile_arguments
+from partitioner.cli.arguments import add_unsafe
 from partitioner.cli.commands.verify import checked, failed_verification
 from partitioner.cli.console import Progress, stdout_is_stderr, without_native_notices
 from partitioner.cli.output import output_directory, print_plan, views, write_errors, write_pictures, write_plan
@@ -65,6 +66,7 @@ def add_arguments(parser: Parser) -> None:
     parser.usage, parser.epilog = _USAGE, _EPILOG
     parser.description = "Split a Keras model over devices: plan, place, verify."
     parser.add_argument("model", metavar="MODEL", help="PATH[:NAME]: a .py file or a .keras file")
+    add_unsafe(parser)
     compile_arguments.add_machine(parser.add_argument_group("the devices"))
     compile_arguments.add_step(parser.add_argument_group("the step to plan"))
     compile_arguments.add_parallelism(parser.add_argument_group("how the model is split"))
@@ -114,7 +116,7 @@ def _compiled(
     measures = not isinstance(asked, Plan) and asked.costs == "measured"
     stand_ins = api.set_up_devices(_names(asked)) if places or measures else {}
     progress(f"loading {options.model}")
-    loaded = api.load_model(options.model)
+    loaded = api.load_model(options.model, unsafe=options.unsafe)
     plan = asked if isinstance(asked, Plan) else _planned(asked, loaded, progress)
     costs = plan.measured_costs if measures else None
     if not places:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from partitioner.cli.arguments import add_verbosity, add_write
+from partitioner.cli.arguments import add_unsafe, add_verbosity, add_write
 from partitioner.cli.console import Progress, stdout_is_stderr
 from partitioner.cli.output import print_plan, write_views
 from partitioner.cli.parser import Parser
@@ -26,6 +26,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("plan", metavar="PLAN", help="a plan.json of a model")
     parser.add_argument("model", metavar="MODEL", help="PATH[:NAME] of the model it is for")
     parser.add_argument("--json", action="store_true", help="print the plan with its verification, and nothing else")
+    add_unsafe(parser)
     add_write(parser)
     add_verbosity(parser)
     parser.add_help_options()
