@@ -41,6 +41,12 @@ from partitioner.verification import verify_placed
 from partitioner.verification.data import random_batches
 from partitioner.verification.host_reference import host_reference
 
+# TensorFlow writes files itself, and says so when it cannot.
+_ERRORS_OF_FILES = (
+    *(tf.errors.ResourceExhaustedError, tf.errors.OutOfRangeError, tf.errors.PermissionDeniedError),
+    *(tf.errors.NotFoundError, tf.errors.FailedPreconditionError, tf.errors.DataLossError, tf.errors.UnknownError),
+)
+
 
 def set_up_devices(devices: str | Sequence[str], *, cluster: Any = None) -> dict[str, str]:
     """Make devices available in this process, before TensorFlow runs anything.
@@ -387,8 +393,16 @@ def load(path: str | Path) -> PlacedModel:
 
 
 def write_saved_model(placed: PlacedModel, path: str | Path) -> None:
-    """Write the placed SavedModel with the planned device names, even if other devices replace them here."""
-    export_saved_model(placed, path)
+    """Write the placed SavedModel with the planned device names, even if other devices replace them here.
+
+    Raises:
+        OSError: It cannot be written: no room, no permission.
+    """
+    try:
+        export_saved_model(placed, path)
+    except _ERRORS_OF_FILES as error:
+        # "{{node ...}} /the/path; No space left on device [Op:SaveV2]"
+        raise OSError(None, error.message.rpartition("; ")[2].partition(" [Op:")[0], str(path)) from error
 
 
 def with_verification(plan: Plan, verification: Verification) -> Plan:

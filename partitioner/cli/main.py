@@ -10,6 +10,7 @@ from types import ModuleType
 from partitioner import __version__
 from partitioner.cli.commands import bench, check, compile, diff, doctor, explain, graph, hardware, show, verify, worker
 from partitioner.cli.console import library_logs
+from partitioner.cli.interruption import Terminated, termination_raised
 from partitioner.cli.parser import Parser
 from partitioner.errors import PartitionError
 
@@ -27,7 +28,8 @@ SUB_COMMANDS: dict[str, ModuleType] = {
 }
 """The sub-commands; any other first word is a model."""
 
-_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+# 128 + SIGINT and 128 + SIGTERM, as shells report them.
+_INTERRUPTED, _TERMINATED = 130, 143
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_arguments(parser)
         options = parser.read(rest)
         verbose = getattr(options, "verbose", False)
-        with library_logs(shown=verbose):
+        with library_logs(shown=verbose), termination_raised():
             return command.run(options)
     except PartitionError as error:
         if verbose:
@@ -48,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return _INTERRUPTED
+    except Terminated:
+        print("terminated", file=sys.stderr)
+        return _TERMINATED
     except Exception as error:
         traceback.print_exc()
         print(

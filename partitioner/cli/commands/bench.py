@@ -37,6 +37,7 @@ def run(options: argparse.Namespace) -> int:
     """Load, place, time, print. CPU devices replace missing GPUs."""
     from partitioner.cli.files import load_model_plan, plan_file, refuse_as_model
     from partitioner.cli.output import write_views
+    from partitioner.cli.whole_outputs import whole_outputs
 
     refuse_as_model(options.model)
     plan = load_model_plan(options.plan, "bench")
@@ -56,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
         if options.write:
             with progress.during("measuring a step of the plan"):
                 plan = api.with_measured(plan, api.measure_step(placed))
-            write_views(plan, plan_file(options.plan))
+            with whole_outputs() as outputs:
+                write_views(outputs, plan, plan_file(options.plan))
     if options.json:
         from partitioner.ir.json import to_json
 

@@ -12,8 +12,9 @@ from partitioner.cli import compile_arguments
 from partitioner.cli.arguments import add_unsafe
 from partitioner.cli.commands.verify import checked, failed_verification
 from partitioner.cli.console import Progress, stdout_is_stderr, without_native_notices
-from partitioner.cli.output import output_directory, print_plan, views, write_errors, write_pictures, write_plan
+from partitioner.cli.output import output_directory, print_plan, views, write_pictures, write_plan
 from partitioner.cli.parser import Parser
+from partitioner.cli.whole_outputs import whole_outputs
 from partitioner.errors import InfeasibleError, ModelError
 
 if TYPE_CHECKING:
@@ -118,7 +119,6 @@ def _compiled(
     progress(f"loading {options.model}")
     loaded = api.load_model(options.model, unsafe=options.unsafe)
     plan = asked if isinstance(asked, Plan) else _planned(asked, loaded, progress)
-    costs = plan.measured_costs if measures else None
     if not places:
         return plan, []
     with progress.during("placing"):
@@ -133,14 +133,12 @@ def _compiled(
     more = views(plan)
     if plan.verification is None or plan.verification.passed:
         more["placed_model"] = partial(api.write_saved_model, placed)
-    files = write_plan(plan, directory, options, more)
-    if costs is not None:
-        from partitioner.measure.store import write_costs
-
-        files.append(directory / "costs.json")
-        with write_errors():
-            write_costs(costs, files[-1])
-    return plan, [*files, *write_pictures(plan, options)]
+    if measures:
+        more["costs.json"] = plan.save_costs
+    with whole_outputs() as outputs:
+        files = write_plan(outputs, plan, directory, options, more)
+        files += write_pictures(outputs, plan, options)
+    return plan, files
 
 
 def _names(asked: Request | Plan) -> list[str]:
