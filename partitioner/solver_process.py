@@ -19,7 +19,6 @@ from typing import IO, TextIO
 
 from partitioner.deadline import Deadline
 
-
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 

@@ -12,6 +12,7 @@ import msgspec
 from partitioner.cost_graphs.document import SCHEMA as COST_GRAPH_SCHEMA
 from partitioner.cost_graphs.document import CostGraphPlan
 from partitioner.errors import UsageError
+from partitioner.ir.json import decoded
 from partitioner.ir.plan import SCHEMA as MODEL_SCHEMA
 from partitioner.plan_view import Plan
 
@@ -135,7 +136,7 @@ def _read(path: str) -> bytes:
 def _document(text: bytes) -> dict[str, Any]:
     """A JSON document; empty if the text is no JSON object."""
     try:
-        document = msgspec.json.decode(text)
+        document = decoded(text)
     except msgspec.DecodeError:
         return {}
     return document if isinstance(document, dict) else {}
