@@ -41,6 +41,12 @@ from partitioner.verification import verify_placed
 from partitioner.verification.data import random_batches
 from partitioner.verification.host_reference import host_reference
 
+# TensorFlow writes files itself, and says so when it cannot.
+_ERRORS_OF_FILES = (
+    *(tf.errors.ResourceExhaustedError, tf.errors.OutOfRangeError, tf.errors.PermissionDeniedError),
+    *(tf.errors.NotFoundError, tf.errors.FailedPreconditionError, tf.errors.DataLossError, tf.errors.UnknownError),
+)
+
 
 def set_up_devices(devices: str | Sequence[str], *, cluster: Any = None) -> dict[str, str]:
     """Make devices available in this process, before TensorFlow runs anything.
@@ -63,14 +69,18 @@ def set_up_devices(devices: str | Sequence[str], *, cluster: Any = None) -> dict
     return runtime.set_up_devices([name.canonical for name in parse_devices(devices)], cluster)
 
 
-def load_model(source: str) -> LoadedModel:
+def load_model(source: str, *, unsafe: bool = False) -> LoadedModel:
     """Load `PATH[:NAME]` with its variables in host memory, so that a model larger than a GPU can be loaded.
 
+    Args:
+        source: A `.py` file, whose code runs, or a `.keras` file.
+        unsafe: Whether a `.keras` file may hold Python code (of Lambda layers), which then runs.
+
     Raises:
-        ModelError: There is no such file or no such model in it.
+        ModelError: There is no such file or no such model in it, or it holds code and `unsafe` is false.
     """
     with tf.device("CPU:0"):
-        return _load_model(source)
+        return _load_model(source, unsafe=unsafe)
 
 
 @refusing_old_arguments
@@ -383,8 +393,16 @@ def load(path: str | Path) -> PlacedModel:
 
 
 def write_saved_model(placed: PlacedModel, path: str | Path) -> None:
-    """Write the placed SavedModel with the planned device names, even if other devices replace them here."""
-    export_saved_model(placed, path)
+    """Write the placed SavedModel with the planned device names, even if other devices replace them here.
+
+    Raises:
+        OSError: It cannot be written: no room, no permission.
+    """
+    try:
+        export_saved_model(placed, path)
+    except _ERRORS_OF_FILES as error:
+        # "{{node ...}} /the/path; No space left on device [Op:SaveV2]"
+        raise OSError(None, error.message.rpartition("; ")[2].partition(" [Op:")[0], str(path)) from error
 
 
 def with_verification(plan: Plan, verification: Verification) -> Plan:

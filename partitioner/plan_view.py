@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from cost_models.measured import MeasuredCosts
 from partitioner.errors import UsageError
+from partitioner.hardware.retarget import retargeted, within
 from partitioner.ir.json import to_json
 from partitioner.ir.plan import PlanDocument
 from partitioner.report.explanation import Explanation, explain_plan
@@ -57,6 +58,48 @@ class Plan(PlanDocument):
     def to_json(self) -> str:
         """The text of plan.json: sorted keys, two spaces per level."""
         return self.document.to_json()
+
+    def retargeted(
+        self,
+        devices: Mapping[str, str],
+        *,
+        memory_limit: str | float | Mapping[str, str | float] | None = None,
+    ) -> Plan:
+        """The plan on other devices; what `devices` does not name stays where it is.
+
+        Times, memory and bounds stay those predicted for the devices that were planned for, and a note says it.
+        Verification and measured steps are left out, and so are devices that the plan does not use.
+
+        Args:
+            devices: The new device by the plan's: `{"GPU:0": "CPU:0"}`, or ranges, `{"GPU:0-3": "GPU:4-7"}`.
+            memory_limit: Usable memory of each of the new devices, or a size by device, in place of the plan's limits.
+
+        Raises:
+            UsageError: A name is wrong or not in the plan, or two of its devices would become one.
+            InfeasibleError: The predicted peak of a device exceeds its limit.
+
+        Example:
+            >>> import keras, partitioner
+            >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(1)])
+            >>> plan = partitioner.plan(model, "GPU:0-1", hardware="t4", strategy="layer-split")
+            >>> here = plan.retargeted({"GPU:0": "CPU:0", "GPU:1": "CPU:1"})
+            >>> [name[-5:] for name in here.used_devices]
+            ['CPU:0', 'CPU:1']
+        """
+        document = retargeted(self.document, devices)
+        return self._of(document if memory_limit is None else within(document, memory_limit))
+
+    def within(self, memory_limit: str | float | Mapping[str, str | float]) -> Plan:
+        """The plan with other limits of memory: of each device, or a size by device.
+
+        Raises:
+            UsageError: A size cannot be read, or a name is not among the plan's devices.
+            InfeasibleError: The predicted peak of a device exceeds its limit.
+        """
+        return self._of(within(self.document, memory_limit))
+
+    def _of(self, document: PlanDocument) -> Plan:
+        return Plan.of(document, traced=self.traced, measured_costs=self.measured_costs)
 
     def save_costs(self, path: str | Path) -> None:
         """Write the measured costs, for `plan(..., costs=path)` here or elsewhere.

@@ -11,12 +11,15 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Generator
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, TextIO
 
 from partitioner.deadline import Deadline
+
+_SECONDS_BETWEEN_LOOKS = 0.5
 
 
 class SolverProcessError(Exception):
@@ -62,7 +65,11 @@ def answers(module: str, request: str, seconds: float) -> Generator[bytes, None,
 
 
 def answer_stream() -> TextIO:
-    """Where the process writes its answers: stdout, on which nothing that a library prints may come between them."""
+    """Where the process writes its answers: stdout, on which nothing that a library prints may come between them.
+
+    From now on the process ends when the one that asks has ended, whatever ended it.
+    """
+    threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
     stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return stream
@@ -70,7 +77,7 @@ def answer_stream() -> TextIO:
 
 def _started(module: str, stdin: IO[bytes], stderr: IO[bytes]) -> subprocess.Popen[bytes]:
     # -P: the directory the user works in must not shadow a module of ours.
-    command = [sys.executable, "-P", "-m", module]
+    command = [sys.executable, "-P", "-m", module, str(os.getpid())]
     search_path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
     environment = os.environ | {"PYTHONPATH": search_path}
     try:
@@ -86,6 +93,12 @@ def _read_lines(stdout: IO[bytes], lines: queue.Queue[bytes]) -> None:
     for line in stdout:
         lines.put(line)
     lines.put(b"")
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    os._exit(1)
 
 
 def _ending(code: int, stderr: bytes) -> str:

@@ -73,8 +73,8 @@ def test_signatures() -> None:
     """Change them only by adding; then change the golden file with them."""
     told = [_written(name, inspect.signature(getattr(partitioner, name))) for name in FUNCTIONS]
     methods = (
-        "explain", "from_json", "load", "save", "save_costs", "to_dot", "to_html", "to_json", "to_png", "to_svg",
-        "to_text", "to_timeline",
+        "explain", "from_json", "load", "retargeted", "save", "save_costs", "to_dot", "to_html", "to_json", "to_png",
+        "to_svg", "to_text", "to_timeline", "within",
     )  # fmt: skip
     told += [_written(name, inspect.signature(getattr(partitioner, name))) for name in OPTIONS]
     told += [_written(name, inspect.signature(getattr(partitioner, name))) for name in CALLBACKS]

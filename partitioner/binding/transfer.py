@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from importlib.metadata import version
 
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName
@@ -67,8 +69,10 @@ def rebase(plan: PlanDocument, graph: OpGraph) -> PlanDocument:
             "the plan is for another model",
             notes=[
                 f"plan:  {plan.model.name}, fingerprint {plan.model.fingerprint}, "
-                f"{plan.model.num_parameters} parameters",
-                f"model: {graph.name}, fingerprint {graph.fingerprint}, {graph.num_parameters} parameters",
+                f"{plan.model.num_parameters} parameters, {plan.model.num_ops} ops",
+                f"model: {graph.name}, fingerprint {graph.fingerprint}, {graph.num_parameters} parameters, "
+                f"{len(graph.ops)} ops",
+                *_other_versions(plan.versions),
             ],
             help="plan this model anew",
         )
@@ -80,3 +84,10 @@ def rebase(plan: PlanDocument, graph: OpGraph) -> PlanDocument:
     layers = tuple(replace(layer, name=name) for name, layer in zip(names, planned, strict=True))
     placement = {op.name: device[op.layer] for op in graph.ops if op.layer in device}
     return plan.placed_anew(placement, layers=layers)
+
+
+def _other_versions(planned: Mapping[str, str]) -> Iterator[str]:
+    """What traces models in another version here than where the plan was made: it may trace other ops."""
+    for package in ("tensorflow", "keras"):
+        if planned.get(package, version(package)) != version(package):
+            yield f"planned with {package} {planned[package]}, and this is {package} {version(package)}"

@@ -122,6 +122,13 @@ def add_constraints(group: argparse._ActionsContainer, what: str) -> None:
     )
 
 
+def add_unsafe(parser: argparse._ActionsContainer) -> None:
+    """Add the flag that trusts the code in a `.keras` file."""
+    parser.add_argument(
+        "--unsafe", action="store_true", help="run the Python code that a .keras file holds, e.g. of Lambda layers"
+    )
+
+
 def add_write(parser: argparse._ActionsContainer) -> None:
     """Add the flag to keep what was measured."""
     parser.add_argument(

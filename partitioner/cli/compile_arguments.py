@@ -19,7 +19,7 @@ from partitioner.cli.arguments import (
 EVERYDAY = {
     *("model", "devices", "hardware", "memory_limit", "batch_size", "input_shape", "training", "strategy"),
     *("replicas", "microbatches", "pin", "time_limit", "output", "svg", "json", "dry_run", "verify", "verbose"),
-    *("help", "help_all"),
+    *("plan", "help", "help_all"),
 }
 
 
@@ -32,8 +32,8 @@ def add_step(group: argparse._ArgumentGroup) -> None:
         "--input-shape",
         action="append",
         default=[],
-        metavar="[NAME=]D1,D2,...",
-        help="sizes left open, without the batch; repeatable",
+        metavar="SIZES",
+        help="open sizes but the batch: [NAME=]28,28,1; repeatable",
     )
     group.add_argument(
         "--inference", dest="training", action="store_false", help="plan inference (default: a training step)"
@@ -60,6 +60,16 @@ def add_machine(group: argparse._ArgumentGroup) -> None:
         "costs.json written after that (default: %(default)s)",
     )
     add_memory_limit(group)
+
+
+def add_plan(group: argparse._ArgumentGroup) -> None:
+    """Add the arguments for a plan that was made before."""
+    group.add_argument("--plan", metavar="PLAN", help="place by this plan.json, and search nothing")
+    group.add_argument(
+        "--retarget",
+        metavar="OLD=NEW,...",
+        help="of --plan: other devices in place of the plan's, GPU:0=CPU:0,GPU:1=CPU:1 or GPU:0-3=GPU:4-7",
+    )
 
 
 def add_parallelism(group: argparse._ArgumentGroup) -> None:

@@ -12,6 +12,7 @@ import msgspec
 from partitioner.cost_graphs.document import SCHEMA as COST_GRAPH_SCHEMA
 from partitioner.cost_graphs.document import CostGraphPlan
 from partitioner.errors import UsageError
+from partitioner.ir.json import decoded
 from partitioner.ir.plan import SCHEMA as MODEL_SCHEMA
 from partitioner.plan_view import Plan
 
@@ -88,7 +89,11 @@ def load_plan(path: str, command: str) -> Plan | CostGraphPlan:
             raise UsageError(
                 f"{path} is not a plan: it has no schema", help=f"if it is a cost graph: partition graph {path}"
             ) from error
-        raise UsageError(f"{path} is not a plan: {error}", help="give a plan.json that partition wrote") from error
+        is_other_version = schema not in (MODEL_SCHEMA, COST_GRAPH_SCHEMA) and schema.startswith("partition-")
+        help = "plan anew, or use the version of partition that wrote it" if is_other_version else None
+        raise UsageError(
+            f"{path} is not a plan: {error}", help=help or "give a plan.json that partition wrote"
+        ) from error
 
 
 def load_model_plan(path: str, command: str) -> Plan:
@@ -131,7 +136,7 @@ def _read(path: str) -> bytes:
 def _document(text: bytes) -> dict[str, Any]:
     """A JSON document; empty if the text is no JSON object."""
     try:
-        document = msgspec.json.decode(text)
+        document = decoded(text)
     except msgspec.DecodeError:
         return {}
     return document if isinstance(document, dict) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
 from collections.abc import Sequence
@@ -10,8 +11,9 @@ from types import ModuleType
 from partitioner import __version__
 from partitioner.cli.commands import bench, check, compile, diff, doctor, explain, graph, hardware, show, verify, worker
 from partitioner.cli.console import library_logs
+from partitioner.cli.interruption import Terminated, termination_raised
 from partitioner.cli.parser import Parser
-from partitioner.errors import PartitionError
+from partitioner.errors import PartitionError, UsageError, WriteError
 
 SUB_COMMANDS: dict[str, ModuleType] = {
     "graph": graph,
@@ -27,7 +29,10 @@ SUB_COMMANDS: dict[str, ModuleType] = {
 }
 """The sub-commands; any other first word is a model."""
 
-_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+# 128 + SIGINT and 128 + SIGTERM, as shells report them.
+_INTERRUPTED, _TERMINATED = 130, 143
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_arguments(parser)
         options = parser.read(rest)
         verbose = getattr(options, "verbose", False)
-        with library_logs(shown=verbose):
+        with library_logs(shown=verbose), termination_raised():
             return command.run(options)
     except PartitionError as error:
         if verbose:
@@ -48,6 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return _INTERRUPTED
+    except Terminated:
+        print("terminated", file=sys.stderr)
+        return _TERMINATED
+    except OSError as error:
+        if verbose or not error.filename:
+            traceback.print_exc()
+        print(f"error: {_of_system(error).for_command_line()}", file=sys.stderr)
+        return _of_system(error).exit_code
     except Exception as error:
         traceback.print_exc()
         print(
@@ -56,6 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
+
+
+def _of_system(error: OSError) -> PartitionError:
+    """What the operating system refused, where nobody said it better: no room to write, or a file it does not give."""
+    kind = WriteError if error.errno in _NO_ROOM else UsageError
+    name = str(error.filename or "a file")
+    return kind(f"cannot use {name if len(name) < 200 else name[:200] + '...'}: {error.strerror or error}")
 
 
 def _picked(arguments: list[str]) -> tuple[ModuleType, Parser, list[str]]:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from partitioner.cli.console import print_result, without_native_notices
-from partitioner.errors import UsageError, WriteError
+from partitioner.cli.whole_outputs import PARTIAL, Outputs, write_errors
+from partitioner.errors import UsageError
 from partitioner.spelling import as_flags
 
 if TYPE_CHECKING:
     from partitioner.plan_view import Plan
 
 _PICTURES = ("dot", "svg", "png")
-_OURS = {"plan.json", "placement.dot", "timeline.json", "report.html", "placed_model", "costs.json"}
+_OF_A_PLAN = {"plan.json", "placement.dot", "timeline.json", "report.html", "placed_model"}
+_OURS = {*_OF_A_PLAN, "costs.json"}
 
 
 class Document(Protocol):
@@ -64,8 +66,8 @@ def output_directory(options: argparse.Namespace, source: str) -> Path:
         return directory
     if not directory.is_dir():
         raise UsageError(f"the output {str(directory)!r} is a file", help="name a directory: -o DIR")
-    with write_errors():
-        entries = sorted(entry.name for entry in directory.iterdir())
+    with write_errors(directory):
+        entries = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith(PARTIAL))
     others = [name for name in entries if name not in _OURS]
     if others or (entries and "plan.json" not in entries):
         raise UsageError(
@@ -90,14 +92,16 @@ def refuse_missing_directories(options: argparse.Namespace) -> None:
 
 
 def write_plan(
+    outputs: Outputs,
     plan: Document,
     directory: Path,
     options: argparse.Namespace,
     more: Mapping[str, Callable[[Path], object]] | None = None,
 ) -> list[Path]:
-    """Write plan.json, placement.dot and further files; returns the written paths.
+    """Write plan.json, placement.dot and further files; returns their paths.
 
-    A picture of a stage that the plan lacks is told on stderr, and placement.dot shows all of them.
+    What an earlier plan left in the directory goes, but for measured costs. A picture of a stage that the plan lacks is
+    told on stderr, and placement.dot shows all of them.
 
     Raises:
         WriteError: A file cannot be written.
@@ -111,10 +115,12 @@ def write_plan(
             plan.to_dot(path)
 
     writers = {"plan.json": plan.save, "placement.dot": write_dot, **(more or {})}
-    with write_errors():
-        directory.mkdir(parents=True, exist_ok=True)
-        for name, write in writers.items():
-            write(directory / name)
+    for name, write in writers.items():
+        outputs.write(directory / name, write)
+    for name in sorted(_OF_A_PLAN - set(writers)):
+        outputs.drop(directory / name)
+    for left in directory.glob(f"{PARTIAL}*"):  # of a run that was killed while it wrote
+        outputs.drop(left)
     return [directory / name for name in writers]
 
 
@@ -128,25 +134,25 @@ def views(plan: Plan) -> dict[str, Callable[[Path], object]]:
     return {"timeline.json": plan.to_timeline, "report.html": write_page}
 
 
-def write_views(plan: Plan, path: Path) -> list[Path]:
-    """Write a plan, and its views beside it; returns the written paths.
+def write_views(outputs: Outputs, plan: Plan, path: Path) -> list[Path]:
+    """Write a plan, and its views beside it; returns their paths.
 
     Raises:
         WriteError: A file cannot be written.
     """
-    files = [path]
-    with write_errors():
-        plan.save(path)
-        for name, write in views(plan).items():
-            files.append(path.parent / name)
-            write(files[-1])
-    return files
+    writers = {path.name: plan.save, **views(plan)}
+    for name, write in writers.items():
+        outputs.write(path.parent / name, write)
+    return [path.parent / name for name in writers]
 
 
-def write_pictures(plan: Document, options: argparse.Namespace, *, needed: bool = False) -> list[Path]:
-    """Write the pictures of `--dot`, `--svg` and `--png`; returns the written paths.
+def write_pictures(
+    outputs: Outputs, plan: Document, options: argparse.Namespace, *, needed: bool = False
+) -> list[Path]:
+    """Write the pictures of `--dot`, `--svg` and `--png`; returns their paths.
 
     Args:
+        outputs: What the run writes.
         plan: The plan.
         options: The options of the command.
         needed: Whether a picture that cannot be drawn is an error; else it is told on stderr, and the run goes on.
@@ -157,18 +163,17 @@ def write_pictures(plan: Document, options: argparse.Namespace, *, needed: bool 
     """
     files = []
     drawn = {"dot": plan.to_dot, "svg": plan.to_svg, "png": plan.to_png}
-    with write_errors():
-        for name in _PICTURES:
-            if not (path := getattr(options, name)):
-                continue
-            try:
-                with without_native_notices(enabled=not options.verbose):  # notices of fontconfig
-                    drawn[name](Path(path), **drawing(options))
-                files.append(Path(path))
-            except UsageError as error:
-                if needed:
-                    raise
-                _warn(error, f"{path} was not written: ")
+    for name in _PICTURES:
+        if not (path := getattr(options, name)):
+            continue
+        try:
+            with without_native_notices(enabled=not options.verbose):  # notices of fontconfig
+                outputs.write(Path(path), partial(drawn[name], **drawing(options)))
+            files.append(Path(path))
+        except UsageError as error:
+            if needed:
+                raise
+            _warn(error, f"{path} was not written: ")
     return files
 
 
@@ -187,19 +192,3 @@ def print_plan(plan: Document, options: argparse.Namespace, files: Sequence[Path
     print_result(
         plan.to_json() + "\n" if options.json else plan.to_text(files=files, verbose=options.verbose, spell=as_flags)
     )
-
-
-@contextlib.contextmanager
-def write_errors() -> Iterator[None]:
-    """Turn errors of the operating system within the block into errors of writing.
-
-    Raises:
-        WriteError: The operating system raised an error.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise WriteError(
-            f"cannot write {error.filename or 'the results'}: {error.strerror or error}",
-            help="name another place to write, e.g. -o DIR",
-        ) from error

@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
         self.print_help()
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """The options of a command line as values.
+        """The options of a command line as values, and in `given` the flags that were typed, by destination.
 
         Raises:
             UsageError: An option is unknown, was removed in an earlier version, or has a wrong value.
@@ -70,6 +70,9 @@ class Parser(argparse.ArgumentParser):
         options, unknown = self.parse_known_args(arguments)
         if unknown:
             raise self._unknown(unknown[0], str(getattr(options, "model", "")))
+        typed = [text.partition("=")[0] for text in arguments]
+        actions = self._option_string_actions
+        options.given = {actions[flag].dest: flag for flag in typed if flag in actions}
         return options
 
     def _unknown(self, text: str, first: str) -> UsageError:

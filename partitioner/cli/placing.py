@@ -29,7 +29,7 @@ def placed_by(plan: Plan, options: argparse.Namespace, progress: Progress) -> Su
         from partitioner import api
     api.set_up_devices(sorted({*plan.placement.values(), *plan.used_devices}))
     progress(f"loading {options.model}")
-    loaded = api.load_model(options.model)
+    loaded = api.load_model(options.model, unsafe=options.unsafe)
     examples = {"example_inputs": loaded.example_inputs, "example_targets": loaded.example_targets}
     with progress.during("placing"):
         placed = api.place(loaded.model, plan, **examples)

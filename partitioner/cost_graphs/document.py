@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from partitioner.cost_graphs.first_document import fields_of_today, is_first_document
 from partitioner.errors import UsageError
-from partitioner.ir.json import from_json, to_json
+from partitioner.ir.json import decoded, from_json, to_json
 from partitioner.ir.plan import SCHEMA as MODEL_SCHEMA
 from partitioner.ir.plan import SolverInfo, WhatIf
 from partitioner.ir.requirements import Requirement
@@ -161,7 +159,7 @@ class CostGraphPlan:
             msgspec.DecodeError: It is no document, or a field is missing or wrong.
         """
         text = Path(path).read_bytes()
-        document = msgspec.json.decode(text)
+        document = decoded(text)
         schema = document.get("schema") if isinstance(document, dict) else None
         if schema == SCHEMA:
             return from_json(text, cls)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
+from partitioner.ir.devices import MOST_DEVICES
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostNode:
@@ -87,6 +89,8 @@ def _violations(graph: CostGraph) -> Iterator[str]:
     for value in graph.values:
         if not 0 <= value.cost < math.inf:
             yield f"the value of node {value.source} has the cost {value.cost}; expected a number of at least 0"
+        if not 0 <= value.size_bytes < math.inf:
+            yield f"the value of node {value.source} has the size {value.size_bytes}; expected a number of at least 0"
     ids = {node.id for node in graph.nodes}
     strangers = [(v.source, t) for v in graph.values for t in v.targets if not {v.source, t} <= ids]
     for source, target in strangers:
@@ -94,8 +98,8 @@ def _violations(graph: CostGraph) -> Iterator[str]:
     if graph.memory_bytes is not None and not graph.memory_bytes > 0:
         yield f"an accelerator holds {graph.memory_bytes} bytes; expected more than 0"
     for what, count in (("accelerators", graph.accelerators), ("CPUs", graph.cpus)):
-        if count is not None and count < 0:
-            yield f"the file is for {count} {what}; expected at least 0"
+        if count is not None and not 0 <= count <= MOST_DEVICES:
+            yield f"the file is for {count} {what}; expected 0 to {MOST_DEVICES}"
     if not strangers:
         yield from _cycle(graph)
 

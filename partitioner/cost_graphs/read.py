@@ -17,6 +17,7 @@ import msgspec
 
 from partitioner.cost_graphs.graph import CostGraph, CostNode, CostValue
 from partitioner.errors import ModelError
+from partitioner.ir.json import decoded
 
 _TOP = {"maxSizePerFPGA", "maxFPGAs", "maxCPUs", "nodes", "edges"}
 _MUST_NODE = {"id", "cpuLatency", "fpgaLatency"}
@@ -49,7 +50,7 @@ def read_cost_graph(path: str) -> CostGraph:
 def _workload(text: str) -> CostGraph:
     try:
         # Python's own reader would accept NaN, and keep the last of two equal keys.
-        work = msgspec.json.decode(text, type=dict[str, Any])
+        work = decoded(text, dict[str, Any])
     except msgspec.DecodeError as error:
         raise ValueError(f"the JSON cannot be read ({error})") from error
     _check_keys("the workload", work, _TOP, {"nodes", "edges"})
@@ -61,8 +62,9 @@ def _workload(text: str) -> CostGraph:
         _check_keys(f"edge number {number}", edge, _EDGE, _MUST_EDGE)
         name = f"the edge {edge['sourceId']} -> {edge['destId']}"
         source, cost = str(edge["sourceId"]), _number(name, edge, "cost")
+        size = _number(name, edge, "size") if _has(edge, "size") else 0.0
         targets.setdefault(source, {})[str(edge["destId"])] = None
-        if costs.setdefault(source, (cost, edge.get("size") or 0.0))[0] != cost:
+        if costs.setdefault(source, (cost, size))[0] != cost:
             raise ValueError(
                 f"{name} costs {cost}, another edge from {source} costs {costs[source][0]}; "
                 "the value of a node has a single cost"

@@ -61,6 +61,9 @@ def read_topology(path: Path) -> Topology:
         raise UsageError(
             f"not TOML: {str(error)[: at.start()] if at else error}", where=f"{path}:{at[1]}" if at else str(path)
         ) from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+        what = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise UsageError(f"not TOML: {what}", where=str(path)) from error
     with _located(str(path)):
         _check_keys(data, required={"devices"}, optional={"link", "links", "uplinks"})
         placed = _devices(path, data["devices"])

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from partitioner.errors import UsageError
 from partitioner.spelling import argument
 
+MOST_DEVICES = 4096
+"""Most devices of a plan."""
+
 _LOCAL = ("localhost", 0, 0)
 _SHORT = re.compile(
-    r"(?:/job:(?P<job>\w+))?(?:/replica:(?P<replica>\d+))?(?:/task:(?P<task>\d+))?"
-    r"/?(?:device:)?(?P<type>[A-Za-z]+):(?P<index>\d+)"
+    r"(?:/job:(?P<job>\w+))?(?:/replica:(?P<replica>\d{1,18}))?(?:/task:(?P<task>\d{1,18}))?"
+    r"/?(?:device:)?(?P<type>[A-Za-z]+):(?P<index>\d{1,18})"
 )
 
 
@@ -85,12 +88,15 @@ def parse_devices(text: str | Sequence[str]) -> list[DeviceName]:
     devices: list[DeviceName] = []
     problems: list[str] = []
     for part in (part.strip() for part in parts):
-        match = re.fullmatch(r"(.*:)(\d+)-(\d+)", part)
+        match = re.fullmatch(r"(.*:)(\d{1,18})-(\d{1,18})", part)
         names = [part]
         if match:
             first, last = int(match[2]), int(match[3])
             if last < first:
                 problems.append(f"{part!r} is an empty range: {last} comes before {first}")
+                continue
+            if last - first >= MOST_DEVICES:
+                problems.append(f"{part!r} is a range of {last - first + 1:,} devices; at most {MOST_DEVICES:,}")
                 continue
             names = [f"{match[1]}{index}" for index in range(first, last + 1)]
         for name in names:

@@ -25,4 +25,16 @@ def from_json(text: str | bytes, kind: type[T]) -> T:
         msgspec.ValidationError: The text is not JSON, or has a field of the wrong type (its path is named),
             or the value violates what its type promises.
     """
-    return msgspec.json.decode(text, type=kind)
+    return decoded(text, kind)
+
+
+def decoded(text: str | bytes, kind: Any = Any) -> Any:
+    """A JSON text as values of type `kind`, by default as lists and dictionaries.
+
+    Raises:
+        msgspec.DecodeError: The text is not JSON, is nested more deeply than Python can follow, or has a wrong type.
+    """
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except RecursionError as error:
+        raise msgspec.DecodeError("it is nested too deeply") from error

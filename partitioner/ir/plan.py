@@ -8,9 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
+
 from partitioner.ir.json import from_json, to_json
 from partitioner.ir.planned_ops import PlannedOps
 from partitioner.ir.requirements import Requirement
+from partitioner.ir.strangers import refuse_strangers
 
 SCHEMA = "partition-plan/1"
 MOST_BARS = 2000
@@ -461,9 +464,14 @@ class PlanDocument:
         """Read plan.json.
 
         Raises:
-            msgspec.ValidationError: A field is missing or wrong; the message names it.
+            msgspec.ValidationError: A field is missing or wrong, or names what the plan does not have.
         """
-        return from_json(text, cls)
+        plan = from_json(text, cls)
+        try:
+            refuse_strangers(plan)
+        except ValueError as error:
+            raise msgspec.ValidationError(str(error)) from error
+        return plan
 
     def save(self, path: str | Path) -> None:
         """Write plan.json to `path`."""

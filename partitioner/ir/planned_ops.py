@@ -50,6 +50,23 @@ class PlannedOps:
         if len(lengths) != 1:
             raise ValueError(f"the columns of `ops` have different lengths: {sorted(lengths)}")
 
+    def check(self, *, num_layers: int, num_stages: int) -> None:
+        """Check that rows name rows, layers and stages that there are.
+
+        Raises:
+            ValueError: One does not.
+        """
+        rows, stages = range(len(self)), range(num_stages)
+        for what, known, named in (
+            ("layer", range(-1, num_layers), set(self.layers)),
+            ("stage", stages, {*self.stages, *(cut.stage for cut in self.cuts)}),
+            ("row", rows, {*(row for inputs in self.inputs for row in inputs), *(cut.op for cut in self.cuts)}),
+        ):
+            if strangers := [index for index in named if index not in known]:
+                raise ValueError(f"`ops` names {what} {min(strangers)}, which is none of the plan's")
+        if strange := set(self.phases) - set("fbu"):
+            raise ValueError(f"`ops` has the phase {min(strange)!r}; expected f, b or u")
+
     def __len__(self) -> int:
         """Number of ops."""
         return len(self.types)

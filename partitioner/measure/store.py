@@ -37,8 +37,11 @@ def write_costs(costs: MeasuredCosts, path: Path) -> None:
     """Write measured costs to a file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(to_json(costs, indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
+    try:
+        partial.write_text(to_json(costs, indent=2) + "\n", encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def cached_costs(settings: Mapping[str, str]) -> MeasuredCosts:

@@ -169,8 +169,8 @@ def test_rebase_refuses_another_model() -> None:
     with pytest.raises(UsageError) as raised:
         rebase(plan, model(width=65))
     assert raised.value.message == "the plan is for another model"
-    assert raised.value.notes[0].endswith("128 parameters")
-    assert raised.value.notes[1].endswith("130 parameters")
+    assert raised.value.notes[0].endswith("128 parameters, 5 ops")
+    assert raised.value.notes[1].endswith("130 parameters, 5 ops")
 
 
 def test_every_op_gets_a_device_of_the_plan() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import keras
 import pytest
 
 import partitioner
@@ -208,3 +209,18 @@ def test_a_model_that_fits_nowhere_exits_4_with_the_numbers(run: Run) -> None:
     assert re.search(r"^   \|  needs .*\d [KMG]iB: parameters \d", err, re.MULTILINE)
     assert re.search(r"^   \|  have .*\d [KMG]iB: CPU:0 \d.*, CPU:1 \d", err, re.MULTILINE)
     assert "   help: " in err
+
+
+def test_a_keras_file_with_code_is_loaded_only_if_it_is_trusted(run: Run) -> None:
+    """The code of a Lambda layer is bytecode in the file: loading would run it."""
+    layers = [keras.Input((4,)), keras.layers.Lambda(lambda x: 2 * x, name="doubled"), keras.layers.Dense(2)]
+    keras.Sequential(layers).save("code.keras")
+    code, out, err = run("code.keras", *TWO, "--dry-run", "-q")
+    assert (code, out) == (3, "")
+    assert err == (
+        "error: code.keras holds Python code, in doubled, and loading would run it\n  --> code.keras\n"
+        "   help: if you trust the file: --unsafe\n"
+    )
+    code, out, _ = run("code.keras", *TWO, "--dry-run", "-q", "--unsafe", "--time-limit", "5")
+    assert code == 0
+    assert "10 parameters" in out

@@ -41,6 +41,7 @@ FLAGS = {
         "--json",
         "--dry-run",
     ),
+    *("--plan", "--retarget", "--unsafe"),
     *("--dot", "--svg", "--png", "--level", "--stage", "--rankdir", "--quiet", "--verbose", "--version"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ Solve = Callable[[MaxLoadProblem], list[MaxLoadAnswer]]
 @pytest.fixture(scope="session")
 def solve() -> Iterator[Solve]:
     """All that the process tells of a problem, the answer last."""
-    command = [sys.executable, "-m", "partitioner.cost_graphs.solver"]
+    command = [sys.executable, "-m", "partitioner.cost_graphs.solver", str(os.getpid())]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         asked, answered = child.stdin, child.stdout
         assert asked is not None and answered is not None

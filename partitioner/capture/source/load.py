@@ -11,9 +11,11 @@ from typing import Any
 import keras
 
 from partitioner.capture.source.discover import find_model, place_of
+from partitioner.capture.source.keras_file import holders_of_code
 from partitioner.capture.source.module_file import described, import_file, shown, typed
 from partitioner.capture.source.refusal import refusal
 from partitioner.errors import ModelError
+from partitioner.spelling import argument
 
 # For a path that does not exist: it ends behind a known suffix, or where a colon and a name or call follow.
 _PATH_AND_NAME = re.compile(r"(?P<path>.+?\.(?:py|keras)|.+):(?P<name>[A-Za-z_]\w*\s*(?:\(.*\))?)?", re.DOTALL)
@@ -38,15 +40,19 @@ class LoadedModel:
     example_targets: Any = None
 
 
-def load_model(source: str) -> LoadedModel:
+def load_model(source: str, *, unsafe: bool = False) -> LoadedModel:
     """Load `PATH[:NAME]`: a Python file that holds or builds a model, or a `.keras` file.
 
     A Python file is imported under its own name with its directory first on `sys.path`; what it prints goes
-    to stderr. `find_model` chooses the model of the file.
+    to stderr. `find_model` chooses the model of the file. A `.keras` file is loaded in Keras' safe mode.
+
+    Args:
+        source: `PATH[:NAME]`.
+        unsafe: Whether a `.keras` file may hold Python code (of Lambda layers), which then runs.
 
     Raises:
-        ModelError: There is no such file, it is of another kind, it cannot be loaded, or it does not give
-            exactly one model.
+        ModelError: There is no such file, it is of another kind, it cannot be loaded, it does not give exactly one
+            model, or it holds code and `unsafe` is false.
     """
     backend = keras.backend.backend()
     if backend != "tensorflow":
@@ -58,7 +64,7 @@ def load_model(source: str) -> LoadedModel:
     if path.is_file() and path.suffix == ".py":
         return _load_python(source, path, name)
     if path.is_file() and path.suffix == ".keras":
-        return _load_keras(source, path, name)
+        return _load_keras(source, path, name, unsafe=unsafe)
     raise refusal(path)
 
 
@@ -95,22 +101,28 @@ def _load_python(source: str, path: Path, name: str | None) -> LoadedModel:
     )
 
 
-def _load_keras(source: str, path: Path, name: str | None) -> LoadedModel:
+def _load_keras(source: str, path: Path, name: str | None, *, unsafe: bool) -> LoadedModel:
     if name is not None:
         raise ModelError(
             f"a .keras file holds a single model; {name!r} behind the colon names none",
             where=shown(path),
             help=f"partition {typed(path)}",
         )
+    if not unsafe and (holders := holders_of_code(path)):
+        raise ModelError(
+            f"{shown(path)} holds Python code, in {', '.join(holders)}, and loading would run it",
+            where=shown(path),
+            help=f"if you trust the file: {argument('unsafe', True)}",
+        )
     try:
-        model = keras.models.load_model(path)
+        model = keras.models.load_model(path, safe_mode=not unsafe)
     except Exception as error:
         loader = typed(path.with_suffix(".py"))
         raise ModelError(
             f"{shown(path)} cannot be loaded by keras.models.load_model",
             where=shown(path),
             notes=described(error),
-            help="custom classes or Lambda layers? write a file that imports their code and says"
+            help="custom classes? write a file that imports their code and says"
             f" `model = keras.models.load_model({path.name!r}, ...)`, then: partition {loader}",
         ) from error
     if not isinstance(model, keras.Model):

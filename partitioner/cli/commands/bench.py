@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from partitioner.cli.arguments import add_verbosity, add_write, count
+from partitioner.cli.arguments import add_unsafe, add_verbosity, add_write, count
 from partitioner.cli.console import Progress, print_result, stdout_is_stderr
 from partitioner.cli.parser import Parser
 from partitioner.cli.placing import placed_by
@@ -27,6 +27,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--alone", action="store_true", help="time the placed model only, which takes less memory")
     parser.add_argument("--json", action="store_true", help="print the times as JSON and nothing else")
+    add_unsafe(parser)
     add_write(parser)
     add_verbosity(parser)
     parser.add_help_options()
@@ -36,6 +37,7 @@ def run(options: argparse.Namespace) -> int:
     """Load, place, time, print. CPU devices replace missing GPUs."""
     from partitioner.cli.files import load_model_plan, plan_file, refuse_as_model
     from partitioner.cli.output import write_views
+    from partitioner.cli.whole_outputs import whole_outputs
 
     refuse_as_model(options.model)
     plan = load_model_plan(options.plan, "bench")
@@ -49,13 +51,14 @@ def run(options: argparse.Namespace) -> int:
             num_steps=options.steps,
             num_rounds=options.rounds,
             alone=options.alone,
-            build=lambda: api.load_model(options.model).model,
+            build=lambda: api.load_model(options.model, unsafe=options.unsafe).model,
             on_progress=progress,
         )
         if options.write:
             with progress.during("measuring a step of the plan"):
                 plan = api.with_measured(plan, api.measure_step(placed))
-            write_views(plan, plan_file(options.plan))
+            with whole_outputs() as outputs:
+                write_views(outputs, plan, plan_file(options.plan))
     if options.json:
         from partitioner.ir.json import to_json
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from partitioner import __version__
 from partitioner.cli import compile_arguments
+from partitioner.cli.arguments import add_unsafe
 from partitioner.cli.commands.verify import checked, failed_verification
 from partitioner.cli.console import Progress, stdout_is_stderr, without_native_notices
-from partitioner.cli.output import output_directory, print_plan, views, write_errors, write_pictures, write_plan
+from partitioner.cli.output import output_directory, print_plan, views, write_pictures, write_plan
 from partitioner.cli.parser import Parser
+from partitioner.cli.whole_outputs import whole_outputs
 from partitioner.errors import InfeasibleError, ModelError
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ _LONG_EPILOG = f"""\
   partition model.py --devices CPU:0,CPU:1 --strategy layer-split --pin 'enc.*=CPU:0'
   partition model.py --devices GPU:0,GPU:1 --microbatches 8 --schedule 1f1b
   partition model.py --topology '64x dgx-h100' --dry-run
+  partition model.py --plan model_partitioned/plan.json --retarget GPU:0=CPU:0
   partition show model_partitioned/plan.json --svg placement.svg
   partition graph workload.json --devices GPU:0-5,CPU:0 --contiguous
 
@@ -64,10 +67,13 @@ def add_arguments(parser: Parser) -> None:
     parser.usage, parser.epilog = _USAGE, _EPILOG
     parser.description = "Split a Keras model over devices: plan, place, verify."
     parser.add_argument("model", metavar="MODEL", help="PATH[:NAME]: a .py file or a .keras file")
+    add_unsafe(parser)
     compile_arguments.add_machine(parser.add_argument_group("the devices"))
     compile_arguments.add_step(parser.add_argument_group("the step to plan"))
     compile_arguments.add_parallelism(parser.add_argument_group("how the model is split"))
-    compile_arguments.add_goal(parser.add_argument_group("the search"))
+    search = parser.add_argument_group("the search")
+    compile_arguments.add_plan(search)
+    compile_arguments.add_goal(search)
     compile_arguments.add_results(parser.add_argument_group("the results"))
     parser.add_argument("--version", action="version", version=f"partition {__version__}", help="show it and exit")
     parser.add_help_options(everyday=compile_arguments.EVERYDAY, long_epilog=_LONG_EPILOG)
@@ -76,17 +82,22 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Plan a model. Wrong options are refused before TensorFlow is loaded, which takes seconds."""
     from partitioner.cli.files import refuse_as_model
+    from partitioner.cli.given_plan import given_plan, refuse_without_plan
     from partitioner.cli.request import request_of
 
     refuse_as_model(options.model)
-    request = request_of(options)
+    if options.plan:
+        asked = given_plan(options)
+    else:
+        refuse_without_plan(options)
+        asked = request_of(options)
     directory = output_directory(options, options.model)
     progress = Progress(enabled=not options.quiet)
     with stdout_is_stderr():
         progress("loading TensorFlow")
         with without_native_notices(enabled=not options.verbose):
             from partitioner import api
-        plan, files = _compiled(api, request, options, directory, progress)
+        plan, files = _compiled(api, asked, options, directory, progress)
     print_plan(plan, options, files)
     if plan.verification is not None and not plan.verification.passed:
         raise failed_verification(plan, "the placed model failed its verification; it was not written")
@@ -94,22 +105,27 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _compiled(
-    api: Any, request: Request, options: argparse.Namespace, directory: Path, progress: Progress
+    api: Any, asked: Request | Plan, options: argparse.Namespace, directory: Path, progress: Progress
 ) -> tuple[Plan, list[Path]]:
-    """Load, plan, place, verify, write; a placed model that failed its verification is not written."""
-    places = not options.dry_run or options.verify
-    names = [name.canonical for name in request.machine.names]
-    stand_ins = api.set_up_devices(names) if places or request.costs == "measured" else {}
+    """Load, plan, place, verify, write; a placed model that failed its verification is not written.
+
+    A plan that was made before is placed also in a dry run, which says whether it is for this model.
+    """
+    from partitioner.plan_view import Plan
+
+    places = isinstance(asked, Plan) or not options.dry_run or options.verify
+    measures = not isinstance(asked, Plan) and asked.costs == "measured"
+    stand_ins = api.set_up_devices(_names(asked)) if places or measures else {}
     progress(f"loading {options.model}")
-    loaded = api.load_model(options.model)
-    plan = _planned(request, loaded, progress)
-    costs = plan.measured_costs if request.costs == "measured" else None
+    loaded = api.load_model(options.model, unsafe=options.unsafe)
+    plan = asked if isinstance(asked, Plan) else _planned(asked, loaded, progress)
     if not places:
         return plan, []
     with progress.during("placing"):
-        placed = api.place(loaded.model, plan)
+        examples = {"example_inputs": loaded.example_inputs, "example_targets": loaded.example_targets}
+        placed = api.place(loaded.model, plan, **examples)
     are_here = all(stand_ins[name] == name for name in plan.used_devices)
-    if options.verify or (options.verify is None and are_here):
+    if options.verify or (options.verify is None and are_here and not (options.dry_run and isinstance(asked, Plan))):
         plan = checked(api, loaded.model, placed, plan, progress)
     if options.dry_run:
         return plan, []
@@ -117,14 +133,21 @@ def _compiled(
     more = views(plan)
     if plan.verification is None or plan.verification.passed:
         more["placed_model"] = partial(api.write_saved_model, placed)
-    files = write_plan(plan, directory, options, more)
-    if costs is not None:
-        from partitioner.measure.store import write_costs
+    if measures:
+        more["costs.json"] = plan.save_costs
+    with whole_outputs() as outputs:
+        files = write_plan(outputs, plan, directory, options, more)
+        files += write_pictures(outputs, plan, options)
+    return plan, files
 
-        files.append(directory / "costs.json")
-        with write_errors():
-            write_costs(costs, files[-1])
-    return plan, [*files, *write_pictures(plan, options)]
+
+def _names(asked: Request | Plan) -> list[str]:
+    """Canonical names of the devices that are asked for, or that a plan uses."""
+    from partitioner.plan_view import Plan
+
+    if isinstance(asked, Plan):
+        return sorted({*asked.placement.values(), *asked.used_devices})
+    return [name.canonical for name in asked.machine.names]
 
 
 def _planned(request: Request, loaded: Any, progress: Progress) -> Plan:

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partitioner.cli.arguments import add_verbosity, seconds
+from partitioner.cli.arguments import add_unsafe, add_verbosity, seconds
 from partitioner.cli.console import Progress, print_result, stdout_is_stderr, without_native_notices
 from partitioner.cli.parser import Parser
 from partitioner.errors import PartitionError
@@ -36,6 +36,7 @@ def add_arguments(parser: Parser) -> None:
         help="for each change, which its command says too (default: that of the plan)",
     )
     parser.add_argument("--json", action="store_true", help="print the explanation as JSON and nothing else")
+    add_unsafe(parser)
     add_verbosity(parser)
     parser.add_help_options()
 
@@ -80,7 +81,7 @@ def _planned(plan: Plan, source: str, options: argparse.Namespace) -> Explanatio
             from partitioner import api
             from partitioner.moves.planned import explain_with_moves
         progress(f"loading {source}")
-        loaded = api.load_model(source)
+        loaded = api.load_model(source, unsafe=options.unsafe)
         measured = Path(options.plan).parent / "costs.json"
         return explain_with_moves(
             loaded.model,

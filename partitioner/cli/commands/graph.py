@@ -19,6 +19,7 @@ from partitioner.cli.arguments import (
 )
 from partitioner.cli.output import output_directory, print_plan, write_pictures, write_plan
 from partitioner.cli.parser import Parser
+from partitioner.cli.whole_outputs import whole_outputs
 from partitioner.errors import ModelError
 
 if TYPE_CHECKING:
@@ -81,7 +82,10 @@ def run(options: argparse.Namespace) -> int:
         what_if=options.what_if,
         on_progress=_SolverProgress(enabled=not options.quiet),
     )
-    files = [] if options.dry_run else [*write_plan(plan, directory, options), *write_pictures(plan, options)]
+    files = []
+    if not options.dry_run:
+        with whole_outputs() as outputs:
+            files = write_plan(outputs, plan, directory, options) + write_pictures(outputs, plan, options)
     print_plan(plan, options, files)
     return 0
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partitioner.cli.arguments import add_pictures, add_verbosity
-from partitioner.cli.output import drawing, print_plan, refuse_missing_directories, views, write_errors, write_pictures
+from partitioner.cli.output import drawing, print_plan, refuse_missing_directories, views, write_pictures
 from partitioner.cli.parser import Parser
+from partitioner.cli.whole_outputs import Outputs, whole_outputs
 from partitioner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,12 +38,13 @@ def run(options: argparse.Namespace) -> int:
         name = next(iter(drawing(options)))
         raise UsageError(f"--{name} is of a picture, and none was asked for", help="name its file: --svg FILE")
     plan = load_plan(options.plan, "show")
-    files = _write_views(plan, options)
-    print_plan(plan, options, [*files, *write_pictures(plan, options, needed=True)])
+    with whole_outputs() as outputs:
+        files = _write_views(outputs, plan, options) + write_pictures(outputs, plan, options, needed=True)
+    print_plan(plan, options, files)
     return 0
 
 
-def _write_views(plan: Plan | CostGraphPlan, options: argparse.Namespace) -> list[Path]:
+def _write_views(outputs: Outputs, plan: Plan | CostGraphPlan, options: argparse.Namespace) -> list[Path]:
     """Write the page and the timeline, if asked for; returns the written paths.
 
     Raises:
@@ -55,8 +57,7 @@ def _write_views(plan: Plan | CostGraphPlan, options: argparse.Namespace) -> lis
         return []
     if not isinstance(plan, Plan):
         raise UsageError(f"--{next(iter(asked))} is of a model's plan, and this is a cost graph's", help="--svg FILE")
-    with write_errors():
-        for name, path in asked.items():
-            view = {"html": "report.html", "timeline": "timeline.json"}[name]
-            views(plan)[view](path)
+    for name, path in asked.items():
+        view = {"html": "report.html", "timeline": "timeline.json"}[name]
+        outputs.write(path, views(plan)[view])
     return list(asked.values())

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from partitioner.cli.arguments import add_verbosity, add_write
+from partitioner.cli.arguments import add_unsafe, add_verbosity, add_write
 from partitioner.cli.console import Progress, stdout_is_stderr
 from partitioner.cli.output import print_plan, write_views
 from partitioner.cli.parser import Parser
 from partitioner.cli.placing import placed_by
+from partitioner.cli.whole_outputs import whole_outputs
 from partitioner.errors import VerificationError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("plan", metavar="PLAN", help="a plan.json of a model")
     parser.add_argument("model", metavar="MODEL", help="PATH[:NAME] of the model it is for")
     parser.add_argument("--json", action="store_true", help="print the plan with its verification, and nothing else")
+    add_unsafe(parser)
     add_write(parser)
     add_verbosity(parser)
     parser.add_help_options()
@@ -41,7 +43,10 @@ def run(options: argparse.Namespace) -> int:
     with stdout_is_stderr():
         subject = placed_by(plan, options, progress)
         plan = checked(subject.api, subject.model, subject.placed, plan, progress)
-    files = write_views(plan, plan_file(options.plan)) if options.write else []
+    files = []
+    if options.write:
+        with whole_outputs() as outputs:
+            files = write_views(outputs, plan, plan_file(options.plan))
     print_plan(plan, options, files)
     if plan.verification is not None and not plan.verification.passed:
         raise failed_verification(plan, "the placed model failed its verification")

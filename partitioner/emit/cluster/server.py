@@ -31,7 +31,8 @@ def serve(port: int, *, on_listening: Callable[[int, list[str]], None]) -> None:
         server = tf.distribute.Server({"worker": [f"localhost:{port}"]}, job_name="worker", task_index=0, config=config)
     except tf.errors.OpError as error:
         raise UsageError(f"cannot listen on port {port}: {error.message}", help="port 0 takes a free port") from error
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's handler would never run: join() waits in C++
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # Python's handler would never run: join() waits in C++
     devices = [f"{kind}:{i}" for kind in ("CPU", "GPU") for i, _ in enumerate(tf.config.list_physical_devices(kind))]
     on_listening(int(server.target.rpartition(":")[2]), devices)
     server.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +32,7 @@ Solve = Callable[[PlacementProblem], Solution]
 @pytest.fixture(scope="session")
 def solve() -> Iterator[Solve]:
     """One solver process for all problems, as another test may have imported TensorFlow into this process."""
-    command = [sys.executable, "-m", "partitioner.planner.placement.solve"]
+    command = [sys.executable, "-m", "partitioner.planner.placement.solve", str(os.getpid())]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         asked, answered = child.stdin, child.stdout
         assert asked is not None and answered is not None
