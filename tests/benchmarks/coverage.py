@@ -1,4 +1,4 @@
-"""Which models are planned, placed and verified: many models, in training and inference, in one piece and in microbatches.
+"""Which of many models are planned, placed and verified: in training and inference, in one piece and in microbatches.
 
 `python -m tests.benchmarks.coverage --results coverage.jsonl` runs each row in a process of its own, so that a crash
 or a timeout costs only that row, and writes it down; run again, it goes on where it was cut off. The table shows all
@@ -110,9 +110,8 @@ def _run_here(case: Case) -> Row:
         why, frames = f"{type(error).__name__}: {error.message}", _our_frames(error)
         found["notes"] = error.notes
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
-        outcome, why, frames = "FAILED", f"{type(error).__name__}: {lines[0]}", _our_frames(error)
-        found["notes"] = tuple(lines[1:8])
+        outcome, why, frames = "FAILED", f"{type(error).__name__}: {_said(error)}", _our_frames(error)
+        found["notes"] = tuple(str(error).strip().splitlines()[-8:])
     return Row(**asdict(case), outcome=outcome, why=why, frames=frames, seconds=time.perf_counter() - start, **found)
 
 
@@ -163,6 +162,15 @@ def _verified(case: Case, found: dict[str, Any]) -> tuple[str, str]:
         return "FAILED", f"misplaced: {verification.misplaced_ops[0]}"
     apart = ", ".join(f"{what} {size:.1e}" for what, size in differences.items())
     return "FAILED", f"differs: {apart}; control {verification.control_max_rel_diff:.1e}"
+
+
+def _said(error: BaseException) -> str:
+    """The line of an error that says most: TensorFlow puts its reason last, and after it where in the graph."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith("[[") and not line.endswith("]")]
+    if not said:
+        return ""
+    return said[-1] if said[0].endswith("error:") else said[0]
 
 
 def _our_frames(error: BaseException) -> tuple[str, ...]:

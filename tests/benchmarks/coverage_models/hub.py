@@ -35,7 +35,7 @@ def hub() -> Any:
         NotInstalledError: It is not installed, or not with what it needs.
     """
     try:
-        import keras_hub  # pyright: ignore[reportMissingImports]
+        import keras_hub
     except ImportError as error:
         raise NotInstalledError(f"keras_hub: {error}") from error
     return keras_hub
@@ -161,14 +161,19 @@ _IMAGES: dict[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "resnet": (
         "ResNet",
-        {"input_conv_filters": [8], "input_conv_kernel_sizes": [7], "stackwise_num_filters": [8, 16]}
+        {"input_conv_filters": [64], "input_conv_kernel_sizes": [7], "stackwise_num_filters": [64, 16]}
         | {"stackwise_num_blocks": [1, 1], "stackwise_num_strides": [1, 2], "block_type": "bottleneck_block"}
         | {"image_shape": (SIDE, SIDE, 3)},
     ),
     "cspnet": (
         "CSPNet",
         {"stem_filters": 8, "stem_kernel_size": 3, "stem_strides": 1, "stackwise_depth": [1, 1]}
-        | {"stackwise_strides": [1, 2], "stackwise_num_filters": [8, 16], "block_type": "dark_block"}
+        | {
+            "stackwise_strides": [1, 2],
+            "stackwise_num_filters": [8, 16],
+            "block_type": "dark_block",
+            "stage_type": "dark",
+        }
         | {"image_shape": (SIDE, SIDE, 3)},
     ),
 }
@@ -269,7 +274,7 @@ def clip() -> Built:
 def autoencoder_of_stable_diffusion() -> keras.Model:
     """The image encoder and decoder of Stable Diffusion 3, with group normalization and attention."""
     hub()
-    from keras_hub.src.models.vae.vae_backbone import VAEBackbone  # pyright: ignore[reportMissingImports]
+    from keras_hub.src.models.vae.vae_backbone import VAEBackbone
 
     model = VAEBackbone(
         encoder_num_filters=[32, 32],
@@ -285,7 +290,7 @@ def autoencoder_of_stable_diffusion() -> keras.Model:
 def diffusion_transformer() -> Built:
     """The denoiser of Stable Diffusion 3: images and texts in one attention."""
     hub()
-    from keras_hub.src.models.stable_diffusion_3.mmdit import MMDiT  # pyright: ignore[reportMissingImports]
+    from keras_hub.src.models.stable_diffusion_3.mmdit import MMDiT
 
     random = Random()
     model = MMDiT(

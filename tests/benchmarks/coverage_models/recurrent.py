@@ -178,10 +178,6 @@ def _recomputed(x: Any, matrix: Any) -> Any:
     return tf.recompute_grad(lambda x: tf.tanh(tf.matmul(x, matrix)))(x)
 
 
-def _associative_scan(x: Any, matrix: Any) -> Any:
-    return ops.associative_scan(lambda a, b: a * b, ops.matmul(x, matrix), axis=1)
-
-
 def _python_function(x: Any, matrix: Any) -> Any:
     return tf.ensure_shape(tf.numpy_function(lambda x: x * 2, [x], tf.float32), x.shape) @ matrix
 
@@ -244,11 +240,10 @@ _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "vectorized-map": _vectorized,
     "cond": _cond,
     "switch": _switch,
-    "jit-compiled": _by_xla,
-    "function": _in_a_function,
+    "jit-compiled": lambda x, matrix: _by_xla(x, tf.convert_to_tensor(matrix)),
+    "function": lambda x, matrix: _in_a_function(x, tf.convert_to_tensor(matrix)),
     "custom-gradient": _custom_gradient,
     "recompute-gradient": _recomputed,
-    "associative-scan": _associative_scan,
     "linear-algebra": _linear_algebra,
     "decompositions": _decompositions,
     "fourier": _fourier,
