@@ -29,6 +29,8 @@ from rich.table import Table
 TIMEOUT = 300.0
 TIME_LIMIT = 10.0
 ROOMS = ("partitioner", "cost_models")
+# So begin the notes of a plan whose numbers are those of a reference cut alike, not those of the whole batch.
+CAVEAT = "unlike with the whole batch"
 
 
 @dataclass(frozen=True, order=True)
@@ -52,7 +54,7 @@ class Row:
     Attributes:
         model: Of the case, as `mode` and `microbatches`.
         outcome: `pass`, `refused`, `skipped` or `FAILED`.
-        why: The first line of the error, if it is no pass.
+        why: The line of the error that says most; of a pass, where its numbers are not those of the whole batch.
         frames: The innermost frames of the error in our packages, the last first.
         ops: Ops of the planned graph.
         seconds: All of it, from building the model on.
@@ -157,7 +159,7 @@ def _verified(case: Case, found: dict[str, Any]) -> tuple[str, str]:
         "notes": tuple(filter(None, (*plan.notes, verification.note))),
     }
     if verification.passed:
-        return "pass", ""
+        return "pass", "; ".join(note for note in plan.notes if note.startswith(CAVEAT))
     if verification.misplaced_ops:
         return "FAILED", f"misplaced: {verification.misplaced_ops[0]}"
     apart = ", ".join(f"{what} {size:.1e}" for what, size in differences.items())

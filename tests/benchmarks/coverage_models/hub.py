@@ -271,7 +271,7 @@ def clip() -> Built:
 
 
 @register("hub/stable-diffusion-vae")
-def autoencoder_of_stable_diffusion() -> keras.Model:
+def autoencoder_of_stable_diffusion() -> Built:
     """The image encoder and decoder of Stable Diffusion 3, with group normalization and attention."""
     hub()
     from keras_hub.src.models.vae.vae_backbone import VAEBackbone
@@ -281,9 +281,8 @@ def autoencoder_of_stable_diffusion() -> keras.Model:
         encoder_num_blocks=[1, 1],
         decoder_num_filters=[32, 32],
         decoder_num_blocks=[1, 1],
-        image_shape=(16, 16, 3),
     )
-    return compiled(model, loss="mse")
+    return Built(model=compiled(model, loss="mse"), inputs=Random().normal(16, 16, 3))
 
 
 @register("hub/diffusion-transformer")
