@@ -38,7 +38,7 @@ _STACKS: dict[str, tuple[Sequence[int], Callable[[], Sequence[Any]]]] = {
     ),
     "conv1d-transpose": (
         (8, 4),
-        lambda: [layers.Conv1DTranspose(8, 3, strides=2), layers.Conv1DTranspose(4, 3, dilation_rate=2)],
+        lambda: [layers.Conv1DTranspose(8, 3, strides=2), layers.Conv1DTranspose(4, 3, padding="same")],
     ),
     "conv2d-transpose": (
         (8, 8, 4),
@@ -98,7 +98,10 @@ _STACKS: dict[str, tuple[Sequence[int], Callable[[], Sequence[Any]]]] = {
         lambda: [
             *(layers.Dense(8, activation=name) for name in ("elu", "selu", "softplus", "softsign", "swish", "mish")),
             *(layers.Dense(8, activation=name) for name in ("hard_sigmoid", "log_softmax", "leaky_relu", "relu6")),
-            *(layers.Dense(8, activation=name) for name in ("celu", "glu", "hard_tanh", "squareplus", "exponential")),
+            *(
+                layers.Dense(8, activation=name)
+                for name in ("celu", "tanh_shrink", "hard_tanh", "squareplus", "exponential")
+            ),
             layers.PReLU(),
             layers.LeakyReLU(),
             layers.ELU(),
