@@ -234,17 +234,21 @@ def _verify_outputs(subject: _Subject, batch: tuple[Any, Any]) -> Verification:
     placed = subject.emit(step, execution, results=("y_pred",))
     placed_stepwise = subject.emit_stepwise(step, execution, results=("y_pred",))
     x, _ = batch
-    expected, controls = None, []
-    if subject.with_reference:
-        order = _control_order(model, step)
-        with HostCopies(list(step.variables.values())).in_use():
-            expected = outputs_only(flat_arrays(reference(x)))
-            reordered = flat_arrays(reference(permuted(x, order)))
-        controls = [outputs_only([array[np.argsort(order)] for array in reordered])]
-    with hard_placement():
-        outputs, executed = executed_ops(lambda: _fresh(placed)(x, None, None))
-        if execution.is_staged:
-            executed |= _audited(placed_stepwise, (x, None))
+    expected, controls, held = None, [], list(step.variables.values())
+    with restored(held) as restore:  # a cache or a random state changes in inference too
+        if subject.with_reference:
+            order = _control_order(model, step)
+            with HostCopies(held).in_use():
+                expected = outputs_only(flat_arrays(reference(x)))
+                restore()
+                reordered = flat_arrays(reference(permuted(x, order)))
+            controls = [outputs_only([array[np.argsort(order)] if array.ndim else array for array in reordered])]
+        with hard_placement():
+            restore()
+            outputs, executed = executed_ops(lambda: _fresh(placed)(x, None, None))
+            if execution.is_staged:
+                restore()
+                executed |= _audited(placed_stepwise, (x, None))
     audit = misplaced_ops(executed, _planned(step, execution))
     placed_outputs = outputs_only(flat_arrays(outputs["y_pred"]))
     tolerance = tolerance_of(step.graph, execution, subject.ran_on)

@@ -254,3 +254,25 @@ def test_a_model_of_frozen_layers_only() -> None:
     model.trainable = False
     model.compile("sgd", model.loss)
     assert partitioner.verify(model, place(model), num_steps=2).passed
+
+
+class Remembering(layers.Layer):
+    """Adds the sum of all calls before."""
+
+    def build(self, shape: Any) -> None:
+        self.total = self.add_weight(shape=(), initializer="zeros", trainable=False, name="total")
+
+    def call(self, x: Any) -> Any:
+        before = tf.identity(self.total.value)
+        self.total.assign_add(tf.reduce_sum(tf.abs(x)))
+        return x + before
+
+
+def test_verify_of_inference_with_state_starts_every_run_from_the_same() -> None:
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(4), Remembering(name="remembering"), layers.Dense(2)])
+    model(np.ones((2, 4), "float32"))
+    before = float(model.layers[1].total)
+    verification = partitioner.verify(model, place(model, training=False, microbatches=1))
+    assert verification.passed
+    assert verification.outputs_max_rel_diff < 1e-5
+    assert float(model.layers[1].total) == before
