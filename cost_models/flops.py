@@ -12,7 +12,8 @@ import cost_models.formulas_contraction
 import cost_models.formulas_elementwise
 import cost_models.formulas_functions
 import cost_models.formulas_movement
-import cost_models.formulas_reduction  # noqa: F401
+import cost_models.formulas_reduction
+import cost_models.formulas_transform  # noqa: F401
 from cost_models.registry import FORMULAS, op_cost, register, unknown
 
 __all__ = ["known_op_types", "op_cost", "register", "unknown"]

@@ -107,6 +107,38 @@ def _cholesky(op: OpSpec) -> OpCost:
     return streamed(op, op.inputs[0].num_elements * op.inputs[0].shape[-1] // 3)
 
 
+@register("MatrixDeterminant", "LogMatrixDeterminant", "Lu")
+def _elimination(op: OpSpec) -> OpCost:
+    """2 n^3 / 3 per matrix (Golub and Van Loan, Matrix Computations, section 3.2)."""
+    return streamed(op, 2 * op.inputs[0].num_elements * op.inputs[0].shape[-1] // 3)
+
+
+@register("Qr")
+def _qr(op: OpSpec) -> OpCost:
+    """4 n^2 (m - n / 3) per matrix of m >= n, with Q (Golub and Van Loan, Matrix Computations, section 5.2)."""
+    count, longer, shorter = _matrices(op)
+    return streamed(op, count * 4 * shorter**2 * (3 * longer - shorter) // 3)
+
+
+@register("Svd", "SelfAdjointEigV2")
+def _singular_values(op: OpSpec) -> OpCost:
+    """4 m^2 n + 8 m n^2 + 9 n^3 per matrix of m >= n (Golub and Van Loan, Matrix Computations, section 8.6)."""
+    count, longer, shorter = _matrices(op)
+    return streamed(op, count * (4 * longer**2 * shorter + 8 * longer * shorter**2 + 9 * shorter**3))
+
+
+@register("SparseTensorDenseMatMul")
+def _sparse_product(op: OpSpec) -> OpCost:
+    """2 FLOPs per value that is there (second input) and column of the result."""
+    return streamed(op, 2 * op.inputs[1].num_elements * op.outputs[0].shape[-1])
+
+
+def _matrices(op: OpSpec) -> tuple[int, int, int]:
+    """The number of matrices, and their longer and shorter side."""
+    *batch, rows, columns = op.inputs[0].shape
+    return math.prod(batch), max(rows, columns), min(rows, columns)
+
+
 @register("MatrixTriangularSolve")
 def _triangular_solve(op: OpSpec) -> OpCost:
     """n^2 per right-hand side (Golub and Van Loan, Matrix Computations, section 3.1)."""

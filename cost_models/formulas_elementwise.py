@@ -34,7 +34,7 @@ FLOPS_PER_ELEMENT: Mapping[int, str] = {
     7: "SoftsignGrad"  # dy / (1 + |x|)**2
     " ComplexAbs",  # sqrt(re * re + im * im)
     8: "Exp Expm1 Log Log1p Rsqrt Sin Cos Tan Asin Acos Atan Atan2 Angle Sinh Cosh Tanh Asinh Acosh Atanh"
-    " Erf Erfc Erfinv Ndtri Lgamma Digamma Igamma Igammac BesselI0e BesselI1e",
+    " Erf Erfc Erfinv Ndtri Lgamma Digamma Polygamma Zeta Igamma Igammac Betainc BesselI0e BesselI1e",
     9: "Xlogy Xlog1py",  # multiply, log
     10: "Elu",  # compare, exp, subtract
     12: "Selu",  # Elu, two multiplies

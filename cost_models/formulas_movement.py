@@ -30,6 +30,9 @@ _COPYING = (
     " DynamicStitch ParallelDynamicStitch DynamicPartition OneHot TensorScatterUpdate"
     " XlaDynamicUpdateSlice MatrixDiag MatrixDiagV2 MatrixDiagV3 MatrixDiagPart MatrixDiagPartV2"
     " MatrixDiagPartV3 MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3 MatrixBandPart Diag DiagPart"
+    " LookupTableFind LookupTableFindV2 StringToHashBucket StringToHashBucketFast StringToHashBucketStrong"
+    " StringLower StringUpper StringStrip StringLength StringSplitV2 StaticRegexReplace RegexReplace"
+    " SparseCross SparseToDense RaggedTensorToTensor"
     " SpaceToBatch SpaceToBatchND BatchToSpace BatchToSpaceND SpaceToDepth DepthToSpace"
     " StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg"
 )

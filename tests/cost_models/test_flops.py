@@ -17,6 +17,10 @@ def i32(*shape):
     return TensorSpec(shape=shape, dtype="int32")
 
 
+def c64(*shape):
+    return TensorSpec(shape=shape, dtype="complex64")
+
+
 HANDLE = TensorSpec(shape=(), dtype="resource")
 
 
@@ -126,6 +130,13 @@ def cost(op_type, inputs, outputs, **attributes):
         ("ResizeBilinearGrad", [f32(1, 8, 8, 2), f32(1, 4, 4, 2)], [f32(1, 4, 4, 2)], 128 * 3 * 3),
         ("StatelessRandomUniformV2", [i32(1), i32(1), i32(2), i32()], [f32(7)], 7 * 20),
         ("MatrixInverse", [f32(5, 3, 3)], [f32(5, 3, 3)], 5 * 2 * 27),
+        ("MatrixDeterminant", [f32(5, 3, 3)], [f32(5)], 5 * 2 * 9),
+        ("Qr", [f32(6, 3)], [f32(6, 3), f32(3, 3)], 4 * 9 * 5),
+        ("Svd", [f32(3, 6)], [f32(3), f32(3, 3), f32(3, 6)], 4 * 36 * 3 + 8 * 6 * 9 + 9 * 27),
+        ("SparseTensorDenseMatMul", [i32(7, 2), f32(7), i32(2), f32(4, 5)], [f32(4, 5)], 2 * 7 * 5),
+        ("RFFT", [f32(3, 8), i32(1)], [c64(3, 5)], 3 * 8 * 3 * 5 // 2),  # log2(8) is 3
+        ("FFT2D", [c64(2, 4, 4)], [c64(2, 4, 4)], 5 * 2 * 16 * 4),
+        ("Bucketize", [f32(10)], [i32(10)], 80),
     ],
 )
 def test_flops(op_type, inputs, outputs, flops):
