@@ -44,7 +44,9 @@ def test_a_picture_needs_graphviz_but_dot_does_not(
     monkeypatch.setenv("PATH", str(tmp_path))
     code, _, err = run("show", plan, "--dot", "a.dot", "--svg", "a.svg")
     assert (code, "an SVG needs Graphviz" in err, "pip install pygraphviz" in err) == (2, True, True)
-    assert [(tmp_path / name).exists() for name in ("a.dot", "a.svg")] == [True, False]
+    assert [(tmp_path / name).exists() for name in ("a.dot", "a.svg")] == [False, False]  # all or nothing
+    assert run("show", plan, "--dot", "a.dot")[0] == 0
+    assert (tmp_path / "a.dot").exists()
 
 
 def test_verbose_shows_at_least_as_much(run: Run, plan: str) -> None:
