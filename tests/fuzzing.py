@@ -240,7 +240,7 @@ def a_plan(random: Random, folder: Path) -> Outcome:
     """A plan of a model or of a cost graph, shown, compared, explained, checked or placed."""
     source = random.choice([*[GOLDEN / "cli_plan.json"] * 5, OLD_PLAN])
     text = as_json(changed(json.loads(source.read_text(encoding="utf-8")), random), random)
-    text = garbled(text, random) if random.randrange(8) == 0 else text
+    text = garbled(text, random) if random.randrange(12) == 0 else text
     (folder / "plan.json").write_text(text, encoding="utf-8")
     line = random.choice(
         [
@@ -272,7 +272,7 @@ def a_hardware(random: Random, folder: Path) -> Outcome:
 
 def _topology(table: dict[str, Any], random: Random, folder: Path) -> Outcome:
     text = as_toml(changed(table, random))
-    text = garbled(text, random) if random.randrange(8) == 0 else text
+    text = garbled(text, random) if random.randrange(12) == 0 else text
     (folder / "machines.toml").write_text(text, encoding="utf-8")
 
     def read() -> None:
@@ -286,11 +286,11 @@ def _topology(table: dict[str, Any], random: Random, folder: Path) -> Outcome:
 
 def a_graph(random: Random, folder: Path) -> Outcome:
     """A workload or a profile, planned with little time."""
-    if random.randrange(3):
+    if random.randrange(4):
         name, text = "work.json", as_json(changed(WORKLOAD, random), random)
     else:
         name, text = "graph.txt", _changed_profile(random)
-    text = garbled(text, random) if random.randrange(8) == 0 else text
+    text = garbled(text, random) if random.randrange(12) == 0 else text
     (folder / name).write_text(text, encoding="utf-8")
     options = random.choice(["--devices GPU:0-1,CPU:0", "", "--contiguous", "--memory-limit 1MB", "--pin 1=GPU:0"])
     outcome = ran(["graph", name, "--time-limit", "1", "-q", *shlex.split(options)], folder)

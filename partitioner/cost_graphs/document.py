@@ -169,10 +169,10 @@ class CostGraphPlan:
                 help=f"partition show {path}" if schema == MODEL_SCHEMA else None,
             )
         try:
-            fields = fields_of_today(document)
+            text_of_today = to_json(fields_of_today(document))
         except (KeyError, TypeError) as error:
             raise UsageError(f"{path} is no whole plan of a cost graph: {type(error).__name__} {error}") from error
-        return from_json(to_json(fields), cls)
+        return from_json(text_of_today, cls)
 
     def to_text(
         self,

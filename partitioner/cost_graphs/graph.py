@@ -74,6 +74,10 @@ class CostGraph:
             raise ValueError("\n".join([*problems[:8], *more]))
 
 
+_MOST_COST, _MOST_BYTES = 1e30, 2.0**60
+"""More means nothing, and the solver's sums would overflow."""
+
+
 def _violations(graph: CostGraph) -> Iterator[str]:
     if not graph.nodes:
         yield "there are no nodes"
@@ -91,6 +95,12 @@ def _violations(graph: CostGraph) -> Iterator[str]:
             yield f"the value of node {value.source} has the cost {value.cost}; expected a number of at least 0"
         if not 0 <= value.size_bytes < math.inf:
             yield f"the value of node {value.source} has the size {value.size_bytes}; expected a number of at least 0"
+    costs = [cost for node in graph.nodes for cost in (node.cpu_cost, node.accelerator_cost)]
+    if (most := max([*costs, *(value.cost for value in graph.values)])) > _MOST_COST and most < math.inf:
+        yield f"there is a cost of {most:g}; expected at most {_MOST_COST:g}"
+    held = sum(node.memory_bytes for node in graph.nodes) + sum(value.size_bytes for value in graph.values)
+    if _MOST_BYTES < held < math.inf:
+        yield f"nodes and values have {held:g} bytes together; expected at most {_MOST_BYTES:g}"
     ids = {node.id for node in graph.nodes}
     strangers = [(v.source, t) for v in graph.values for t in v.targets if not {v.source, t} <= ids]
     for source, target in strangers:

@@ -24,6 +24,8 @@ SHOW_ALL = "partition hardware"
 # Drivers add these to the name of a whole desktop or server GPU for a part of it or a slower relative.
 _RELATIVES = frozenset({"grid", "laptop", "max-q", "mig", "mobile", "vgpu"})
 
+_MOST_BYTES = 2**62
+
 _UNITS = {
     "": 1,
     "K": 10**3,
@@ -61,7 +63,7 @@ def parse_bytes(text: str | float) -> int:
         size = float(match[1]) if match else 0.0
     except ValueError:
         size = 0.0
-    if match is None or size <= 0:
+    if match is None or not 0 < size < _MOST_BYTES:
         raise UsageError(f"{text!r} is not a memory size", help="e.g. 8GiB, 500MB, or bytes")
     unit = match[2]
     if len(unit) == 1 and not str(text).upper().rstrip().endswith("B"):

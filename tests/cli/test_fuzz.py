@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzzing import FORMATS, WORKLOAD, outcome_of
+from fuzzing import FORMATS, OLD_PLAN, WORKLOAD, outcome_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,6 +70,14 @@ def test_no_list_of_millions_of_devices(run: Run, devices: str, said: str) -> No
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
+        (
+            {"nodes": [{**node, "size": 1e40} for node in WORKLOAD["nodes"]]},
+            "have 6e+40 bytes together; expected at most",
+        ),
+        (
+            {"nodes": [{**node, "cpuLatency": 1e308} for node in WORKLOAD["nodes"]]},
+            "there is a cost of 1e+308; expected",
+        ),
         ({"maxCPUs": 2**64}, "the file is for 18446744073709551616 CPUs; expected 0 to 4096"),
         ({"edges": [{**edge, "size": "8"} for edge in WORKLOAD["edges"]]}, "has size '8'; expected a number"),
         ({"edges": [{**edge, "size": -8.0} for edge in WORKLOAD["edges"]]}, "has the size -8.0; expected a number"),
@@ -99,6 +107,25 @@ def test_a_plan_that_names_what_it_does_not_have(run: Run, tmp_path: Path, chang
     assert code == 2
     assert err.startswith("error: plan.json is not a plan: ")
     assert said in err
+
+
+def test_an_old_plan_of_a_cost_graph_without_ids(run: Run, tmp_path: Path) -> None:
+    plan = json.loads(OLD_PLAN.read_text(encoding="utf-8"))
+    for value in (None, {}):
+        broken = json.loads(json.dumps(plan))
+        for layer in broken["layers"]:
+            layer["name"] = value
+        (tmp_path / "plan.json").write_text(json.dumps(broken))
+        code, _, err = run("show", "plan.json")
+        assert code == 2
+        assert err.startswith("error: plan.json is no")
+
+
+@pytest.mark.parametrize("size", ["9" * 400, "9" * 40 + "GiB", "1e9"])
+def test_a_memory_size_that_is_none(run: Run, size: str) -> None:
+    code, _, err = run(SMALL, *TWO, "--memory-limit", size)
+    assert code == 2
+    assert "is not a memory size" in err
 
 
 def test_what_the_system_refuses_is_no_bug_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
