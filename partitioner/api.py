@@ -112,19 +112,16 @@ def plan(
         model: A Keras model. Loss and optimizer are those it was compiled with, unless `step` says others.
         devices: `["GPU:0", "GPU:1"]` or `"GPU:0-1"`; they need not be present on this machine. Of a topology, all.
         batch_size: Rows of a batch.
-        strategy: `auto`, `single`, `layer-split`, `mirrored` (a replica of the model on each device) or `mixed`
-            (replicas of several devices each).
-        replicas: Number of copies of the model, each of which trains on a part of the batch. The devices are cut into
-            as many groups of consecutive devices. `auto` makes a replica per device if `mirrored`, and chooses if the
-            strategy is `auto` too. `(3, 1)`: three replicas, each with one of the first three devices; all share the
-            fourth device. In general: the numbers of devices that do the same, each a divisor of the largest.
+        strategy: `auto`, `single`, `layer-split`, `mirrored` (a replica on each device) or `mixed` (of several).
+        replicas: Number of copies of the model, each of which trains on a part of the batch, on so many groups of
+            consecutive devices. `auto` makes one per device if `mirrored`, and chooses if the strategy is `auto` too.
+            `(3, 1)`: three replicas, with one of the first three devices each; all share the fourth device.
         microbatches: Number of parts of a (replica's) batch, so that devices work at the same time; or `auto`.
         hardware: Catalogue name of the devices, e.g. `a100-80gb`; looked up by the driver's title or assumed otherwise.
         link: Catalogue name of the links between them, e.g. `nvlink3`.
         topology: In place of both: a host of the catalogue, `dgx-h100` or `64x dgx-h100`, or a TOML file.
         memory_limit: Usable memory of each device: `8GiB`, or a size by device.
-        costs: `analytic`: seconds from FLOPs, bytes and the hardware's figures; `measured`: run the step's ops on the
-            devices that are here; or the path or contents of a file of measured costs.
+        costs: `analytic`, by FLOPs and bytes; `measured` on the devices that are here; or a file of measured costs.
         objective: `throughput`, the time of a step, or `memory`, the largest peak.
         time_limit: Seconds for tracing and the search, which then ends with the best plan so far; the search has 30 of
             them, or all if there are fewer. Measuring, `what_if`, and the reasons of a refusal have time of their own.
@@ -132,10 +129,8 @@ def plan(
         step: Training or inference, another loss or optimizer, shapes of inputs.
         parallelism: Schedule, recompute, synchronous or asynchronous updates.
         constraints: Devices that parts of the model may use, and parts that share a device.
-        what_if: Whether to plan anew for one more device, twice the bandwidth of links, and 1 GiB more where memory is
-            tightest; each change takes as long as the first plan.
-        on_progress: Called with what is being done and the fraction done: tracing, measuring ops, and the search with
-            its best step so far and the bound of it. The part of the text before a colon stays the same.
+        what_if: Whether to plan anew for one more device, twice the bandwidth of links, and 1 GiB more on the fullest.
+        on_progress: As for `compile_plan`: called with what is being done and the fraction done.
 
     Raises:
         UsageError: An argument is wrong.
@@ -147,12 +142,9 @@ def plan(
         >>> import keras, partitioner
         >>> devices = partitioner.set_up_devices(["CPU:0", "CPU:1"])
         >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(1)])
-        >>> model.compile("sgd", "mean_squared_error")
         >>> plan = partitioner.plan(model, ["CPU:0", "CPU:1"], batch_size=64, strategy="layer-split")
         >>> plan.num_stages, plan.predicted.step_seconds > 0, plan.solver.gap < 1
         (2, True, True)
-        >>> sorted(set(plan.placement.values()))[0]
-        '/job:localhost/replica:0/task:0/device:CPU:0'
     """
     request = Request(
         step=step or Step(),

@@ -95,7 +95,7 @@ def cases() -> Iterator[Case]:
             yield from (Case(name, mode, microbatches) for name, entry in MODELS.items() if mode in entry.modes)
 
 
-def _run_here(case: Case) -> Row:
+def run_here(case: Case) -> Row:
     """Plan, place and verify a model in this process."""
     from partitioner.errors import PartitionError, VerificationError
     from tests.benchmarks.coverage_models import NotInstalledError
@@ -249,7 +249,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.case:
         model, mode, microbatches = options.case
-        print(msgspec.json.encode(_run_here(Case(model, mode, int(microbatches)))).decode())
+        print(msgspec.json.encode(run_here(Case(model, mode, int(microbatches)))).decode())
         return
     rows = _read(options.results)
     asked = [case for case in cases() if re.search(options.only, case.text)]

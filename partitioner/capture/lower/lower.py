@@ -82,11 +82,8 @@ def capture_step(
         names=names,
         tables={name for name, external in captures.items() if external.dtype == tf.resource and name not in variables},
     )
-    results = tuple(
-        key
-        for key in RESULTS[kind]
-        if key in outputs and (key != "y_pred" or objective is None or objective.has_metrics)
-    )
+    with_outputs = objective is None or objective.has_metrics
+    results = tuple(key for key in RESULTS[kind] if key in outputs and (key != "y_pred" or with_outputs))
     step = CapturedStep(
         kind=kind,
         graph=OpGraph(

@@ -16,14 +16,14 @@ from partitioner.emit.keras.interrupt import interruptible
 from partitioner.emit.keras.objective import saved_objective, share_counting, share_objective
 from partitioner.emit.keras.options import as_given
 from partitioner.emit.keras.program import Program
-from partitioner.emit.keras.summary import summary
+from partitioner.emit.keras.stand_in import StandIn
 from partitioner.errors import UsageError
 from partitioner.ir.plan import PlanDocument
 from partitioner.ir.step import StepKind
 
 
 @keras.saving.register_keras_serializable(package="partitioner")
-class PlacedModel(keras.Model):
+class PlacedModel(StandIn):
     """A Keras model whose every step runs on its planned devices.
 
     It shares its variables with the unplaced model; they are now on their planned devices, optimizer slots beside their
@@ -53,30 +53,14 @@ class PlacedModel(keras.Model):
         resources: Sequence[Any] = (),
         own_steps: Collection[StepKind] = (),
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(model=model, name=name, plan=plan, variables=variables, resources=resources)
         self.program = program
-        self.model = model
-        self.plan = plan
-        self.own_variables = list(variables)
-        self.own_resources = list(resources)
         self.own_steps = tuple(own_steps)
         self.own_metric_variables: Sequence[Any] = ()
         self._has_warned = False
         self.supports_jit = False
         self.optimizer = None  # Keras sets it in compile(), which an inference plan does without
         self.built = True
-
-    @property
-    def variables_of_model(self) -> list[Any]:
-        """The Keras variables of the model itself, without the optimizer's and the metrics'."""
-        return list(self.model.variables if self.model is not None else self.own_variables)
-
-    @property
-    def resources_of_model(self) -> list[Any]:
-        """The lookup tables that the model's layers hold."""
-        if self.model is None:
-            return list(self.own_resources)
-        return _tables(self.model)
 
     def differing_variables(self) -> list[str]:
         """Names of the variables whose bits differ between replicas; between two steps there are none."""
@@ -98,28 +82,6 @@ class PlacedModel(keras.Model):
                 help="use fit(), train_on_batch() or train_step()",
             )
         return self._run(StepKind.PREDICT, inputs)["y_pred"]
-
-    def __getattr__(self, name: str) -> Any:
-        """What a placed model does not have itself, such as `inputs` or a `tokenizer`, its model has."""
-        model = self.__dict__.get("model")
-        if model is None or name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(model, name)
-
-    @property
-    def layers(self) -> list[Any]:
-        """The layers of the unplaced model; none if it was loaded from a SavedModel."""
-        return [] if self.model is None else list(self.model.layers)
-
-    @property
-    def input(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The symbolic inputs of the unplaced model."""
-        return self._original("find its inputs").input
-
-    @property
-    def output(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The symbolic outputs of the unplaced model."""
-        return self._original("find its outputs").output
 
     @property
     def metrics(self) -> list[Any]:
@@ -221,75 +183,9 @@ class PlacedModel(keras.Model):
             for variable in self.own_metric_variables:
                 variable.assign(tf.zeros_like(variable))
 
-    def save(self, filepath: Any, overwrite: bool = True, zipped: bool | None = None, **options: Any) -> None:
-        """Save as the unplaced model would: a `.keras` file that plain Keras loads, and that can be placed again.
-
-        Raises:
-            UsageError: The model was loaded from a SavedModel, whose Keras layers are gone; `export` works.
-        """
-        self._original("save to .keras").save(filepath, overwrite, zipped, **options)
-
-    def save_weights(self, filepath: Any, overwrite: bool = True, max_shard_size: Any = None) -> None:
-        """Save the weights as the unplaced model would; the files are interchangeable."""
-        if self.model is None:
-            super().save_weights(filepath, overwrite, max_shard_size)
-        else:
-            self.model.save_weights(filepath, overwrite, max_shard_size)
-
-    def load_weights(self, filepath: Any, skip_mismatch: bool = False, **options: Any) -> None:
-        """Load weights that the placed or the unplaced model saved."""
-        if self.model is None:
-            super().load_weights(filepath, skip_mismatch, **options)
-        else:
-            self.model.load_weights(filepath, skip_mismatch, **options)
-
     def export(self, filepath: str | Path, **_: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Write a SavedModel with a device on every op; plain TensorFlow loads it."""
         export_saved_model(self, filepath)
-
-    def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
-        """A layer of the unplaced model, as callbacks ask for it.
-
-        Raises:
-            UsageError: The model was loaded from a SavedModel, whose Keras layers are gone.
-        """
-        return self._original("find a layer").get_layer(name=name, index=index)
-
-    def get_config(self) -> dict[str, Any]:
-        """The unplaced model, serialized: devices belong to a plan, not to a model's config."""
-        return {"model": keras.saving.serialize_keras_object(self._original("read the config"))}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """An unplaced model like the one that was placed, with new weights; `partitioner.place` places it."""
-        return keras.saving.deserialize_keras_object(config["model"], custom_objects=custom_objects)
-
-    def summary(
-        self,
-        line_length: int | None = None,
-        positions: Sequence[float] | None = None,
-        print_fn: Any = None,
-        expand_nested: bool = False,
-        show_trainable: bool = False,
-        layer_range: Sequence[str] | None = None,
-    ) -> None:
-        """As `keras.Model.summary` of the unplaced model, with a column for devices.
-
-        A model that was loaded from a SavedModel has no layers: Keras' own summary counts its variables.
-        """
-        if self.model is None or self.plan is None:
-            super().summary(line_length, positions, print_fn, expand_nested, show_trainable, layer_range)
-            return
-        summary(
-            self.model,
-            self.plan,
-            line_length=line_length,
-            positions=positions,
-            print_fn=print_fn,
-            expand_nested=expand_nested,
-            show_trainable=show_trainable,
-            layer_range=layer_range,
-        )
 
     def _run(self, kind: StepKind, x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, Any]:
         arguments = self.program.standardize(kind, (x, y, sample_weight))
@@ -309,20 +205,6 @@ class PlacedModel(keras.Model):
             rows = tf.shape(tf.nest.flatten(x)[0])[0]
             self._loss_tracker.update_state(results["loss"], sample_weight=rows)
             return self.compute_metrics(x, y, results.get("y_pred"), sample_weight=sample_weight)
-
-    def _original(self, purpose: str) -> keras.Model:
-        if self.model is None:
-            raise UsageError(
-                f"cannot {purpose}: this model was loaded from a SavedModel, which has no Keras layers",
-                help="export(DIR) writes it as a SavedModel again; to get layers, place(build_model(), plan)",
-            )
-        return self.model
-
-
-def _tables(model: Any) -> list[Any]:
-    held = [value for layer in model._flatten_layers() for value in vars(layer).values()]
-    tables = [value for value in held if isinstance(value, tf.saved_model.experimental.TrackableResource)]
-    return list({id(table): table for table in tables}.values())
 
 
 def _bits(variable: Any) -> bytes:
