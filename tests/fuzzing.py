@@ -242,15 +242,16 @@ def a_plan(random: Random, folder: Path) -> Outcome:
     text = as_json(changed(json.loads(source.read_text(encoding="utf-8")), random), random)
     text = garbled(text, random) if random.randrange(12) == 0 else text
     (folder / "plan.json").write_text(text, encoding="utf-8")
+    (folder / "other.json").write_bytes((GOLDEN / "cli_plan.json").read_bytes())
     line = random.choice(
         [
             "show plan.json", "show plan.json --verbose", "show plan.json --json", "show plan.json --html a.html",
             "show plan.json --timeline a.json", "show plan.json --dot a.dot --level op",
             "show plan.json --dot a.dot --level stage", "show plan.json --dot a.dot --level layer --stage 0",
-            "explain plan.json --no-moves", f"diff plan.json {GOLDEN}/cli_plan.json",
-            f"diff {GOLDEN}/cli_plan.json plan.json --fail-if-slower 5% --json", "check plan.json",
-            f"{SMALL} --plan plan.json", f"{SMALL} --plan plan.json --retarget CPU:0-1=GPU:0-1",
-            f"{SMALL} --plan plan.json --memory-limit 1GiB",
+            "explain plan.json --no-moves", "diff plan.json other.json",
+            "diff other.json plan.json --fail-if-slower 5% --json", "check plan.json",
+            "small.py --plan plan.json", "small.py --plan plan.json --retarget CPU:0-1=GPU:0-1",
+            "small.py --plan plan.json --memory-limit 1GiB",
         ]
     )  # fmt: skip
     outcome = ran(shlex.split(line), folder)
@@ -329,6 +330,8 @@ def _changed_profile(random: Random) -> str:
 
 def a_command_line(random: Random, folder: Path) -> Outcome:
     """A command line with words changed; the main command is read up to its values, and others run."""
+    for name, source in {"small.py": Path(SMALL), "plan.json": GOLDEN / "cli_plan.json", "old.json": OLD_PLAN}.items():
+        (folder / name).write_bytes(source.read_bytes())  # what a command line names may be written to
     words = shlex.split(random.choice(LINES))
     for _ in range(random.choice((1, 1, 2, 3))):
         at = random.randrange(len(words))
@@ -485,16 +488,16 @@ PROFILE = (
 )
 
 LINES = (
-    f"{SMALL} --devices GPU:0,GPU:1 --batch-size 256 --hardware a100-80gb --link nvlink3 --memory-limit 8GiB",
-    f"{SMALL} --devices GPU:0-3 --strategy mixed --replicas 2,1,1 --microbatches 4 --schedule 1f1b --recompute all",
-    f"{SMALL} --topology '64x dgx-h100' --dry-run --strategy mirrored --updates async --max-staleness 8",
-    f"{SMALL} --devices CPU:0,CPU:1 --pin 'enc.*=CPU:0' --forbid 'a=CPU:1,CPU:0' --colocate 'a|b' --seed 3",
-    f"{SMALL} --devices CPU:0 --input-shape x=28,28,1 --inference --loss mae --optimizer sgd --time-limit 5 --what-if",
-    f"{SMALL} --plan {GOLDEN}/cli_plan.json --retarget CPU:0=GPU:0,CPU:1=GPU:1 --devices GPU:0-1 --memory-limit 1GiB",
-    f"show {GOLDEN}/cli_plan.json --level stage --stage 1 --rankdir LR --dot a.dot --html a.html",
-    f"diff {GOLDEN}/cli_plan.json {GOLDEN}/cli_plan.json --fail-if-slower 5% --fail-if-memory 90% --json",
-    f"explain {GOLDEN}/cli_plan.json --no-moves --time-limit 3 --json",
-    f"check {OLD_PLAN} --workload {OLD_PLAN}",
+    "small.py --devices GPU:0,GPU:1 --batch-size 256 --hardware a100-80gb --link nvlink3 --memory-limit 8GiB",
+    "small.py --devices GPU:0-3 --strategy mixed --replicas 2,1,1 --microbatches 4 --schedule 1f1b --recompute all",
+    "small.py --topology '64x dgx-h100' --dry-run --strategy mirrored --updates async --max-staleness 8",
+    "small.py --devices CPU:0,CPU:1 --pin 'enc.*=CPU:0' --forbid 'a=CPU:1,CPU:0' --colocate 'a|b' --seed 3",
+    "small.py --devices CPU:0 --input-shape x=28,28,1 --inference --loss mae --optimizer sgd --time-limit 5 --what-if",
+    "small.py --plan plan.json --retarget CPU:0=GPU:0,CPU:1=GPU:1 --devices GPU:0-1 --memory-limit 1GiB",
+    "show plan.json --level stage --stage 1 --rankdir LR --dot a.dot --html a.html",
+    "diff plan.json plan.json --fail-if-slower 5% --fail-if-memory 90% --json",
+    "explain plan.json --no-moves --time-limit 3 --json",
+    "check old.json --workload old.json",
     "hardware --json",
     "graph gone.json --devices GPU:0-3,CPU:0 --contiguous --work-limit 2 --memory-limit GPU:0=1MB --pin 'a=GPU:0'",
 )

@@ -58,7 +58,7 @@ def parse_bytes(text: str | float) -> int:
     Raises:
         UsageError: It is none of these, or not positive.
     """
-    match = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?I?)B?\s*", str(text).upper())
+    match = re.fullmatch(r"\s*([\d.]+)\s*((?:[KMGT]I?)?)B?\s*", str(text).upper())
     try:
         size = float(match[1]) if match else 0.0
     except ValueError:

@@ -14,16 +14,21 @@ def refuse_strangers(plan: PlanDocument) -> None:
     """Refuse a plan that names what it does not have.
 
     Raises:
-        ValueError: A device has no name of one, or a stage, a layer or a row is none of the plan's.
+        ValueError: A device has no name of one, or a stage, a layer or a row is none of the plan's,
+            or there is no stage, or a name has two layers.
     """
     for name in _devices(plan):
         DeviceName.parse(name)
     for what, count in (("replicas", plan.num_replicas), ("stages", plan.num_stages)):
         if not 1 <= count <= MOST_DEVICES**2:
             raise ValueError(f"the plan has {count} {what}")
+    if not plan.stages:
+        raise ValueError("the plan lists no stage")
     for stage in plan.stages:
         if not (0 <= stage.replica < plan.num_replicas and 0 <= stage.index < plan.num_stages):
             raise ValueError(f"stage {stage.index} of replica {stage.replica} is none of the plan's")
+    if len({layer.name for layer in plan.layers}) < len(plan.layers):
+        raise ValueError("two layers of the plan share a name")
     ends = {end for edge in plan.edges for end in (edge.source, edge.target)}
     if unknown := ends - {layer.name for layer in plan.layers}:
         raise ValueError(f"an edge of the plan names the unknown layer {min(unknown)!r}")

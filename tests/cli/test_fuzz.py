@@ -98,6 +98,8 @@ def test_figures_of_a_cost_graph_that_mean_nothing(
         ({"num_replicas": 2**62}, "the plan has 4611686018427387904 replicas"),
         ({"edges": [{"source": "a", "target": "first", "size_bytes": 1}]}, "names the unknown layer 'a'"),
         ({"verification": PLAN["verification"] and {**PLAN["verification"], "ran_on": {"a": "b"}}}, "is not a device"),
+        ({"stages": []}, "the plan lists no stage"),
+        ({"layers": [PLAN["layers"][0], *PLAN["layers"]]}, "two layers of the plan share a name"),
         ({"stages": [{**PLAN["stages"][0], "replica": 7}]}, "of replica 7 is none of the plan's"),
     ],
 )
@@ -121,7 +123,7 @@ def test_an_old_plan_of_a_cost_graph_without_ids(run: Run, tmp_path: Path) -> No
         assert err.startswith("error: plan.json is no")
 
 
-@pytest.mark.parametrize("size", ["9" * 400, "9" * 40 + "GiB", "1e9"])
+@pytest.mark.parametrize("size", ["9" * 400, "9" * 40 + "GiB", "1e9", "1iB"])
 def test_a_memory_size_that_is_none(run: Run, size: str) -> None:
     code, _, err = run(SMALL, *TWO, "--memory-limit", size)
     assert code == 2
