@@ -65,7 +65,7 @@ def test_the_picture_has_a_box_per_node_and_shows_what_crosses(plan: CostGraphPl
     dot = plan.to_dot(tmp_path / "placement.dot", rankdir="LR")
     assert dot == (tmp_path / "placement.dot").read_text(encoding="utf-8")
     assert "contiguous pieces on GPU:1 and GPU:0: largest load 7 ms" in dot
-    assert dot.count("penwidth=3") == 2  # up to its bytes, and on: the value between the pieces
+    assert dot.count("penwidth=1.0") == 2  # up to its bytes, and on: the value between the pieces
     assert "parameters" not in dot and "batch size" not in dot
     pytest.importorskip("pygraphviz")
     plan.to_svg(tmp_path / "placement.svg")

@@ -277,6 +277,7 @@ def test_only_the_answer_reaches_stdout() -> None:
             os.write(1, b"a banner\\n")
             return Solution(status="infeasible")
         child.solve_in_process = solve
+        sys.argv = ["solve", str(os.getppid())]
         sys.stdin = io.TextIOWrapper(io.BytesIO(to_json(problem).encode() + b"\\n"))
         child.main()
     """
