@@ -71,7 +71,7 @@ def functional_models(draw: Draw) -> keras.Model:
     count=st.sampled_from([2, 3]),
 )
 @settings(
-    max_examples=10,
+    max_examples=6,
     deadline=None,
     phases=[Phase.generate],  # a failure prints its model; to shrink it would take an hour
     suppress_health_check=list(HealthCheck),

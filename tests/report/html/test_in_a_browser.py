@@ -17,6 +17,7 @@ from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
 
 from partitioner.ir.units import format_seconds
 from partitioner.plan_view import Plan
@@ -70,7 +71,7 @@ def test_it_opens_offline_without_errors_and_fits(
     browser: webdriver.Chrome, page: Path, width: int, scheme: str
 ) -> None:
     shown(browser, page, width=width, scheme=scheme)
-    assert browser.execute_script("return document.readyState") == "complete"
+    WebDriverWait(browser, 10).until(lambda one: one.execute_script("return document.readyState") == "complete")
     assert browser.get_log("browser") == []
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
 
