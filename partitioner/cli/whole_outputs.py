@@ -57,8 +57,9 @@ class Outputs:
             self._staged[whole] = staged
 
     def drop(self, path: Path) -> None:
-        """Remove `path`, if it is there, when the others appear."""
-        self._dropped.append(path.resolve())
+        """Remove `path`, if it is there, when the others appear; not what this run writes."""
+        if path.resolve() not in self._areas.values():
+            self._dropped.append(path.resolve())
 
     def appear(self) -> None:
         """Move everything to its place; if that fails, everything is as before.

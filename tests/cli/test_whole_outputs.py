@@ -16,7 +16,7 @@ import pytest
 from partitioner.cli.interruption import Terminated, termination_raised
 from partitioner.cli.whole_outputs import whole_outputs
 from partitioner.errors import WriteError
-from tests.commands import GOLDEN, SMALL, Run
+from tests.commands import GOLDEN, SMALL, TWO, Run
 
 
 def text(value: str) -> Callable[[Path], object]:
@@ -138,3 +138,14 @@ def test_a_run_without_room_leaves_what_was_there(run: Run, tmp_path: Path, most
     assert done.stdout == ""
     assert done.stderr.startswith(f"error: cannot write out/{'plan.json' if most_bytes < 10_000 else 'placed_model'}: ")
     assert contents(tmp_path) == {"out": "", "out/plan.json": "{}"}
+
+
+def test_a_second_run_into_the_same_directory_replaces_the_first(tmp_path: Path, run: Run) -> None:
+    """It took its own temporary directory for one that a killed run had left."""
+    arguments = (SMALL, *TWO, "--strategy", "layer-split", "--time-limit", "5", "--no-verify", "-q", "-o", "out")
+    assert run(*arguments)[0] == 0
+    (tmp_path / "out/.partition-1-0").mkdir()  # of a run that was killed
+    assert run(*arguments, "--svg", "out/../picture.svg")[0] == 0
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"plan.json", "placement.dot", "timeline.json", "report.html", "placed_model"}
+    assert (tmp_path / "picture.svg").is_file()
