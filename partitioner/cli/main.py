@@ -11,7 +11,7 @@ from types import ModuleType
 from partitioner import __version__
 from partitioner.cli.commands import bench, check, compile, diff, doctor, explain, graph, hardware, show, verify, worker
 from partitioner.cli.console import library_logs
-from partitioner.cli.interruption import Terminated, termination_raised
+from partitioner.cli.interruption import Terminated, interruptions_raised
 from partitioner.cli.parser import Parser
 from partitioner.errors import PartitionError, UsageError, WriteError
 
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_arguments(parser)
         options = parser.read(rest)
         verbose = getattr(options, "verbose", False)
-        with library_logs(shown=verbose), termination_raised():
+        with library_logs(shown=verbose), interruptions_raised():
             return command.run(options)
     except PartitionError as error:
         if verbose:

@@ -3,6 +3,7 @@ that shells report."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from partitioner.cli.interruption import Terminated, interruptions_raised
+from partitioner.errors import ModelError, WriteError
 from tests.commands import SMALL, TWO
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -65,3 +68,27 @@ def test_nothing_is_left(tmp_path: Path, phase: str, number: signal.Signals) -> 
     assert not left
     assert [path.name for path in (tmp_path / "work").iterdir()] == ["report.txt"]
     assert not list((tmp_path / "tmp").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)], ids=["SIGINT", "SIGTERM"]
+)
+def test_a_signal_that_c_code_turned_into_an_error_of_its_own(
+    number: signal.Signals, kind: type[BaseException]
+) -> None:
+    """TensorFlow made a SystemError of a SIGTERM that came while it built a list; the run ended as a bug of ours."""
+    with pytest.raises(kind), interruptions_raised():
+        with contextlib.suppress(BaseException):
+            signal.raise_signal(number)
+        try:
+            raise SystemError("bad argument to internal function")
+        except SystemError as error:
+            raise ModelError("model.call raised SystemError") from error
+
+
+def test_an_error_of_ours_after_an_interrupt_stays_what_it_is() -> None:
+    """Ctrl-C ends a search, which goes on to a plan; if that cannot be written, the run says so."""
+    with pytest.raises(WriteError), interruptions_raised():
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise WriteError("no room")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from partitioner.cli.interruption import Terminated, termination_raised
+from partitioner.cli.interruption import Terminated, interruptions_raised
 from partitioner.cli.whole_outputs import whole_outputs
 from partitioner.errors import WriteError
 from tests.commands import GOLDEN, SMALL, TWO, Run
@@ -90,7 +90,7 @@ def test_a_signal_while_files_move_waits_until_all_have(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
             return Path(self).rename(target)
 
-    with pytest.raises(Terminated), termination_raised(), whole_outputs() as outputs:
+    with pytest.raises(Terminated), interruptions_raised(), whole_outputs() as outputs:
         for name in ("a.txt", "b.txt"):
             outputs.write(tmp_path / name, text(name))
         outputs._staged = {place: Slow(staged) for place, staged in outputs._staged.items()}
@@ -99,7 +99,7 @@ def test_a_signal_while_files_move_waits_until_all_have(tmp_path: Path) -> None:
 
 def test_other_threads_have_no_signals(tmp_path: Path) -> None:
     def write() -> None:
-        with termination_raised(), whole_outputs() as outputs:
+        with interruptions_raised(), whole_outputs() as outputs:
             outputs.write(tmp_path / "a.txt", text("a"))
 
     thread = threading.Thread(target=write)
