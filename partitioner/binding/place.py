@@ -53,6 +53,7 @@ def place_traced(traced: TracedStep, plan: PlanDocument, model: keras.Model, dev
     program = PlacedProgram(
         capture,
         arrange,
+        model=model,
         devices={name: devices[name] for name in (plan.devices_of(0) if is_async else plan.used_devices)},
         optimizer=lambda: placed.optimizer,
         kinds=kinds_of_steps(model),

@@ -61,6 +61,16 @@ def held_variable(variable: Any) -> Any:
     return variable.value if hasattr(variable, "path") else variable
 
 
+def forget_functions(model: Any) -> None:
+    """Let Keras trace the functions of the unplaced model anew: they hold the variables that it had before they moved.
+
+    `generate_function` is that of the models of keras_hub.
+    """
+    for name in ("train_function", "test_function", "predict_function", "generate_function"):
+        if vars(model).get(name) is not None:
+            setattr(model, name, None)
+
+
 def refresh_optimizer(optimizer: Any) -> None:
     """Let a built optimizer find its variables again after they moved: it looks them up by TensorFlow's identity."""
     if optimizer is not None and optimizer.built and hasattr(optimizer, "_trainable_variables_indices"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
+import keras
 import tensorflow as tf
 
 # TensorFlow exports no way to ask for it.
@@ -12,7 +13,7 @@ from tensorflow.python.ops.summary_ops_v2 import has_default_writer
 
 from partitioner.emit.graph.function import emit_function, place_variables
 from partitioner.emit.graph.mirrored_variable import each_copy
-from partitioner.emit.graph.variables import held_variable, refresh_optimizer
+from partitioner.emit.graph.variables import forget_functions, held_variable, refresh_optimizer
 from partitioner.ir.execution import Execution
 from partitioner.ir.step import CapturedStep, StepKind
 
@@ -63,6 +64,7 @@ class PlacedProgram:
     Args:
         capture: Traces a step.
         arrange: Gives the execution of a step.
+        model: The model whose variables move.
         devices: The device that runs in place of each planned device, in stage order.
         optimizer: Returns the optimizer in force, or None.
         kinds: The kinds of step that the model can do.
@@ -73,13 +75,15 @@ class PlacedProgram:
         capture: Capture,
         arrange: Arrange,
         *,
+        model: keras.Model,
         devices: Mapping[str, str],
         optimizer: Callable[[], Any],
         kinds: Collection[StepKind] = tuple(StepKind),
     ) -> None:
         self.devices = dict(devices)
         self.is_staged = False
-        self._capture, self._arrange, self._optimizer, self._kinds = capture, arrange, optimizer, kinds
+        self._model, self._kinds = model, kinds
+        self._capture, self._arrange, self._optimizer = capture, arrange, optimizer
         self._steps: dict[tuple[StepKind, str], CapturedStep] = {}
         self._functions: dict[tuple[StepKind, str, tuple[str, ...]], Any] = {}
 
@@ -89,6 +93,7 @@ class PlacedProgram:
         execution = self._arrange(step)
         self.is_staged = self.is_staged or execution.is_staged  # stays so when `forget` drops every step
         place_variables(step, execution)
+        forget_functions(self._model)
         for optimizer in (self._optimizer(), *step.optimizers):
             refresh_optimizer(optimizer)
 

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from partitioner.emit.keras.layer_devices import on_devices_of_layers
 from partitioner.emit.keras.summary import summary
 from partitioner.errors import UsageError
 from partitioner.ir.plan import PlanDocument
@@ -52,11 +53,15 @@ class StandIn(keras.Model):
         return _tables(self.model)
 
     def __getattr__(self, name: str) -> Any:
-        """What a placed model does not have itself, such as `inputs` or a `tokenizer`, its model has."""
+        """What a placed model does not have itself, such as `inputs` or a `tokenizer`, its model has.
+
+        Methods, such as `generate`, run each layer of the model where its weights are.
+        """
         model = self.__dict__.get("model")
         if model is None or name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(model, name)
+        value = getattr(model, name)
+        return on_devices_of_layers(value, model) if getattr(value, "__self__", None) is model else value
 
     @property
     def layers(self) -> list[Any]:

@@ -190,12 +190,17 @@ HABITS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def plan() -> partitioner.Plan:
+    made = partitioner.plan(build(), cpus(2), batch_size=ROWS, strategy="layer-split", time_limit=1)
+    assert len(set(made.placement.values())) == 2
+    return made
+
+
 @pytest.fixture
-def pair() -> tuple[keras.Model, Any]:
+def pair(plan: partitioner.Plan) -> tuple[keras.Model, Any]:
     plain, other = equal_pair(build)
-    placed = partitioner.auto_place(other, cpus(2), batch_size=ROWS, strategy="layer-split", time_limit=10)
-    assert len(set(placed.plan.placement.values())) == 2
-    return plain, placed
+    return plain, partitioner.place(other, plan)
 
 
 @pytest.mark.parametrize("habit", HABITS.values(), ids=HABITS)
