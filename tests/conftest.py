@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -33,6 +34,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         gone = listed - {name for of_item in names.values() for name in of_item}
         if gone and config.args == config.getini("testpaths"):
             raise pytest.UsageError(f"{path.name} names tests that there are not: {', '.join(sorted(gone))}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Let the garbage collector pass over what is left of a test: TensorFlow keeps every graph, some million objects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
