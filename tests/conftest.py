@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    """Let the garbage collector pass over what is left of a test: TensorFlow keeps every graph, some million objects."""
+    """Let the garbage collector pass over what is left of a test: TensorFlow keeps every graph."""
     gc.collect()
     gc.freeze()
 
