@@ -176,14 +176,17 @@ def _settled(
 
 def _probed(step: CapturedStep, trace: Trace, objective: TrainingObjective | None) -> CapturedStep:
     """The step with the results of the probes: whether rows of the batch mix, and whether the loss averages."""
+
+    def static_shape(name: str) -> Any:
+        return trace.graph.get_tensor_by_name(name).shape
+
     if not step.fixed_batch:
-        tensors = trace.graph.get_tensor_by_name
-        mixing = row_mixing(step, lambda name: tensors(name).shape)
+        mixing = row_mixing(step, static_shape)
         mixed = replace(step.graph, mixing_layer=mixing.layer)
         step = replace(step, graph=mixed, fixed_batch=mixing.uncuttable)
     if objective is None:
         return step
-    reduction, note = loss_reduction(step, objective.loss_name)
+    reduction, note = loss_reduction(step, objective.loss_name, static_shape)
     return replace(step, loss_reduction=reduction, loss_reduction_note=note)
 
 

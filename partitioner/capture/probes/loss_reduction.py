@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,20 +20,22 @@ _DRAWS = 2
 _TOLERANCE = 1e-4
 
 
-def loss_reduction(step: CapturedStep, loss_name: str) -> tuple[LossReduction, str]:
+def loss_reduction(step: CapturedStep, loss_name: str, static_shape: Callable[[str], Any]) -> tuple[LossReduction, str]:
     """How the loss of a batch follows from the losses of its parts; for OTHER, also a sentence that says why.
 
     MEAN if it is the sum of n_m / n times the loss of part m with n_m of the n rows, SUM if it is their plain sum, both
-    within 1e-4 of it. The ops between outputs, targets, weights and the loss run on CPU:0 on 4 rows of random values,
-    without their side effects. Tensors that depend on variables alone get random values, the same for every part.
+    within 1e-4 of it. The ops between the loss and what it is made of (outputs, targets, weights, and activations with
+    a loss of their own, row by row) run on CPU:0 on 4 rows of random values, without their side effects. Tensors that
+    depend on variables alone get random values, the same for every part.
 
     Args:
         step: A step with a loss.
         loss_name: Name of the loss in the sentence.
+        static_shape: Shape of a tensor as it was traced, the batch open, by name.
     """
     if step.fixed_batch:
         return LossReduction.OTHER, step.fixed_batch
-    piece = _loss_piece(step)
+    piece = _loss_piece(step, static_shape)
     if piece.stray:
         return LossReduction.OTHER, piece.stray
     try:
@@ -54,9 +56,10 @@ class _LossPiece:
 
     Attributes:
         ops: Names of its ops.
-        by_row: Names of its inputs that hold a value per row: outputs, targets, weights.
+        by_row: Names of its inputs that hold a value per row: outputs, targets, weights, and activations that the model
+            adds a loss of.
         shared: Names of its inputs that depend on variables alone.
-        stray: A sentence about other tensors of the model that it reads; empty if there are none.
+        stray: A sentence about masks that it reads; empty if there are none.
     """
 
     ops: frozenset[str]
@@ -84,7 +87,7 @@ def _worst(parts: Sequence[_Parts]) -> str:
     return f"{worst.whole:.4g} on {_ROWS} rows, {' and '.join(sizes)} of them"
 
 
-def _loss_piece(step: CapturedStep) -> _LossPiece:
+def _loss_piece(step: CapturedStep, static_shape: Callable[[str], Any]) -> _LossPiece:
     graph = step.graph
     num_x = sum(spec is not None for spec in tf.nest.flatten(step.specs[0]))
     cut = _output_tensors(graph, tf.nest.flatten(step.outputs["y_pred"])) | set(step.inputs[num_x:])
@@ -101,8 +104,10 @@ def _loss_piece(step: CapturedStep) -> _LossPiece:
         is_float = tf.as_dtype(graph.tensor[name].spec.dtype).is_floating
         if name in cut:
             by_row[name] = None
-        elif op.name in from_rows and (op.layer or op.type == "Placeholder"):
-            stray.append(_stray_sentence(graph, name))
+        elif op.name in from_rows and (op.layer or op.type == "Placeholder") and _has_rows(step, name, static_shape):
+            if graph.tensor[name].spec.dtype == "bool":
+                stray.append(f"the loss is masked by {op.layer or name!r}")
+            by_row[name] = None
         elif op.name not in from_rows and op.name in from_variables and is_float:
             shared[name] = None
         elif op.name not in ops:
@@ -111,12 +116,11 @@ def _loss_piece(step: CapturedStep) -> _LossPiece:
     return _LossPiece(ops=frozenset(ops), by_row=tuple(by_row), shared=tuple(shared), stray=next(iter(stray), ""))
 
 
-def _stray_sentence(graph: OpGraph, tensor: str) -> str:
-    layer = graph.op[graph.tensor[tensor].producer].layer
-    if graph.tensor[tensor].spec.dtype == "bool":
-        return f"the loss is masked by {layer or tensor!r}"
-    what = f"activations of {layer!r}" if layer else f"the input {producer(tensor)!r}"
-    return f"the loss depends on {what} other than through the outputs"
+def _has_rows(step: CapturedStep, name: str, static_shape: Callable[[str], Any]) -> bool:
+    """Whether the first axis of a tensor is the batch, row by row."""
+    shape = static_shape(name)
+    sizes = step.graph.tensor[name].spec.shape
+    return bool(shape.rank) and shape[0] is None and sizes[0] == step.graph.batch_size
 
 
 def _output_tensors(graph: OpGraph, y_pred: Sequence[str]) -> set[str]:

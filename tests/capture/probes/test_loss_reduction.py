@@ -139,14 +139,44 @@ def test_a_penalty_on_weights_is_the_same_for_every_part() -> None:
     assert capture(dense(total, kernel_regularizer="l2")).loss_reduction is OTHER
 
 
-def test_a_penalty_on_activations_names_their_layer() -> None:
+def penalised(penalty: Any) -> keras.Model:
+    """A model that adds a loss of its hidden activations."""
+
+    class Penalty(layers.Layer):
+        def call(self, x: Any) -> Any:
+            self.add_loss(penalty(x))
+            return x
+
+    inputs = keras.Input((5,))
+    hidden = Penalty(name="penalty")(layers.Dense(4, name="hidden")(inputs))
+    model = keras.Model(inputs, layers.Dense(3)(hidden))
+    model.compile("sgd", "mse", jit_compile=False)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("penalty", "expected"),
+    [
+        (lambda x: ops.mean(ops.abs(x)), MEAN),
+        (lambda x: ops.sum(ops.square(x)) / ops.cast(ops.shape(x)[0], "float32"), MEAN),
+        (lambda x: ops.mean(ops.square(ops.reshape(x, (-1, 2)))), MEAN),
+        (lambda x: ops.sum(ops.square(x)), OTHER),  # a sum beside a mean
+        (lambda x: ops.sqrt(ops.mean(ops.square(x))), OTHER),
+        (lambda x: ops.square(ops.mean(x)), OTHER),
+    ],
+    ids=["mean", "per row", "in pairs", "sum", "root", "squared mean"],
+)
+def test_a_loss_that_a_layer_adds_of_its_activations(penalty: Any, expected: LossReduction) -> None:
+    assert capture(penalised(penalty)).loss_reduction is expected
+
+
+def test_a_penalty_on_activations_is_divided_by_rows() -> None:
+    """Activity regularizers were refused in microbatches, though Keras divides them by the batch."""
     inputs = keras.Input((5,))
     hidden = layers.Dense(4, activity_regularizer="l2", name="hidden")(inputs)
     model = keras.Model(inputs, layers.Dense(3)(hidden))
     model.compile("sgd", "mse", jit_compile=False)
-    step = capture(model)
-    assert step.loss_reduction is OTHER
-    assert step.loss_reduction_note == "the loss depends on activations of 'hidden' other than through the outputs"
+    assert capture(model).loss_reduction is MEAN
 
 
 def test_a_mask_made_from_the_input_is_not_averaged_by_rows() -> None:
