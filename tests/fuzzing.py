@@ -287,8 +287,9 @@ def _topology(table: dict[str, Any], random: Random, folder: Path) -> Outcome:
 
 def a_graph(random: Random, folder: Path) -> Outcome:
     """A workload or a profile, planned with little time."""
-    if random.randrange(4):
-        name, text = "work.json", as_json(changed(WORKLOAD, random), random)
+    if random.randrange(5):
+        name, vary = "work.json", random.choice((changed, _with_other_costs, _with_other_costs))
+        text = as_json(vary(WORKLOAD, random), random)
     else:
         name, text = "graph.txt", _changed_profile(random)
     text = garbled(text, random) if random.randrange(12) == 0 else text
@@ -298,6 +299,17 @@ def a_graph(random: Random, folder: Path) -> Outcome:
     return replace(
         outcome, text=f"partition graph {name} {options}\n{text}", parsed=_is_read(lambda: read_cost_graph(name))
     )
+
+
+def _with_other_costs(workload: dict[str, Any], random: Random) -> dict[str, Any]:
+    """A copy with other times and sizes, far from each other, and other limits: most are sound."""
+    workload = deepcopy(workload)
+    for row in random.choices([*workload["nodes"], *workload["edges"]], k=4):
+        key = random.choice([key for key, value in row.items() if isinstance(value, float)])
+        row[key] = random.choice([0.0, 1e-12, 1e15, row[key] * 1e6, row[key] / 1e6, row[key] * random.random()])
+    if random.randrange(3) == 0:
+        workload["maxSizePerFPGA"] = random.choice([0.0, 1e-9, 10.0, 20.0, 1e18])
+    return workload
 
 
 def _changed_profile(random: Random) -> str:
