@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 _MARKED = re.compile(r"⟪(\w+)(?:=(.*?))?⟫(?=(⟪)?)", re.DOTALL)
@@ -19,6 +19,7 @@ _HOLDER = {
     **dict.fromkeys(("pins", "forbid", "colocate"), "Constraints"),
 }
 """The option value that holds an argument, where it is not a keyword of `plan`."""
+_MAX_NAMED = 5
 _BY_PATTERN = ("pins", "forbid")
 _FLAGS = {"pins": "pin"}
 
@@ -31,6 +32,12 @@ def argument(name: str, value: Any = None) -> str:
         value: A number, a text, a list of texts, or sizes by input name; None for the name alone.
     """
     return f"⟪{name}⟫" if value is None else f"⟪{name}={value!r}⟫"
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names, and the number of further names: `a, b, c, d, e and 48 more`."""
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more
 
 
 def arguments(**values: Any) -> str:

@@ -10,11 +10,10 @@ from networkx.utils import UnionFind
 from partitioner.errors import InfeasibleError
 from partitioner.ir.devices import short_name
 from partitioner.ir.requirements import ResolvedConstraint
+from partitioner.spelling import listed
 
 T = TypeVar("T")
 Root = TypeVar("Root", bound=Hashable)
-
-_MAX_NAMED = 5
 
 
 def smallest_conflict(facts: Sequence[T], can_hold: Callable[[Sequence[T]], bool]) -> list[T]:
@@ -98,7 +97,7 @@ def refuse_contradictions(
         f"{constraint.text}: {_meaning(constraint, list(named[constraint.text]), devices)}" for constraint in conflict
     ]
     if len(about) > 1:
-        notes.append(f"{shown(about)} share a device, with {len(members)} ops in all")
+        notes.append(f"{listed(about)} share a device, with {len(members)} ops in all")
     raise InfeasibleError(
         f"no placement of {what} can meet {len(conflict)} of the requirements together",
         notes=notes,
@@ -128,14 +127,8 @@ def overfull(
     return None
 
 
-def shown(names: Sequence[str]) -> str:
-    """The first names, and the number of further names."""
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return ", ".join(names[:_MAX_NAMED]) + more
-
-
 def _meaning(constraint: ResolvedConstraint, names: Sequence[str], devices: Sequence[str]) -> str:
     if constraint.devices is None:
-        return f"{shown(names)} share a device"
+        return f"{listed(names)} share a device"
     places = ", ".join(short_name(devices[device]) for device in sorted(constraint.devices)) or "no device"
-    return f"{shown(names)} may be on {places} only"
+    return f"{listed(names)} may be on {places} only"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from partitioner.constraints.changes import changes_that_help, fewest_more_devices
-from partitioner.constraints.conflicts import overfull, shown, smallest_conflict
+from partitioner.constraints.conflicts import overfull, smallest_conflict
 from partitioner.cost_graphs.request import CostGraphRequest
 from partitioner.cost_graphs.solver.client import solve
 from partitioner.cost_graphs.solver.problem import LoadDevice
@@ -16,7 +16,7 @@ from partitioner.deadline import CHANGED_GRAPH_SECONDS, GRAPH_EXPLANATION_SECOND
 from partitioner.errors import InfeasibleError
 from partitioner.ir.devices import short_name
 from partitioner.ir.requirements import Requirement
-from partitioner.spelling import argument
+from partitioner.spelling import argument, listed
 
 _HALVINGS = 12
 
@@ -34,7 +34,7 @@ def refuse_overfull(request: CostGraphRequest) -> None:
     only_on_cpus = [node.id for node in graph.nodes if node.needs_cpu]
     if only_on_cpus and not any(place.is_cpu for place in places):
         raise InfeasibleError(
-            f"{len(only_on_cpus)} nodes run on CPUs only, and there is none: {shown(only_on_cpus)}",
+            f"{len(only_on_cpus)} nodes run on CPUs only, and there is none: {listed(only_on_cpus)}",
             help=f"add a CPU: {argument('devices', ['GPU:0', 'CPU:0'])}",
         )
     limited = [place.capacity_bytes for place in places if place.capacity_bytes is not None]

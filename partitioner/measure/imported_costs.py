@@ -9,9 +9,7 @@ from cost_models.topology import Topology
 from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName, short_name
-from partitioner.spelling import argument
-
-_MAX_LISTED = 5
+from partitioner.spelling import argument, listed
 
 
 def refuse_other_devices(path: str, costs: MeasuredCosts, topology: Topology) -> None:
@@ -90,7 +88,4 @@ def _described(device: MeasuredDevice) -> str:
 
 
 def _first(types: Iterable[str]) -> str:
-    names = sorted(types)
-    return ", ".join(names[:_MAX_LISTED]) + (
-        f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    )
+    return listed(sorted(types))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from partitioner.ir.op_graph import Op, OpGraph, Phase
+from partitioner.spelling import listed
 
 
 @dataclass(frozen=True, slots=True)
 class _Sentences:
-    """Sentences on how a cut batch changes statistics, random numbers, other state and mixed rows of a layer."""
+    """Sentences on how a cut batch changes statistics, random numbers, other state and mixed rows, without layers."""
 
     statistics: str
     random: str
@@ -18,23 +19,24 @@ class _Sentences:
 
 
 _MICROBATCHES = _Sentences(
-    "{layer} normalises each microbatch by itself and updates its moving averages once per microbatch",
-    "{layer} draws anew for each microbatch",
-    "{layer} updates its variables once per microbatch",
-    "{layer} brings together the rows of a microbatch only",
+    statistics="each microbatch is normalised by itself and updates moving averages once",
+    random="random numbers are drawn anew for each microbatch",
+    state="variables are updated once per microbatch",
+    mixing="only the rows of a microbatch come together",
 )
 _REPLICAS = _Sentences(
-    "{layer} normalises each microbatch of each replica by itself, and its moving averages end as the replicas' mean",
-    "{layer} draws other random numbers in each replica",
-    "{layer} keeps the mean over replicas of its variables, or of whole numbers those of the first",
-    "{layer} brings together the rows of a microbatch of one replica only",
+    statistics="each microbatch of each replica is normalised by itself, and moving averages end as the replicas' mean",
+    random="random numbers differ between replicas",
+    state="variables are kept as the mean over replicas, whole numbers as those of the first",
+    mixing="only the rows of a microbatch of one replica come together",
 )
 
 _WRITES = ("Assign", "ResourceScatter")
 
 
 def batch_coupling(graph: OpGraph, *, replicas: bool = False) -> tuple[str, ...]:
-    """A sentence per layer whose results depend on how the batch is cut, in graph order; last, a layer that mixes rows.
+    """A sentence per kind of result that depends on how the batch is cut, with the layers in graph order; last, a layer
+    that mixes rows.
 
     In training, such a layer writes variables in its forward pass or draws from a random state that TensorFlow keeps.
     The written variables differ by kind: statistics depend on the step's arguments; the state of a random generator
@@ -42,15 +44,15 @@ def batch_coupling(graph: OpGraph, *, replicas: bool = False) -> tuple[str, ...]
     replicas.
     """
     say = _REPLICAS if replicas else _MICROBATCHES
-    layers: dict[str, str] = {}
+    layers: dict[str, dict[str, None]] = {}
     if graph.training:
         by_row = _depending_on_arguments(graph)
         for op in graph.ops:
             if op.phase is Phase.FORWARD and op.layer and (sentence := _sentence(graph, op, by_row, say)):
-                layers.setdefault(sentence, op.layer)
-    if graph.mixing_layer and graph.mixing_layer not in layers.values():
-        layers[say.mixing.format(layer=graph.mixing_layer)] = graph.mixing_layer
-    return tuple(layers)
+                layers.setdefault(sentence, {})[op.layer] = None
+    if graph.mixing_layer and not any(graph.mixing_layer in named for named in layers.values()):
+        layers[say.mixing] = {graph.mixing_layer: None}
+    return tuple(f"{sentence} ({listed(list(named))})" for sentence, named in layers.items())
 
 
 def one_pass_at_a_time(graph: OpGraph) -> str:
@@ -88,11 +90,11 @@ def random_states(graph: OpGraph) -> frozenset[str]:
 def _sentence(graph: OpGraph, op: Op, by_row: frozenset[str], say: _Sentences) -> str:
     if op.variables and op.type.startswith(_WRITES):
         if any(graph.tensor[name].producer in by_row for name in op.inputs):
-            return say.statistics.format(layer=op.layer)
+            return say.statistics
         integers = all("int" in graph.variable[name].spec.dtype for name in op.variables)
-        return (say.random if integers else say.state).format(layer=op.layer)
+        return say.random if integers else say.state
     if op.stateful and op.draws:
-        return say.random.format(layer=op.layer)
+        return say.random
     return ""
 
 

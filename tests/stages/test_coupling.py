@@ -45,7 +45,8 @@ def mix(source: str) -> Op:
 
 
 WRITE = Op(name="write", type="AssignVariableOp", layer="one", inputs=("mix:0",), variables=("state",), stateful=True)
-AVERAGES = "one normalises each microbatch by itself and updates its moving averages once per microbatch"
+AVERAGES = "each microbatch is normalised by itself and updates moving averages once (one)"
+DRAWN = "random numbers are drawn anew for each microbatch"
 
 
 def test_state_written_from_rows_is_a_moving_average() -> None:
@@ -53,11 +54,11 @@ def test_state_written_from_rows_is_a_moving_average() -> None:
 
 
 def test_integers_written_from_themselves_are_a_random_state() -> None:
-    assert batch_coupling(graph(mix("read:0"), WRITE, dtype="int64")) == ("one draws anew for each microbatch",)
+    assert batch_coupling(graph(mix("read:0"), WRITE, dtype="int64")) == (f"{DRAWN} (one)",)
 
 
 def test_floats_written_from_themselves_are_state() -> None:
-    assert batch_coupling(graph(mix("read:0"), WRITE)) == ("one updates its variables once per microbatch",)
+    assert batch_coupling(graph(mix("read:0"), WRITE)) == ("variables are updated once per microbatch (one)",)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_reading_a_variable_is_no_coupling() -> None:
 
 def test_only_draws_from_a_kept_state_are_random() -> None:
     draw = Op(name="draw", type="RandomUniform", layer="noise", outputs=("draw:0",), stateful=True)
-    assert batch_coupling(graph(draw)) == ("noise draws anew for each microbatch",)
+    assert batch_coupling(graph(draw)) == (f"{DRAWN} (noise)",)
     fixed = replace(draw, type="StatelessRandomUniformV2", stateful=False)
     assert batch_coupling(graph(fixed)) == ()
 
@@ -85,9 +86,9 @@ def test_only_draws_from_a_kept_state_are_random() -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_a_layer_that_mixes_rows_is_told_in_training_and_in_inference(training: bool) -> None:
     mixing = replace(graph(mix("x:0"), training=training), mixing_layer="pairs")
-    assert batch_coupling(mixing) == ("pairs brings together the rows of a microbatch only",)
+    assert batch_coupling(mixing) == ("only the rows of a microbatch come together (pairs)",)
     assert batch_coupling(mixing, replicas=True) == (
-        "pairs brings together the rows of a microbatch of one replica only",
+        "only the rows of a microbatch of one replica come together (pairs)",
     )
 
 
@@ -107,13 +108,16 @@ def test_layers_of_keras() -> None:
     model.compile("adam", "mse", metrics=["mae"], jit_compile=False)
     specs = (input_specs(model), tf.TensorSpec([None, 3], "float32"), None)
     step = capture_step(model, StepKind.TRAIN, specs, batch_size=8, objective=training_objective(model))
-    sentences = [sentence.split(" ", 1) for sentence in batch_coupling(step.graph)]
-    random = "draws anew for each microbatch"
-    assert [(layer.split("/")[0], text) for layer, text in sentences] == [
-        ("average", AVERAGES.removeprefix("one ")),
-        ("spectral", "updates its variables once per microbatch"),
-        ("attention", random),
-        ("drop", random),
-        ("lstm", random),
-        ("noise", random),
-    ]
+    averages, state, drawn = batch_coupling(step.graph)
+    assert averages == AVERAGES.replace("one", "average")
+    assert state == "variables are updated once per microbatch (spectral)"
+    assert drawn.startswith(f"{DRAWN} (")
+    names = drawn.partition(" (")[2].rstrip(")").split(", ")
+    assert [name.split("/")[0] for name in names] == ["attention", "drop", "lstm", "noise"]
+
+
+def test_many_layers_are_counted_in_one_sentence() -> None:
+    """The page of a network with 53 batch normalizations listed 53 sentences."""
+    writes = [replace(WRITE, name=f"write_{index}", layer=f"norm_{index}") for index in range(8)]
+    (sentence,) = batch_coupling(graph(mix("x:0"), *writes))
+    assert sentence.endswith(" once (norm_0, norm_1, norm_2, norm_3, norm_4 and 3 more)")

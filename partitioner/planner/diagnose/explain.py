@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from partitioner.constraints.changes import changes_that_help, fewest_more_devices
-from partitioner.constraints.conflicts import overfull, shown, smallest_conflict
+from partitioner.constraints.conflicts import overfull, smallest_conflict
 from partitioner.deadline import CHANGED_PLAN_SECONDS, EXPLANATION_SECONDS, PACKING_SECONDS, Deadline
 from partitioner.errors import InfeasibleError, PartitionError
 from partitioner.ir.devices import short_name
@@ -22,6 +22,7 @@ from partitioner.planner.layouts.result import OutOfMemoryError
 from partitioner.planner.model.coarsen import Coarsening, coarsen
 from partitioner.planner.model.item_bytes import lasting_item_bytes
 from partitioner.planner.placement.solve.client import solve
+from partitioner.spelling import listed
 
 _MIB = 2**20
 _NO_LIMIT = 2**60
@@ -117,7 +118,7 @@ class _Packing:
         sizes = lasting_item_bytes(self._costed, coarsening)
         bound = [item for item, places in enumerate(coarsening.allowed) if places <= set(limited) and sizes[item]]
         total = sum(sizes[item] for item in bound)
-        names = shown(list(dict.fromkeys(coarsening.names[item] for item in bound if sizes[item] > total / 1000)))
+        names = listed(list(dict.fromkeys(coarsening.names[item] for item in bound if sizes[item] > total / 1000)))
         room = sum(self._devices[device].memory_bytes for device in limited)
         places = ", ".join(short_name(self._devices[device].name) for device in limited)
         why = f" ({', '.join(requirement.text for requirement in requirements)})" if requirements else ""

@@ -9,7 +9,7 @@ from typing import Any
 
 import networkx as nx
 
-from partitioner.constraints.conflicts import overfull, refuse_contradictions, shown
+from partitioner.constraints.conflicts import overfull, refuse_contradictions
 from partitioner.deadline import (
     LEAST_SOLVE_SECONDS,
     LOCAL_SEARCH_OPS_PER_SECOND,
@@ -39,7 +39,7 @@ from partitioner.planner.placement.evaluator import Evaluation, PlacementEvaluat
 from partitioner.planner.placement.local_search import local_search
 from partitioner.planner.placement.problem import placement_problem
 from partitioner.planner.placement.solve.client import SolveResult, solve
-from partitioner.spelling import argument
+from partitioner.spelling import argument, listed
 
 _MEMORY_ONLY_PERMILLE = 10**6
 _MEMORY_ROUNDS = 4
@@ -200,7 +200,7 @@ class _Search:
         moved = [op for op, device in relocated.items() if names.index(device) not in allowed[item_of[op]]]
         if not moved:
             return ""
-        return f"{shown(moved)} run elsewhere than required, so that stages do not wait for each other"
+        return f"{listed(moved)} run elsewhere than required, so that stages do not wait for each other"
 
     def _refuse_other_strategy(self, constraints: Sequence[ResolvedConstraint]) -> None:
         """Refuse constraints that contradict the strategy: all ops on one device, or some ops on each.

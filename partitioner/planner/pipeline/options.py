@@ -95,11 +95,9 @@ def microbatch_notes(
         return (f"the batch runs in one piece: {reason}",)
     if not coupled:
         return ()
-    first, *others = coupled
-    more = f" (and {len(others)} more layers)" if others else ""
     return (
         "the batch runs in one piece, because microbatches would change the numbers: "
-        f"{first}{more}; 8 microbatches cut it all the same",
+        f"{'; '.join(coupled)}; 8 microbatches cut it all the same",
     )
 
 

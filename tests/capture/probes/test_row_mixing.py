@@ -138,7 +138,7 @@ def test_left_to_choose_a_batch_whose_rows_meet_runs_in_one_piece() -> None:
     model = model_with(MIXING["mean over the batch"])
     found = partitioner.plan(model, devices=["GPU:0", "GPU:1"], batch_size=64, time_limit=5)
     assert (found.num_microbatches, found.num_replicas) == (1, 1)
-    assert any("own brings together the rows of a microbatch only" in note for note in found.notes)
+    assert any("only the rows of a microbatch come together (own)" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -152,7 +152,9 @@ def test_a_batch_that_is_cut_all_the_same_says_so_and_is_verified(layout: dict[s
     placed = partitioner.auto_place(
         model, **asked(devices=devices, batch_size=8, training=training, time_limit=5, **layout)
     )
-    assert any("own brings together the rows of a microbatch" in note for note in placed.plan.notes)
+    assert any(
+        "only the rows of a microbatch " in note and note.endswith(" come together (own)") for note in placed.plan.notes
+    )
     found = partitioner.verify(model, placed)
     assert found.passed
     # Rounding, not another order of the rows: that would differ by more than 1.

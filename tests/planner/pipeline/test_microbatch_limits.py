@@ -160,7 +160,7 @@ def test_a_print_in_a_stage_prints_once_per_microbatch(tmp_path: Path, monkeypat
 def test_a_layer_that_counts_is_named_and_counts_microbatches() -> None:
     model = with_layers(Count(name="odd"), Count(name="again"))
     plan = planned(model)
-    assert "unlike with the whole batch, odd updates its variables once per microbatch" in plan.notes
+    assert "unlike with the whole batch, variables are updated once per microbatch (odd, again)" in plan.notes
     losses(partitioner.place(model, plan), BATCH)
     assert [float(layer.calls.numpy()) for layer in model.layers if isinstance(layer, Count)] == [12.0, 12.0]
 
@@ -219,9 +219,8 @@ def test_normalisation_and_dropout_run_and_the_plan_names_them() -> None:
     model = normalised()
     plan = planned(model)
     assert plan.notes[-2:] == (
-        "unlike with the whole batch, norm normalises each microbatch by itself and updates its moving averages once "
-        "per microbatch",
-        "unlike with the whole batch, again draws anew for each microbatch",
+        "unlike with the whole batch, each microbatch is normalised by itself and updates moving averages once (norm)",
+        "unlike with the whole batch, random numbers are drawn anew for each microbatch (again)",
     )
     placed = partitioner.place(model, plan)
     verification = partitioner.verify(model, placed, num_steps=2)
