@@ -154,6 +154,7 @@ class AsyncPlacedModel(PlacedModel):
         return joined
 
     def _train(self, iterator: Iterator[Any]) -> dict[str, Any]:
+        self.program.refuse_moved()
         for number in range(self.steps_per_execution):
             data = next(iterator, None) if number else next(iterator)
             if data is not None:

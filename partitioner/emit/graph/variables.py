@@ -61,6 +61,11 @@ def held_variable(variable: Any) -> Any:
     return variable.value if hasattr(variable, "path") else variable
 
 
+def contents(variable: Any) -> Any:
+    """What `put` replaces; quick to ask for, as every step does."""
+    return variable._value if hasattr(variable, "_value") else variable._handle
+
+
 def forget_functions(model: Any) -> None:
     """Let Keras trace the functions of the unplaced model anew: they hold the variables that it had before they moved.
 

@@ -72,6 +72,9 @@ class SavedProgram:
     def forget(self) -> None:
         """Nothing to drop: the saved training step keeps its loss and optimizer."""
 
+    def refuse_moved(self) -> None:
+        """Nothing to refuse: nobody else has its variables."""
+
     def _signature(self, kind: StepKind) -> tuple[Any, ...]:
         return self._functions[kind].concrete_functions[0].structured_input_signature[0]
 

@@ -81,6 +81,7 @@ class PlacedModel(StandIn):
                 "a placed model cannot be called with training=True: gradients taken outside would not be placed",
                 help="use fit(), train_on_batch() or train_step()",
             )
+        self.program.refuse_moved()
         return self._run(StepKind.PREDICT, inputs)["y_pred"]
 
     @property
@@ -168,6 +169,7 @@ class PlacedModel(StandIn):
 
     def _guarded(self, function: Any) -> Any:
         def guarded(*arguments: Any) -> Any:
+            self.program.refuse_moved()
             with naming_lost_workers(self.program.devices.values()):
                 if not self.program.is_staged:
                     return function(*arguments)

@@ -13,7 +13,8 @@ from tensorflow.python.ops.summary_ops_v2 import has_default_writer
 
 from partitioner.emit.graph.function import emit_function, place_variables
 from partitioner.emit.graph.mirrored_variable import each_copy
-from partitioner.emit.graph.variables import forget_functions, held_variable, refresh_optimizer
+from partitioner.emit.graph.variables import contents, forget_functions, held_variable, refresh_optimizer
+from partitioner.errors import UsageError
 from partitioner.ir.execution import Execution
 from partitioner.ir.step import CapturedStep, StepKind
 
@@ -57,6 +58,10 @@ class Program(Protocol):
         """Drop functions that depend on loss and optimizer, before these change."""
         ...
 
+    def refuse_moved(self) -> None:
+        """Refuse to run on variables that the model no longer has; see `PlacedProgram.refuse_moved`."""
+        ...
+
 
 class PlacedProgram:
     """Functions of a live Keras model, traced and placed on demand.
@@ -85,17 +90,36 @@ class PlacedProgram:
         self._model, self._kinds = model, kinds
         self._capture, self._arrange, self._optimizer = capture, arrange, optimizer
         self._steps: dict[tuple[StepKind, str], CapturedStep] = {}
+        self._contents: list[tuple[Any, Any]] = []
         self._functions: dict[tuple[StepKind, str, tuple[str, ...]], Any] = {}
 
     def add(self, step: CapturedStep) -> None:
         """Add a captured step, and move its variables to their devices now."""
+        self.refuse_moved()
         self._steps[_key(step.kind, step.specs)] = step
         execution = self._arrange(step)
         self.is_staged = self.is_staged or execution.is_staged  # stays so when `forget` drops every step
         place_variables(step, execution)
+        self._contents = [(variable, contents(variable)) for variable in self._variables()]
         forget_functions(self._model)
         for optimizer in (self._optimizer(), *step.optimizers):
             refresh_optimizer(optimizer)
+
+    def refuse_moved(self) -> None:
+        """Refuse to run on variables that the model no longer has.
+
+        Raises:
+            UsageError: The model was placed again, by a plan that has its variables elsewhere.
+        """
+        if any(contents(variable) is not held for variable, held in self._contents):
+            raise UsageError(
+                f"the model {self._model.name!r} was placed again, and its variables have moved",
+                help="use what place() returned last, or place the model by this plan again",
+            )
+
+    def _variables(self) -> list[Any]:
+        """Keras' variable, or TensorFlow's, of all that the steps use."""
+        return list({id(v): v for step in self._steps.values() for v in step.variables.values()}.values())
 
     def step(self, kind: StepKind, specs: Specs) -> CapturedStep:
         """The captured step behind `function`."""
