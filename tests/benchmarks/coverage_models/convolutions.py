@@ -133,8 +133,9 @@ _STACKS: dict[str, tuple[Sequence[int], Callable[[], Sequence[Any]]]] = {
             layers.RandomZoom(0.1, seed=3),
             layers.RandomContrast(0.1, seed=4),
             layers.RandomBrightness(0.1, seed=5),
-            layers.RandomCrop(12, 12, seed=6),
+            layers.RandomCrop(12, 12, seed=6),  # in inference, Keras lets images of its size pass as they are
             layers.Conv2D(4, 3),
+            layers.GlobalAveragePooling2D(),
         ],
     ),
     "spectrogram": ((256, 1), lambda: [layers.STFTSpectrogram("real", 32, 16, 32), layers.Conv1D(4, 3)]),
