@@ -119,7 +119,7 @@ def test_every_link_is_physically_sane(link):
 
 def test_newer_links_are_faster():
     for names in (
-        ("pcie3", "pcie4", "pcie5", "nvlink2", "nvlink3", "nvlink4", "nvlink5"),
+        ("pcie3", "pcie4", "pcie5", "nvlink1", "nvlink2", "nvlink3", "nvlink4", "nvlink5"),
         ("ethernet-10g", "ethernet-25g", "ethernet-100g", "ethernet-400g"),
         ("infiniband-edr", "infiniband-hdr", "infiniband-ndr"),
         ("nvswitch1", "nvswitch2", "nvswitch3", "nvswitch4"),
@@ -134,6 +134,7 @@ def test_newer_links_are_faster():
         ("pcie3", 8e9 * 16 * 128 / 130 / 8),
         ("pcie4", 16e9 * 16 * 128 / 130 / 8),
         ("pcie5", 32e9 * 16 * 128 / 130 / 8),
+        ("nvlink1", 4 * 20e9),
         ("nvlink2", 6 * 25e9),
         ("nvlink3", 12 * 25e9),
         ("nvlink4", 18 * 25e9),
