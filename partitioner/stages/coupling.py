@@ -40,15 +40,15 @@ def batch_coupling(graph: OpGraph, *, replicas: bool = False) -> tuple[str, ...]
 
     In training, such a layer writes variables in its forward pass or draws from a random state that TensorFlow keeps.
     The written variables differ by kind: statistics depend on the step's arguments; the state of a random generator
-    does not, and has integers. Metrics belong to no layer and do not count. With `replicas` the sentences are about
-    replicas.
+    does not, and random ops draw from it. Metrics belong to no layer and do not count. With `replicas` the sentences
+    are about replicas.
     """
     say = _REPLICAS if replicas else _MICROBATCHES
     layers: dict[str, dict[str, None]] = {}
     if graph.training:
-        by_row = _depending_on_arguments(graph)
+        by_row, drawn = _depending_on_arguments(graph), random_states(graph)
         for op in graph.ops:
-            if op.phase is Phase.FORWARD and op.layer and (sentence := _sentence(graph, op, by_row, say)):
+            if op.phase is Phase.FORWARD and op.layer and (sentence := _sentence(graph, op, by_row, drawn, say)):
                 layers.setdefault(sentence, {})[op.layer] = None
     if graph.mixing_layer and not any(graph.mixing_layer in named for named in layers.values()):
         layers[say.mixing] = {graph.mixing_layer: None}
@@ -87,12 +87,11 @@ def random_states(graph: OpGraph) -> frozenset[str]:
     return frozenset(drawn)
 
 
-def _sentence(graph: OpGraph, op: Op, by_row: frozenset[str], say: _Sentences) -> str:
+def _sentence(graph: OpGraph, op: Op, by_row: frozenset[str], drawn: frozenset[str], say: _Sentences) -> str:
     if op.variables and op.type.startswith(_WRITES):
         if any(graph.tensor[name].producer in by_row for name in op.inputs):
             return say.statistics
-        integers = all("int" in graph.variable[name].spec.dtype for name in op.variables)
-        return say.random if integers else say.state
+        return say.random if drawn.issuperset(op.variables) else say.state
     if op.stateful and op.draws:
         return say.random
     return ""

@@ -53,8 +53,15 @@ def test_state_written_from_rows_is_a_moving_average() -> None:
     assert batch_coupling(graph(mix("x:0"), WRITE)) == (AVERAGES,)
 
 
-def test_integers_written_from_themselves_are_a_random_state() -> None:
-    assert batch_coupling(graph(mix("read:0"), WRITE, dtype="int64")) == (f"{DRAWN} (one)",)
+def test_integers_that_random_ops_draw_from_are_a_random_state() -> None:
+    draw = Op(name="draw", type="StatelessRandomUniformV2", layer="one", inputs=("read:0",), outputs=("draw:0",))
+    assert batch_coupling(graph(draw, mix("read:0"), WRITE, dtype="int64")) == (f"{DRAWN} (one)",)
+
+
+def test_a_counter_is_no_random_state() -> None:
+    """It was said to draw random numbers."""
+    counted = batch_coupling(graph(mix("read:0"), WRITE, dtype="int64"))
+    assert counted == ("variables are updated once per microbatch (one)",)
 
 
 def test_floats_written_from_themselves_are_state() -> None:
