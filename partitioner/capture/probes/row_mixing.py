@@ -25,6 +25,8 @@ _DRAWS = 3
 # Relative to the largest value: sums of other lengths round differently, and 16 bits have three digits or less.
 _TOLERANCE = {"float16": 0.05, "bfloat16": 0.05}
 _DEFAULT_TOLERANCE = 1e-4
+_CONDITIONALS = ("If", "StatelessIf", "Case", "StatelessCase")
+_SIZES = ("Shape", "ShapeN", "Size", "Rank")
 _CANNOT_RUN = (tf.errors.OpError, ValueError, TypeError)
 
 
@@ -53,10 +55,9 @@ def row_mixing(step: CapturedStep, static_shape: Callable[[str], Any]) -> RowMix
         static_shape: Shape of a tensor as it was traced, the batch open, by name.
     """
     piece = _piece(step, static_shape)
-    if not piece.results:
-        return RowMixing()
     with tf.device("CPU:0"):
-        return _row_mixing(step, piece)
+        found = _row_mixing(step, piece) if piece.results else RowMixing()
+    return found if found.layer or found.uncuttable else RowMixing(layer=_decides_for_all_rows(step.graph))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +126,23 @@ def _piece(step: CapturedStep, static_shape: Callable[[str], Any]) -> _Piece:
             results += [name for name in op.outputs if name in outputs or readers.get(name, set()) - {op.layer}]
     numbers = [name for name in results if _is_number(tf.as_dtype(graph.tensor[name].spec.dtype))]
     return _Piece(ops=frozenset(inside), given=given, results=tuple(numbers))
+
+
+def _decides_for_all_rows(graph: OpGraph) -> str:
+    """Title of a custom layer's conditional that takes one branch for the whole batch, by values in its rows.
+
+    Such an op is not run by the probe where its branches have effects, and random rows may take the same branch.
+    """
+    apart = {layer.path for layer in graph.layers if layer.keeps_rows_apart}
+    by_values = {graph.tensor[name].producer for name in graph.inputs}
+    for op in graph.ops:
+        if op.phase is not Phase.FORWARD or op.type in _SIZES:
+            continue
+        if op.type in _CONDITIONALS and op.layer not in apart and graph.tensor[op.inputs[0]].producer in by_values:
+            return op.title
+        if any(graph.tensor[name].producer in by_values for name in op.inputs):
+            by_values.add(op.name)
+    return ""
 
 
 def _needed(graph: OpGraph, outputs: Sequence[str]) -> list[Op]:

@@ -97,6 +97,19 @@ def test_layers_that_bring_rows_together(compute: Compute, kind: StepKind) -> No
     assert (step.graph.mixing_layer, step.fixed_batch) == ("own", "")
 
 
+@pytest.mark.parametrize("kind", [StepKind.TRAIN, StepKind.PREDICT])
+def test_a_switch_whose_branches_have_effects_is_for_all_rows(kind: StepKind) -> None:
+    """Bug: the probe gives random values for such an op's results, and microbatches gave other numbers."""
+
+    def switch(x: Any) -> Any:
+        chosen = tf.reduce_sum(tf.cast(x > 0, tf.int32)) % 2
+        return tf.switch_case(chosen, [lambda: x, lambda: tf.nn.dropout(x, 0.5)])
+
+    assert capture(model_with(switch), kind).graph.mixing_layer == "own"
+    by_size = model_with(lambda x: tf.cond(tf.shape(x)[0] > 0, lambda: tf.nn.dropout(x, 0.5), lambda: x))
+    assert capture(by_size, kind).graph.mixing_layer == ""
+
+
 def test_sizes_that_inputs_leave_open_are_no_rows() -> None:
     """The first of two open axes is the batch."""
     model = model_with(attention, shape=(None, WIDTH))
