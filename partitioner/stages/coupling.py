@@ -38,18 +38,17 @@ def batch_coupling(graph: OpGraph, *, replicas: bool = False) -> tuple[str, ...]
     """A sentence per kind of result that depends on how the batch is cut, with the layers in graph order; last, a layer
     that mixes rows.
 
-    In training, such a layer writes variables in its forward pass or draws from a random state that TensorFlow keeps.
+    Such a layer writes variables in its forward pass or draws from a random state that TensorFlow keeps.
     The written variables differ by kind: statistics depend on the step's arguments; the state of a random generator
     does not, and random ops draw from it. Metrics belong to no layer and do not count. With `replicas` the sentences
     are about replicas.
     """
     say = _REPLICAS if replicas else _MICROBATCHES
     layers: dict[str, dict[str, None]] = {}
-    if graph.training:
-        by_row, drawn = _depending_on_arguments(graph), random_states(graph)
-        for op in graph.ops:
-            if op.phase is Phase.FORWARD and op.layer and (sentence := _sentence(graph, op, by_row, drawn, say)):
-                layers.setdefault(sentence, {})[op.layer] = None
+    by_row, drawn = _depending_on_arguments(graph), random_states(graph)
+    for op in graph.ops:
+        if op.phase is Phase.FORWARD and op.layer and (sentence := _sentence(graph, op, by_row, drawn, say)):
+            layers.setdefault(sentence, {})[op.layer] = None
     if graph.mixing_layer and not any(graph.mixing_layer in named for named in layers.values()):
         layers[say.mixing] = {graph.mixing_layer: None}
     return tuple(f"{sentence} ({listed(list(named))})" for sentence, named in layers.items())
