@@ -67,7 +67,8 @@ def stages_of_layers(plan: PlanDocument) -> dict[str, int]:
         there = [stage for stage in plan.stages if stage.device == layer.device]
         having = [stage.index for stage in there if layer.name in stage.layers]
         every = [stage.index for stage in there]
-        stages[layer.name] = min(having or every, default=-1) if having or not _ends(layer.class_name) else max(every)
+        pick = max if _ends(layer.class_name) and not having else min
+        stages[layer.name] = pick(having or every, default=-1)
     return {name: stage for name, stage in stages.items() if stage >= 0}
 
 
