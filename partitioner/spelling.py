@@ -1,4 +1,4 @@
-"""Spell arguments in messages: as in Python, or as a flag of the command line.
+"""Spell arguments in messages: as in Python, or as a flag of the command line; and lists of names.
 
 No pass knows its caller. It writes `argument("microbatches", 1)`, and the code that shows the message spells it. Texts
 in a plan are read by everybody, so they name no argument at all: "8 microbatches", "the strategy mirrored".
@@ -19,9 +19,9 @@ _HOLDER = {
     **dict.fromkeys(("pins", "forbid", "colocate"), "Constraints"),
 }
 """The option value that holds an argument, where it is not a keyword of `plan`."""
-_MAX_NAMED = 5
 _BY_PATTERN = ("pins", "forbid")
 _FLAGS = {"pins": "pin"}
+_MAX_NAMED = 5
 
 
 def argument(name: str, value: Any = None) -> str:
@@ -32,12 +32,6 @@ def argument(name: str, value: Any = None) -> str:
         value: A number, a text, a list of texts, or sizes by input name; None for the name alone.
     """
     return f"⟪{name}⟫" if value is None else f"⟪{name}={value!r}⟫"
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first names, and the number of further names: `a, b, c, d, e and 48 more`."""
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return ", ".join(names[:_MAX_NAMED]) + more
 
 
 def arguments(**values: Any) -> str:
@@ -128,3 +122,9 @@ def _listed(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(map(_listed, value))
     return f"{value:g}" if isinstance(value, float) else f"{value}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names, and the number of further names: `a, b, c, d, e and 48 more`."""
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more

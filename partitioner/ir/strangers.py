@@ -19,7 +19,8 @@ def refuse_strangers(plan: PlanDocument) -> None:
     """
     for name in _devices(plan):
         DeviceName.parse(name)
-    for what, count in (("replicas", plan.num_replicas), ("stages", plan.num_stages)):
+    counts = {"replicas": plan.num_replicas, "stages": plan.num_stages, "microbatches": plan.num_microbatches}
+    for what, count in counts.items():
         if not 1 <= count <= MOST_DEVICES**2:
             raise ValueError(f"the plan has {count} {what}")
     if not plan.stages:

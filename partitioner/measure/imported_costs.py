@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from cost_models.measured import MeasuredCosts, MeasuredDevice
 from cost_models.topology import Topology
@@ -50,7 +50,10 @@ def refuse_other_ops(path: str, costed: CostedGraph, measured: Mapping[int, Meas
         if wanted and not wanted & measured_types:
             raise UsageError(
                 f"{path} knows no op like those of this model on {short_name(costed.topology.devices[index].name)}",
-                notes=[f"measured: {_first(measured_types) or 'nothing'}", f"model:    {_first(wanted)}"],
+                notes=[
+                    f"measured: {listed(sorted(measured_types)) or 'nothing'}",
+                    f"model:    {listed(sorted(wanted))}",
+                ],
                 help=f"measure this model: {argument('costs', 'measured')}; or leave out {argument('costs')}",
             )
 
@@ -85,7 +88,3 @@ def costs_notes(
 
 def _described(device: MeasuredDevice) -> str:
     return f"{device.type} {device.title or 'without a title'} (as {device.hardware}), {len(device.ops)} ops"
-
-
-def _first(types: Iterable[str]) -> str:
-    return listed(sorted(types))

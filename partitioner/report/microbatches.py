@@ -86,7 +86,7 @@ def least_idle(plan: PlanDocument) -> LeastIdle | None:
     """
     counts = Counter(stage.device for stage in plan.stages if stage.replica == 0)
     num_devices, num_stages, num_microbatches = len(counts), sum(counts.values()), plan.num_microbatches
-    if num_devices < 2 or num_microbatches < 1 or len(set(counts.values())) > 1:
+    if num_devices < 2 or len(set(counts.values())) > 1:
         return None
     stages = f"{num_stages} equal stages"
     if plan.schedule == ScheduleKind.SEQUENTIAL and plan.model.training:

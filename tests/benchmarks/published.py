@@ -61,7 +61,7 @@ def predicted(row: dict[str, str]) -> dict[str, Any]:
             microbatches=1,
             time_limit=TIME_LIMIT,
             step=partitioner.Step(training=row["mode"] == "train"),
-            link=_LINKS[row["hardware"]] if gpus > 1 else None,
+            link=_LINKS.get(row["hardware"]),
         )
     except partitioner.InfeasibleError as error:
         return {"why": error.message}

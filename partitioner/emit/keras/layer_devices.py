@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ import keras
 import tensorflow as tf
 
 _CALLS = ("call", "quantized_call")
+_changing = threading.RLock()  # a layer has its calls changed by one thread at a time
 
 
 def on_devices_of_layers(method: Callable[..., Any], model: keras.Model) -> Callable[..., Any]:
@@ -25,7 +27,7 @@ def on_devices_of_layers(method: Callable[..., Any], model: keras.Model) -> Call
 
     @functools.wraps(method)
     def placed(*arguments: Any, **options: Any) -> Any:
-        with layers_on_their_devices(model):
+        with _changing, layers_on_their_devices(model):
             return method(*arguments, **options)
 
     return placed
@@ -61,10 +63,12 @@ def _on(layer: Any, device: str) -> Iterator[None]:
         return on_device
 
     # Not by Keras' __setattr__, which tracks what a layer gets, and refuses it once the layer is built.
-    for name in _CALLS:
-        object.__setattr__(layer, name, moved(getattr(layer, name)))
+    own = vars(layer)
+    before = {name: own[name] for name in _CALLS if name in own}  # such as those of a method around this one
+    own.update({name: moved(getattr(layer, name)) for name in _CALLS})
     try:
         yield
     finally:
         for name in _CALLS:
-            object.__delattr__(layer, name)
+            del own[name]
+        own.update(before)

@@ -106,3 +106,14 @@ def test_the_unplaced_model_sees_what_the_placed_one_learns() -> None:
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
     model.fit(tokens, tokens, verbose=0)
     assert np.abs(weights(placed) - before).max() > 0
+
+
+def test_a_method_that_calls_the_placed_model_again(pair: tuple[Any, Any]) -> None:
+    """Both leave the layers as they found them."""
+    _, placed = pair
+    type(placed.model).nested = lambda _self: placed.generate([1, 2])
+    try:
+        np.testing.assert_array_equal(placed.nested(), placed.generate([1, 2]))
+    finally:
+        del type(placed.model).nested
+    assert not any("call" in vars(layer) for layer in placed.model.layers)
