@@ -99,6 +99,7 @@ def test_figures_of_a_cost_graph_that_mean_nothing(
         ({"edges": [{"source": "a", "target": "first", "size_bytes": 1}]}, "names the unknown layer 'a'"),
         ({"verification": PLAN["verification"] and {**PLAN["verification"], "ran_on": {"a": "b"}}}, "is not a device"),
         ({"stages": []}, "the plan lists no stage"),
+        ({"num_microbatches": -1}, "the plan has -1 microbatches"),
         ({"layers": [PLAN["layers"][0], *PLAN["layers"]]}, "two layers of the plan share a name"),
         ({"stages": [{**PLAN["stages"][0], "replica": 7}]}, "of replica 7 is none of the plan's"),
     ],
@@ -109,6 +110,14 @@ def test_a_plan_that_names_what_it_does_not_have(run: Run, tmp_path: Path, chang
     assert code == 2
     assert err.startswith("error: plan.json is not a plan: ")
     assert said in err
+
+
+def test_a_loss_on_a_device_without_a_stage_is_drawn(run: Run, tmp_path: Path) -> None:
+    """Its stage was looked for among none."""
+    layers = [*PLAN["layers"][:-1], {**PLAN["layers"][-1], "device": "/job:localhost/replica:0/task:0/device:CPU:7"}]
+    (tmp_path / "plan.json").write_text(json.dumps({**PLAN, "layers": layers}))
+    code, _, err = run("show", "plan.json", "--dot", "a.dot", "--level", "op")
+    assert (code, err) == (0, "")
 
 
 def test_an_old_plan_of_a_cost_graph_without_ids(run: Run, tmp_path: Path) -> None:

@@ -56,14 +56,15 @@ class _LossPiece:
 
     Attributes:
         ops: Names of its ops.
-        by_row: Names of its inputs that hold a value per row: outputs, targets, weights, and activations that the model
-            adds a loss of.
+        by_row: Names of its inputs that hold a value per row: outputs, targets, weights, and activations.
+        activations: Those that the model adds a loss of, other than by its outputs.
         shared: Names of its inputs that depend on variables alone.
         stray: A sentence about masks that it reads; empty if there are none.
     """
 
     ops: frozenset[str]
     by_row: tuple[str, ...]
+    activations: frozenset[str]
     shared: tuple[str, ...]
     stray: str
 
@@ -95,6 +96,7 @@ def _loss_piece(step: CapturedStep, static_shape: Callable[[str], Any]) -> _Loss
     from_variables = _depending(graph, {op.name for op in graph.ops if op.variables})
     ops: set[str] = set()
     by_row: dict[str, None] = {}
+    activations: set[str] = set()
     shared: dict[str, None] = {}
     stray: list[str] = []
     stack = [step.outputs["loss"]]
@@ -108,12 +110,19 @@ def _loss_piece(step: CapturedStep, static_shape: Callable[[str], Any]) -> _Loss
             if graph.tensor[name].spec.dtype == "bool":
                 stray.append(f"the loss is masked by {op.layer or name!r}")
             by_row[name] = None
+            activations.add(name)
         elif op.name not in from_rows and op.name in from_variables and is_float:
             shared[name] = None
         elif op.name not in ops:
             ops.add(op.name)
             stack.extend(op.inputs)
-    return _LossPiece(ops=frozenset(ops), by_row=tuple(by_row), shared=tuple(shared), stray=next(iter(stray), ""))
+    return _LossPiece(
+        ops=frozenset(ops),
+        by_row=tuple(by_row),
+        activations=frozenset(activations),
+        shared=tuple(shared),
+        stray=next(iter(stray), ""),
+    )
 
 
 def _has_rows(step: CapturedStep, name: str, static_shape: Callable[[str], Any]) -> bool:
@@ -140,7 +149,8 @@ def _loss_of_parts(step: CapturedStep, piece: _LossPiece) -> list[_Parts]:
     results: list[_Parts] = []
     for draw in range(_DRAWS):
         generator = np.random.default_rng(draw)
-        by_row = [_values_by_row(step, name, special, generator) for name in piece.by_row]
+        far = piece.activations if draw else frozenset[str]()
+        by_row = [_values_by_row(step, name, special, generator, far=name in far) for name in piece.by_row]
         shared = [generator.uniform(0.1, 0.9, step.graph.tensor[name].spec.shape) for name in piece.shared]
 
         def loss(
@@ -154,7 +164,8 @@ def _loss_of_parts(step: CapturedStep, piece: _LossPiece) -> list[_Parts]:
         for first, second in _SPLITS:
             losses = (loss(0, first), loss(first, _ROWS))
             results.append(_Parts(whole=loss(0, _ROWS), rows=(first, second), losses=losses))
-    return results
+    # Far from zero and below it, a loss of activations may have no value: the logarithm of what is never negative.
+    return [part for part in results if np.isfinite(part.whole)] or results
 
 
 def _loss_function(step: CapturedStep, piece: _LossPiece) -> Any:
@@ -173,15 +184,18 @@ def _compared_with(graph: Any) -> list[float]:
 
 
 def _values_by_row(
-    step: CapturedStep, name: str, special: Sequence[float], generator: np.random.Generator
+    step: CapturedStep, name: str, special: Sequence[float], generator: np.random.Generator, *, far: bool
 ) -> np.ndarray:
-    """Random values for the rows of an output, a target or a weight; targets take `special` values, too."""
+    """Random values for the rows of an output, a target, a weight or an activation; targets take `special` values, too.
+
+    With `far`, values have both signs and pass 1: a loss may begin only there (a hinge).
+    """
     spec = step.graph.tensor[name].spec
     shape = (_ROWS, *spec.shape[1:])
     num_x, num_y = (sum(s is not None for s in tf.nest.flatten(specs)) for specs in step.specs[:2])
     targets = step.inputs[num_x : num_x + num_y]
     if tf.as_dtype(spec.dtype).is_floating:
-        values = generator.uniform(0.1, 0.9, shape)
+        values = 3 * generator.standard_normal(shape) if far else generator.uniform(0.1, 0.9, shape)
         if name in targets and special:
             # A single value marks what the loss ignores; several are the only allowed targets, as in a hinge loss.
             share = 0.5 if len(special) == 1 else 1.0

@@ -163,8 +163,11 @@ def penalised(penalty: Any) -> keras.Model:
         (lambda x: ops.sum(ops.square(x)), OTHER),  # a sum beside a mean
         (lambda x: ops.sqrt(ops.mean(ops.square(x))), OTHER),
         (lambda x: ops.square(ops.mean(x)), OTHER),
+        (lambda x: ops.sum(ops.relu(x - 1)), OTHER),  # nothing where all are below 1
+        (lambda x: ops.mean(ops.relu(-x)), MEAN),
+        (lambda x: ops.mean(-x * ops.log(x)), MEAN),  # of probabilities: it has no value for others
     ],
-    ids=["mean", "per row", "in pairs", "sum", "root", "squared mean"],
+    ids=["mean", "per row", "in pairs", "sum", "root", "squared mean", "hinge", "below zero", "entropy"],
 )
 def test_a_loss_that_a_layer_adds_of_its_activations(penalty: Any, expected: LossReduction) -> None:
     assert capture(penalised(penalty)).loss_reduction is expected
