@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -221,6 +221,14 @@ class OpGraph:
                 )
             specs.append(distinct[key])
         return tuple(specs)
+
+    def depending_on(self, roots: Iterable[str], *, but: Container[str] = ()) -> frozenset[str]:
+        """Names of the roots, and of the ops whose result depends on one; ops of the types `but` pass nothing on."""
+        depending = set(roots)
+        for op in self.ops:
+            if op.type not in but and any(self.tensor[name].producer in depending for name in op.inputs):
+                depending.add(op.name)
+        return frozenset(depending)
 
     def of_specs(self, value: Callable[[OpSpec], Value]) -> tuple[Value, ...]:
         """A value for each op, in graph order, computed from its spec; once for equal specs."""

@@ -45,7 +45,8 @@ def batch_coupling(graph: OpGraph, *, replicas: bool = False) -> tuple[str, ...]
     """
     say = _REPLICAS if replicas else _MICROBATCHES
     layers: dict[str, dict[str, None]] = {}
-    by_row, drawn = _depending_on_arguments(graph), random_states(graph)
+    by_row = graph.depending_on(graph.tensor[name].producer for name in graph.inputs)
+    drawn = random_states(graph)
     for op in graph.ops:
         if op.phase is Phase.FORWARD and op.layer and (sentence := _sentence(graph, op, by_row, drawn, say)):
             layers.setdefault(sentence, {})[op.layer] = None
@@ -94,12 +95,3 @@ def _sentence(graph: OpGraph, op: Op, by_row: frozenset[str], drawn: frozenset[s
     if op.stateful and op.draws:
         return say.random
     return ""
-
-
-def _depending_on_arguments(graph: OpGraph) -> frozenset[str]:
-    """Names of the ops whose result depends on an argument of the step."""
-    dependent = {graph.tensor[name].producer for name in graph.inputs}
-    for op in graph.ops:
-        if any(graph.tensor[name].producer in dependent for name in op.inputs):
-            dependent.add(op.name)
-    return frozenset(dependent)

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import networkx as nx
 import pytest
+from graphs import Builder, random_graphs
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cost_models.specs import TensorSpec
 from partitioner.ir.op_graph import Layer, Op, OpGraph, Phase, Tensor, Variable, VariableKind
@@ -208,3 +212,14 @@ def test_ops_that_look_alike_share_what_formulas_see() -> None:
     assert made.of_specs(lambda spec: asked.append(spec.type) or len(spec.inputs)) == (0, 2, 2, 2, 2)
     assert asked == ["Placeholder", "MatMul", "Add", "Add"]
     assert first.outputs == (SPEC,)
+
+
+@given(random_graphs(), st.data())
+def test_what_depends_on_ops_is_what_edges_lead_to(builder: Builder, data: st.DataObject) -> None:
+    made = builder.graph()
+    edges = ((made.tensor[name].producer, op.name) for op in made.ops for name in op.inputs)
+    flow = nx.DiGraph(edges)
+    flow.add_nodes_from(made.op)
+    roots = data.draw(st.sets(st.sampled_from(list(made.op)), max_size=3))
+    assert made.depending_on(roots) == roots.union(*(nx.descendants(flow, root) for root in roots))
+    assert made.depending_on(roots, but={op.type for op in made.ops}) == roots

@@ -29,7 +29,7 @@ from partitioner.ir.graph_def import in_run_order, producer, prune, tensor_name
 
 _LOOPS = frozenset(("While", "StatelessWhile"))
 # The first input of a conditional chooses a branch; the branches take the other inputs.
-_CONDITIONALS = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
+CONDITIONALS = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
 _FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("While", "StatelessWhile"), ("cond", "body")),
     **dict.fromkeys(("If", "StatelessIf"), ("then_branch", "else_branch")),
@@ -199,7 +199,7 @@ class GraphReader:
         )
 
     def _read_functions(self, op: Any, reading: Reading) -> None:
-        given = op.inputs[1:] if op.type in _CONDITIONALS else op.inputs
+        given = op.inputs[1:] if op.type in CONDITIONALS else op.inputs
         functions = [self._function(name, op.graph, given) for name in _function_names(op)]
         if op.type in _LOOPS:
             condition, body = functions

@@ -92,8 +92,8 @@ def _loss_piece(step: CapturedStep, static_shape: Callable[[str], Any]) -> _Loss
     graph = step.graph
     num_x = sum(spec is not None for spec in tf.nest.flatten(step.specs[0]))
     cut = _output_tensors(graph, tf.nest.flatten(step.outputs["y_pred"])) | set(step.inputs[num_x:])
-    from_rows = _depending(graph, {producer(name) for name in step.inputs})
-    from_variables = _depending(graph, {op.name for op in graph.ops if op.variables})
+    from_rows = graph.depending_on(map(producer, step.inputs))
+    from_variables = graph.depending_on(op.name for op in graph.ops if op.variables)
     ops: set[str] = set()
     by_row: dict[str, None] = {}
     activations: set[str] = set()
@@ -208,12 +208,3 @@ def _values_by_row(
     sizes = step.graph.tensor[beside].spec.shape
     classes = [0.0] if sizes[-1] == 1 else [0.0, 1.0]
     return generator.choice(sorted({*classes, *(value for value in special if value == int(value))}), shape)
-
-
-def _depending(graph: OpGraph, roots: set[str]) -> set[str]:
-    """Names of `roots` and of the forward ops whose result depends on them."""
-    depending = set(roots)
-    for op in graph.ops:
-        if op.phase is Phase.FORWARD and any(graph.tensor[name].producer in depending for name in op.inputs):
-            depending.add(op.name)
-    return depending

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from partitioner.capture.functions.reader import CONDITIONALS
 from partitioner.capture.lower.graph_def import READ
 from partitioner.capture.probes.piece import piece_function
 from partitioner.ir.op_graph import Op, OpGraph, Phase
@@ -25,7 +26,6 @@ _DRAWS = 3
 # Relative to the largest value: sums of other lengths round differently, and 16 bits have three digits or less.
 _TOLERANCE = {"float16": 0.05, "bfloat16": 0.05}
 _DEFAULT_TOLERANCE = 1e-4
-_CONDITIONALS = ("If", "StatelessIf", "Case", "StatelessCase")
 _SIZES = ("Shape", "ShapeN", "Size", "Rank")
 _CANNOT_RUN = (tf.errors.OpError, ValueError, TypeError)
 
@@ -134,14 +134,11 @@ def _decides_for_all_rows(graph: OpGraph) -> str:
     Such an op is not run by the probe where its branches have effects, and random rows may take the same branch.
     """
     apart = {layer.path for layer in graph.layers if layer.keeps_rows_apart}
-    by_values = {graph.tensor[name].producer for name in graph.inputs}
+    by_values = graph.depending_on((graph.tensor[name].producer for name in graph.inputs), but=_SIZES)
     for op in graph.ops:
-        if op.phase is not Phase.FORWARD or op.type in _SIZES:
-            continue
-        if op.type in _CONDITIONALS and op.layer not in apart and graph.tensor[op.inputs[0]].producer in by_values:
+        decides = op.type in CONDITIONALS and graph.tensor[op.inputs[0]].producer in by_values
+        if decides and op.phase is Phase.FORWARD and op.layer not in apart:
             return op.title
-        if any(graph.tensor[name].producer in by_values for name in op.inputs):
-            by_values.add(op.name)
     return ""
 
 
