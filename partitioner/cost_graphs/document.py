@@ -9,6 +9,7 @@ from typing import Any
 
 from partitioner.cost_graphs.first_document import fields_of_today, is_first_document
 from partitioner.errors import UsageError
+from partitioner.ir.devices import DeviceName
 from partitioner.ir.json import decoded, from_json, to_json
 from partitioner.ir.plan import SCHEMA as MODEL_SCHEMA
 from partitioner.ir.plan import SolverInfo, WhatIf
@@ -112,7 +113,8 @@ class CostGraphPlan:
         versions: Versions of the packages that made it.
 
     Raises:
-        ValueError: The schema is a different schema, or a node is placed on a device that is not listed.
+        ValueError: The schema is a different schema, a device has no name of one, or a node is placed on a device that
+            is not listed.
     """
 
     graph: CostGraphInfo
@@ -134,6 +136,8 @@ class CostGraphPlan:
         if self.schema != SCHEMA:
             raise ValueError(f"schema is {self.schema!r}, this version reads {SCHEMA!r}")
         names = {device.name for device in self.devices}
+        for name in names:
+            DeviceName.parse(name)
         if strangers := sorted({*self.placement.values(), *(piece.device for piece in self.pieces)} - names):
             raise ValueError(f"nodes are on devices that `devices` does not list: {', '.join(strangers)}")
 

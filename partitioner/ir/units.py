@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _COUNTS = ("", "k", "M", "G", "T")
 _SECONDS = ("ns", "us", "ms", "s")
@@ -60,6 +62,8 @@ def format_ratio(seconds: float, reference_seconds: float) -> str:
     if min(seconds, reference_seconds) <= 0:
         return "same" if seconds == reference_seconds else "-"
     ratio = seconds / reference_seconds
+    if ratio in (0, math.inf):
+        return "-"
     slower = ratio >= 1
     text = f"{ratio if slower else 1 / ratio:.2f}x"
     return "same" if text == "1.00x" else f"{text} {'slower' if slower else 'faster'}"

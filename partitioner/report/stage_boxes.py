@@ -46,6 +46,8 @@ def only_stage(
     outside = [others[index - len(kept)] for index in reached]
     pale = [
         Box(title=f"stage {index}", kind=short_name(device[index]), device=device[index], stage=index, is_pale=True)
+        if index in device
+        else Box(title="no stage", kind="", device="", stage=index, is_pale=True)
         for index in outside
     ]
     return (*(boxes[index] for index in kept), *pale), tuple(

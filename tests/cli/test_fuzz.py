@@ -120,6 +120,14 @@ def test_a_loss_on_a_device_without_a_stage_is_drawn(run: Run, tmp_path: Path) -
     assert (code, err) == (0, "")
 
 
+def test_a_stage_beside_a_layer_without_a_stage_is_drawn(run: Run, tmp_path: Path) -> None:
+    """The device of the layer's stage was looked for."""
+    layers = [{**PLAN["layers"][0], "device": "/job:localhost/replica:0/task:0/device:CPU:7"}, *PLAN["layers"][1:]]
+    (tmp_path / "plan.json").write_text(json.dumps({**PLAN, "layers": layers}))
+    code, _, err = run("show", "plan.json", "--dot", "a.dot", "--level", "layer", "--stage", "0")
+    assert (code, err) == (0, "")
+
+
 def test_an_old_plan_of_a_cost_graph_without_ids(run: Run, tmp_path: Path) -> None:
     plan = json.loads(OLD_PLAN.read_text(encoding="utf-8"))
     for value in (None, {}):

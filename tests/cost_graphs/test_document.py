@@ -66,6 +66,14 @@ def test_a_device_that_is_not_listed_is_refused(tmp_path: Path) -> None:
         CostGraphPlan.load(tmp_path / "plan.json")
 
 
+def test_a_device_without_a_name_of_one_is_refused(tmp_path: Path) -> None:
+    plan = json.loads(CostGraphPlan.load(OLD).to_json())
+    plan["devices"].append({**plan["devices"][0], "name": "/job:lo=alhost/device:CPU:0"})
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(msgspec.ValidationError, match="'/job:lo=alhost/device:CPU:0' is not a device"):
+        CostGraphPlan.load(tmp_path / "plan.json")
+
+
 def test_nothing_is_written_that_only_models_have() -> None:
     text = CostGraphPlan.load(OLD).to_json()
     assert text.startswith('{\n  "baselines"')  # sorted keys

@@ -95,6 +95,8 @@ def test_percent(fraction: float, text: str) -> None:
         (1.0, 1.004, "same"),
         (0.0, 0.0, "same"),
         (1.0, 0.0, "-"),
+        (5e-324, 1e10, "-"),  # the ratio is no number that floats have
+        (1e300, 5e-324, "-"),
     ],
 )
 def test_ratio(seconds: float, reference_seconds: float, text: str) -> None:
