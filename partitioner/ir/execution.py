@@ -26,6 +26,7 @@ class Execution:
             share devices, and then the variables there.
         alone: Only the first replica runs; the others still have copies of the variables.
         hosts: By device that is a GPU of the plan, in any replica, the CPU that runs what a GPU cannot.
+        compiled: The devices whose programs XLA compiles, in all replicas.
     """
 
     placement: Mapping[str, str]
@@ -36,6 +37,7 @@ class Execution:
     replicas: tuple[Mapping[str, str], ...] = ()
     alone: bool = False
     hosts: Mapping[str, str] = field(default_factory=dict)
+    compiled: Collection[str] = ()
 
     @property
     def is_staged(self) -> bool:

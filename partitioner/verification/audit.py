@@ -16,6 +16,7 @@ import tensorflow as tf
 # Run metadata of functions has no public API outside TensorFlow 1 sessions.
 from tensorflow.python.eager import context
 
+from partitioner.emit.xla.calls import compiled_function
 from partitioner.ir.devices import DeviceName
 
 # Ops that the runtime adds by itself, on devices of its choice.
@@ -75,7 +76,20 @@ def executed_ops(run: Callable[[], Any]) -> tuple[Any, dict[str, tuple[str, str]
             nodes = [node for node in partition.node if node.device and node.op not in ("_Arg", "_Retval")]
             if not _is_called_alone(nodes):
                 executed |= {node.name: (node.op, DeviceName.parse(node.device).canonical) for node in nodes}
+                executed |= _compiled_ops(nodes)
     return result, executed
+
+
+def _compiled_ops(nodes: Sequence[Any]) -> dict[str, tuple[str, str]]:
+    """What the calls of compiled functions among executed nodes ran, which is all on the device of the call."""
+    executed = {}
+    runtime: Any = context.context()
+    for node in nodes:
+        if name := compiled_function(node):
+            scope, device = node.name[: node.name.rfind("/") + 1], DeviceName.parse(node.device).canonical
+            function = runtime.get_function_def(name)
+            executed |= {f"{scope}{inner.name}": (inner.op, device) for inner in function.node_def}
+    return executed
 
 
 def _is_called_alone(nodes: Sequence[Any]) -> bool:

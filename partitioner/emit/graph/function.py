@@ -13,7 +13,8 @@ from partitioner.emit.graph.variables import held_variable, move_variables, vari
 from partitioner.emit.pipeline.microbatches import HOST
 from partitioner.emit.pipeline.staged_step import StagedStep
 from partitioner.ir.execution import Execution
-from partitioner.ir.graph_def import producer, prune
+from partitioner.emit.xla.calls import with_compiled_calls
+from partitioner.ir.graph_def import producer, prune, tensor_name
 from partitioner.ir.step import CapturedStep
 from partitioner.stages.run_ahead import order_among, run_ahead_limits
 
@@ -52,11 +53,15 @@ def emit_function(
     graph_def = place_graph_def(
         graph_def, execution.placement, suffix=f"placed_{next(_numbers)}", host_of=execution.host_of
     )
+    if not execution.compiled:
+        live = {node.name for node in graph_def.node}
+        ops = [op.name for op in step.graph.ops if op.name in live]
+        order = order_among(execution.placement.values())
+        add_waits(graph_def, run_ahead_limits(step.graph, ops, order=order, placement=execution.placement))
+    compiled = with_compiled_calls(graph_def, execution.compiled, fetched=fetches)
+    graph_def = compiled.graph_def
     register_functions(graph_def)
     live = {node.name for node in graph_def.node}
-    ops = [op.name for op in step.graph.ops if op.name in live]
-    order = order_among(execution.placement.values())
-    add_waits(graph_def, run_ahead_limits(step.graph, ops, order=order, placement=execution.placement))
     outside = dict(step.captures) | {p: held_variable(v).handle for p, v in step.variables.items()}
 
     def run(*arguments: Any) -> dict[str, Any]:
@@ -64,7 +69,8 @@ def emit_function(
         flat = [value for value in tf.nest.flatten(arguments) if value is not None]
         replaced = dict(zip(step.inputs, flat, strict=True))
         replaced |= {f"{name}:0": _captured(graph, external) for name, external in outside.items() if name in live}
-        tensors = tf.graph_util.import_graph_def(graph_def, input_map=replaced, return_elements=fetches, name="")
+        made = [tensor_name(compiled.tensor.get(name, name)) for name in fetches]
+        tensors = tf.graph_util.import_graph_def(graph_def, input_map=replaced, return_elements=made, name="")
         by_name = dict(zip(fetches, tensors, strict=True))
         return {
             key: tf.nest.map_structure(lambda name: None if name is None else by_name[name], value)

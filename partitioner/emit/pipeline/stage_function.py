@@ -15,6 +15,7 @@ from tensorflow.python.eager.polymorphic_function import atomic_function
 
 from partitioner.emit.graph.graph_def import add_waits, place_graph_def, register_functions
 from partitioner.emit.pipeline.microbatches import HOST
+from partitioner.emit.xla.calls import with_compiled_calls
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.execution import Execution, replica_prefix
 from partitioner.ir.graph_def import producer, reference, tensor_name
@@ -60,7 +61,7 @@ class StageFunction:
         # cancelled transfers. A RemoteCall has a cancellation of its own within the step's, so the error is reported.
         with tf.device(self.host):
             target = tf.constant(self.program.device, name="target")
-        arguments = values or [tf.constant(0)]  # it takes at least one argument
+        arguments = values or [tf.constant(0.0)]  # it takes at least one argument
         dtypes = [output.dtype for output in self.atomic.function_type.flat_outputs]
         results = tf.raw_ops.RemoteCall(target=target, args=arguments, Tout=dtypes, f=self.isolated.name)
         # Functions take and give int32 in the memory of the host; the call would hand over that of a GPU.
@@ -127,29 +128,35 @@ class StageFunctions:
         number = next(_numbers)
         devices = self._devices(program)
         placed = place_graph_def(body, devices, suffix=f"stage_{number}", host_of=self._execution.host_of)
-        if keeps_order(program.device) and set(devices.values()) == {program.device}:
+        is_compiled = program.device in self._execution.compiled
+        if not is_compiled and keeps_order(program.device) and set(devices.values()) == {program.device}:
             aliases, order = self._programs.aliases, order_among(self._programs.stages)
             limits = run_ahead_limits(self._step.graph, program.ops, aliases=aliases, given=program.inputs, order=order)
             add_waits(placed, limits)
-        register_functions(placed)
         given = {name: self._dtype(name) for name in program.inputs}
         handles = {f"{name}:0": self._dtype(f"{name}:0") for name in captures}
         arguments = _with_arguments(placed, given, handles, device=program.device)
+        results = [arguments.values.get(name, name) for name in program.outputs]
+        compiled = with_compiled_calls(placed, {program.device} if is_compiled else (), fetched=results)
+        placed = compiled.graph_def
+        register_functions(placed)
+        _leave_to_scope(placed, program.device)
         graph: Any = tf.__internal__.FuncGraph(f"stage_{number}")
         with graph.as_default(), tf.device(program.device):
             totals = [tf.compat.v1.placeholder(self._dtype(name), name="total") for name in sums]
-            fetched = [arguments.values.get(name, name) for name in program.outputs]
+            fetched = [tensor_name(compiled.tensor.get(name, name)) for name in results]
             wanted = [*arguments.placeholders, *fetched]
             imported = tf.graph_util.import_graph_def(placed, return_elements=wanted, name=prefix.rstrip("/"))
             inputs, outputs = imported[: len(arguments.placeholders)], imported[len(arguments.placeholders) :]
             values = dict(zip(program.outputs, outputs, strict=True))
             for name, total in zip(sums, totals, strict=True):
                 values[name] = tf.raw_ops.AddV2(x=total, y=values[name])
-            ended = tf.constant(0, name="ended")
+            ended = tf.constant(0.0, name="ended")
         graph.inputs = [*inputs[: len(given)], *totals, *inputs[len(given) :]]
         graph.outputs = [*(values[name] for name in program.outputs), ended]
         effects = set(self._step.side_effects)
-        graph.control_outputs = [graph.get_operation_by_name(prefix + name) for name in program.ops if name in effects]
+        written = dict.fromkeys(compiled.node.get(name, name) for name in program.ops if name in effects)
+        graph.control_outputs = [graph.get_operation_by_name(prefix + name) for name in written]
         function = atomic_function.from_func_graph(
             f"partition_{_LETTERS[program.kind]}{program.stage}_{number}", graph, {"_noinline": True}
         )
@@ -221,16 +228,23 @@ def _with_arguments(graph_def: Any, given: Mapping[str, Any], handles: Mapping[s
         values[name] = placeholders[-1]
         if name in given:
             # A loop would take an argument on the argument's device, maybe another device: an identity copies it here.
-            here = graph_def.node.add(name=f"{_ARGUMENTS}/{index}_here", op="Identity", input=[argument.name])
+            here = graph_def.node.add(
+                name=f"{_ARGUMENTS}/{index}_here", op="Identity", input=[argument.name], device=device
+            )
             here.attr["T"].type = dtype.as_datatype_enum
             values[name] = f"{here.name}:0"
     for node in nodes:
         for index, read in enumerate(node.input):
             if not read.startswith("^") and (value := values.get(tensor_name(read))) is not None:
                 node.input[index] = reference(value)
-        if node.device == device:
-            node.device = ""  # the import scope sets it; a scope per node would take most of the time
     return _Arguments(placeholders, values)
+
+
+def _leave_to_scope(graph_def: Any, device: str) -> None:
+    """Leave a device to the scope of the import: a scope for each node would take most of the time."""
+    for node in graph_def.node:
+        if node.device == device:
+            node.device = ""
 
 
 def _isolated(function: Any) -> Any:
@@ -243,7 +257,7 @@ def _isolated(function: Any) -> Any:
     definition.signature.output_arg.extend(called.output_arg)
     definition.signature.control_output.append("call")
     if not called.input_arg:
-        definition.signature.input_arg.add(name="unused", type=tf.int32.as_datatype_enum)
+        definition.signature.input_arg.add(name="unused", type=tf.float32.as_datatype_enum)
     is_stateful = function.call_options.is_stateful
     call = definition.node_def.add(name="call", op="StatefulPartitionedCall" if is_stateful else "PartitionedCall")
     call.input.extend(argument.name for argument in called.input_arg)
