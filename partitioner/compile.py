@@ -29,9 +29,11 @@ from partitioner.capture.lower.batching import BatchSizes
 from partitioner.constraints.changes import MOST_MORE_DEVICES
 from partitioner.emit.cluster.runtime import cpu_kernels, present_gpus
 from partitioner.emit.graph.variables import refresh_optimizer
+from partitioner.emit.xla.refusals import refused_ops
 from partitioner.garbage import collected_later
 from partitioner.gpu_kernels import notes_on_gpus
-from partitioner.ir.plan import ModelInfo, Objective, Strategy
+from partitioner.ir.compilation import compiled_devices
+from partitioner.ir.plan import JitCompile, ModelInfo, Objective, Strategy
 from partitioner.ir.step import CapturedStep
 from partitioner.measure.choose import MEASURED, costs_for, measured_devices, notes_on_costs, with_measured_links
 from partitioner.measure.imported_costs import refuse_other_ops
@@ -108,7 +110,8 @@ def compile_plan(
     layout = _layout_request(request, traced.step)
     costs = _costs(request, traced, layout, titles, on_progress)
     sizes = BatchSizes(traced.step)
-    problem = _problem(request, traced, layout, costs, sizes, tracing_seconds)
+    choice = _jit_compile(request, model, gpus_present=bool(gpus))
+    problem = _problem(request, traced, layout, costs, sizes, tracing_seconds, choice)
     try:
         document = plan_step(problem, tell)
     except OutOfMemoryError as error:
@@ -177,15 +180,19 @@ def _problem(
     costs: _Costs,
     sizes: BatchSizes,
     tracing_seconds: float,
+    jit_compile: JitCompile,
 ) -> PlanningProblem:
     """The input of planning, with the op graph for every number of rows that a plan may use."""
     parallelism, search, batch_size = request.parallelism, request.search, request.batch_size
     rows = [*layout.rows(costs.machines, batch_size), *layout.smaller_rows(costs.machines, batch_size)]
+    compiled = compiled_devices(jit_compile, (name.canonical for name in request.machine.names))
+    uncompiled = refused_ops(traced.step, compiled)
     step_costs = StepCosts(
         graphs={count: sizes(count) for count in rows},
         machines=costs.machines,
         measured=costs.devices,
         kernels=cpu_kernels(),
+        compiled=frozenset(op.name for op in traced.step.graph.ops if compiled and op.name not in uncompiled),
     )
     refuse_other_ops(costs.source, step_costs.on(batch_size, range(len(costs.machines.devices))), costs.devices)
     problem = PlanningProblem(
@@ -207,8 +214,23 @@ def _problem(
         named_link=request.machine.link,
         is_described=request.machine.topology is not None,
         notes=(*costs.notes, *_notes_on_gpus(request, traced)),
+        jit_compile=jit_compile,
+        uncompiled=uncompiled,
     )
     return _on_more_devices(problem, sizes, 1) if search.what_if else problem
+
+
+def _jit_compile(request: Request, model: keras.Model, *, gpus_present: bool) -> JitCompile:
+    """Whether XLA compiles: as asked for, else as the model was compiled.
+
+    Keras keeps no `auto`: on a machine without GPUs it is False, and False says nothing about other machines.
+    """
+    asked = request.step.asked_to_compile
+    if asked is not JitCompile.AUTO or not getattr(model, "compiled", False):
+        return asked
+    if model.jit_compile:
+        return JitCompile.ON
+    return JitCompile.OFF if gpus_present else JitCompile.AUTO
 
 
 def _notes_on_gpus(request: Request, traced: TracedStep) -> tuple[str, ...]:

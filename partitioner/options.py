@@ -19,7 +19,7 @@ from partitioner.errors import UsageError
 from partitioner.hardware.resolve import chosen_topology
 from partitioner.hardware.topology import PresentGpu
 from partitioner.ir.devices import DeviceName
-from partitioner.ir.plan import DeviceInfo, Objective, Strategy, Updates
+from partitioner.ir.plan import DeviceInfo, JitCompile, Objective, Strategy, Updates
 from partitioner.ir.requirements import Requirement
 from partitioner.planner.layouts.groups import ReplicaGroups
 from partitioner.planner.layouts.replicas import replica_groups
@@ -44,7 +44,12 @@ class Step:
         input_shape: Sizes without the batch, a tuple or a tuple per input name, where the model does not say.
         example_inputs: A batch of inputs, where the model does not say their shapes and dtypes.
         example_targets: A batch of targets, where the loss does not say their shapes.
+        jit_compile: Whether XLA compiles what each device runs: True, False, or `auto`: as the model was compiled, and
+            if that says `auto` too, on GPUs.
         source: Where the model came from, for the record.
+
+    Raises:
+        UsageError: `jit_compile` is neither.
 
     Example:
         >>> from partitioner import Step
@@ -58,7 +63,18 @@ class Step:
     input_shape: Sequence[int] | Mapping[str, Sequence[int]] | None = None
     example_inputs: Any = None
     example_targets: Any = None
+    jit_compile: bool | str = "auto"
     source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.jit_compile not in (True, False, "auto"):
+            raise UsageError(f"jit_compile is {self.jit_compile!r}, expected True, False or 'auto'")
+
+    @property
+    def asked_to_compile(self) -> JitCompile:
+        """Whether XLA compiles, as a plan has it."""
+        choices = {True: JitCompile.ON, False: JitCompile.OFF, "auto": JitCompile.AUTO}
+        return choices[self.jit_compile]
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -14,7 +14,9 @@ from typing import Any
 
 _MARKED = re.compile(r"⟪(\w+)(?:=(.*?))?⟫(?=(⟪)?)", re.DOTALL)
 _HOLDER = {
-    **dict.fromkeys(("training", "loss", "optimizer", "input_shape", "example_inputs", "example_targets"), "Step"),
+    **dict.fromkeys(
+        ("training", "loss", "optimizer", "input_shape", "example_inputs", "example_targets", "jit_compile"), "Step"
+    ),
     **dict.fromkeys(("schedule", "recompute", "updates"), "Parallelism"),
     **dict.fromkeys(("pins", "forbid", "colocate"), "Constraints"),
 }
@@ -102,6 +104,8 @@ def _in_python(name: str, value: Any) -> str:
 def _as_flag(name: str, value: Any) -> str:
     if name == "training" and value is not None:
         return "--training" if value else "--inference"
+    if name == "jit_compile" and isinstance(value, bool):
+        value = "on" if value else "off"
     flag = f"--{_FLAGS.get(name, name).replace('_', '-')}"
     if value is None or value is True:
         return flag

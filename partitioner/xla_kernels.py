@@ -1,4 +1,4 @@
-"""What TensorFlow's kernel registry says of an op under XLA: whether it can be compiled, and what must be a constant."""
+"""What TensorFlow's kernel registry says of an op under XLA: whether it can be compiled."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import tensorflow as tf
 from tensorflow.python.framework import kernels
 
 _NOT_IN_MEMORY_OF_DEVICES = frozenset({tf.string.as_datatype_enum})
-CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2", "EnsureShape"})
-"""Ops that only check values. XLA compiles `Assert` to nothing."""
 # The runtime calls or resolves these itself; XLA compiles what they call.
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _KIND = {"CPU": "XLA_CPU_JIT", "GPU": "XLA_GPU_JIT"}

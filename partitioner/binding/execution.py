@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from partitioner.ir.compilation import compiled_devices
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.execution import Execution
-from partitioner.ir.plan import PlanDocument
+from partitioner.ir.plan import JitCompile, PlanDocument
 from partitioner.ir.step import CapturedStep, StepKind
 from partitioner.stages.programs import stage_programs
 from partitioner.stages.schedules import ScheduleKind
 
 
 def execution_of_plan(
-    plan: PlanDocument, step: CapturedStep, placement: Mapping[str, str], devices: Mapping[str, str]
+    plan: PlanDocument,
+    step: CapturedStep,
+    placement: Mapping[str, str],
+    devices: Mapping[str, str],
+    *,
+    jit_compile: JitCompile | None = None,
 ) -> Execution:
     """The execution of `step` under `plan`.
 
@@ -26,7 +32,9 @@ def execution_of_plan(
         step: The step to run.
         placement: Device of each of its ops, in this process.
         devices: The device that runs in place of each planned device.
+        jit_compile: Whether XLA compiles, in place of the plan's choice.
     """
+    choice = plan.jit_compile if jit_compile is None else jit_compile
     if step.kind is StepKind.TRAIN:
         count, schedule = plan.num_microbatches, plan.schedule
         recompute = frozenset(stage.index for stage in plan.stages_of(0) if stage.recompute)
@@ -46,6 +54,7 @@ def execution_of_plan(
             for name in plan.used_devices
             if (device := DeviceName.parse(name)).type == "GPU"
         },
+        compiled=compiled_devices(choice, (devices[name] for name in plan.used_devices)),
     )
     if not execution.is_staged:
         return execution

@@ -18,7 +18,7 @@ from partitioner.emit.asynchronous.program import AsyncProgram
 from partitioner.emit.keras.placed_model import PlacedModel
 from partitioner.emit.keras.program import PlacedProgram
 from partitioner.ir.execution import Execution
-from partitioner.ir.plan import PlanDocument, Updates
+from partitioner.ir.plan import JitCompile, PlanDocument, Updates
 from partitioner.ir.step import CapturedStep, StepKind
 
 
@@ -41,7 +41,8 @@ def place_traced(traced: TracedStep, plan: PlanDocument, model: keras.Model, dev
 
     def arrange_all(step: CapturedStep) -> Execution:
         placement = transfer_placement(local, step.graph)
-        return execution_of_plan(local, step, {name: devices[device] for name, device in placement.items()}, devices)
+        on_devices = {name: devices[device] for name, device in placement.items()}
+        return execution_of_plan(local, step, on_devices, devices, jit_compile=placed.asked_to_compile)
 
     def arrange(step: CapturedStep) -> Execution:
         return replace(arrange_all(step), replicas=()) if is_async else arrange_all(step)
@@ -69,7 +70,8 @@ def place_traced(traced: TracedStep, plan: PlanDocument, model: keras.Model, dev
     else:
         placed = PlacedModel(program, model=model, name=model.name, plan=plan, own_steps=own_steps)
     if traced.objective is not None:
-        placed.compile(**compile_arguments(model, traced.objective))
+        is_asked = plan.jit_compile is JitCompile.AUTO and model.jit_compile
+        placed.compile(**compile_arguments(model, traced.objective), jit_compile=True if is_asked else "auto")
     elif plan.model.training:
         placed.follow()
     program.add(traced.step)

@@ -40,6 +40,12 @@ def add_step(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--loss", metavar="NAME", help="Keras loss (default: as compiled, else mean_squared_error)")
     group.add_argument("--optimizer", metavar="NAME", help="Keras optimizer (default: as compiled, else adam)")
+    group.add_argument(
+        "--jit-compile",
+        choices=["auto", "on", "off"],
+        default="auto",
+        help="whether XLA compiles what each device runs (default: as the model was compiled, else on GPUs)",
+    )
 
 
 def add_machine(group: argparse._ArgumentGroup) -> None:

@@ -23,6 +23,7 @@ def request_of(options: argparse.Namespace) -> Request:
             loss=options.loss,
             optimizer=options.optimizer,
             input_shape=shapes(options.input_shape),
+            jit_compile={"on": True, "off": False}.get(options.jit_compile, "auto"),
             source=options.model,
         ),
         machine=Machine(

@@ -46,6 +46,14 @@ class Updates(StrEnum):
     ASYNC = "async"
 
 
+class JitCompile(StrEnum):
+    """Whether XLA compiles the programs of devices; `AUTO`: those of GPUs, as Keras does."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
 class Origin(StrEnum):
     """Where a number comes from; `file` is a topology of the user's own, with numbers that no catalogue has."""
 
@@ -120,7 +128,8 @@ class Stage:
     work for all of them: of n devices that have a stage, replica r uses that of replica r mod n.
 
     With microbatches a device may hold several stages, and `peak_bytes` is its peak with all of them. `recompute`: the
-    backward pass reruns the stage's forward ops instead of keeping their outputs.
+    backward pass reruns the stage's forward ops instead of keeping their outputs. `compiled`: XLA compiles what its
+    device runs, but for the ops of `uncompiled`, counted by reason.
     """
 
     index: int
@@ -133,6 +142,8 @@ class Stage:
     compute_seconds: float
     send_bytes: int
     recompute: bool = False
+    compiled: bool = False
+    uncompiled: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -444,6 +455,7 @@ class PlanDocument:
     request: dict[str, Any] = field(default_factory=dict)
     stage_edges: tuple[StageEdge, ...] = ()
     ops: PlannedOps = field(default_factory=PlannedOps)
+    jit_compile: JitCompile = JitCompile.AUTO
     schema: str = SCHEMA
 
     def __post_init__(self) -> None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
 from partitioner.deadline import search_seconds
 from partitioner.errors import InfeasibleError, UsageError
 from partitioner.ir.op_graph import OpGraph
-from partitioner.ir.plan import CostsInfo, DeviceInfo, ModelInfo, Objective, Origin, PlanDocument
+from partitioner.ir.plan import CostsInfo, DeviceInfo, JitCompile, ModelInfo, Objective, Origin, PlanDocument
 from partitioner.ir.requirements import Requirement
 from partitioner.ir.step import CapturedStep
 from partitioner.planner.diagnose.explain import explained
 from partitioner.planner.diagnose.what_if import what_if
 from partitioner.planner.document.assemble import plan_document
 from partitioner.planner.document.async_updates import with_async_updates
+from partitioner.planner.document.compilation import with_compilation
 from partitioner.planner.document.inferred_ops import inferred_ops
 from partitioner.planner.document.links import link_infos
 from partitioner.planner.document.replicated import replicated, sends_of_all
@@ -53,6 +54,8 @@ class PlanningProblem:
         named_link: Catalogue name of the links, if one was given.
         is_described: Whether a topology describes the links.
         notes: Further notes on the costs.
+        jit_compile: Whether XLA compiles what devices run.
+        uncompiled: Of ops that it cannot compile, why.
     """
 
     model: ModelInfo
@@ -73,6 +76,8 @@ class PlanningProblem:
     named_link: str | None
     is_described: bool
     notes: tuple[str, ...] = ()
+    jit_compile: JitCompile = JitCompile.OFF
+    uncompiled: Mapping[str, str] = field(default_factory=dict)
 
     def with_graphs(self, graphs: Mapping[int, OpGraph]) -> PlanningProblem:
         """The problem with op graphs for more numbers of rows."""
@@ -155,6 +160,7 @@ def _document(problem: PlanningProblem, layout: ParallelLayout) -> PlanDocument:
         plan = replicated(plan, result, infos, groups)
     if problem.max_staleness is not None:
         plan = with_async_updates(plan, problem.max_staleness)
+    plan = with_compilation(plan, problem.jit_compile, problem.uncompiled, problem.step.graph)
     sends = sends_of_all(result, infos, groups)
     asked = problem.layout.microbatches
     return replace(

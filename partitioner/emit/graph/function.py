@@ -12,8 +12,8 @@ from partitioner.emit.graph.graph_def import add_waits, place_graph_def, registe
 from partitioner.emit.graph.variables import held_variable, move_variables, variable_homes
 from partitioner.emit.pipeline.microbatches import HOST
 from partitioner.emit.pipeline.staged_step import StagedStep
-from partitioner.ir.execution import Execution
 from partitioner.emit.xla.calls import with_compiled_calls
+from partitioner.ir.execution import Execution
 from partitioner.ir.graph_def import producer, prune, tensor_name
 from partitioner.ir.step import CapturedStep
 from partitioner.stages.run_ahead import order_among, run_ahead_limits

@@ -18,7 +18,7 @@ from partitioner.emit.keras.options import as_given
 from partitioner.emit.keras.program import Program
 from partitioner.emit.keras.stand_in import StandIn
 from partitioner.errors import UsageError
-from partitioner.ir.plan import PlanDocument
+from partitioner.ir.plan import JitCompile, PlanDocument
 from partitioner.ir.step import StepKind
 
 
@@ -27,7 +27,7 @@ class PlacedModel(StandIn):
     """A Keras model whose every step runs on its planned devices.
 
     It shares its variables with the unplaced model; they are now on their planned devices, optimizer slots beside their
-    variables. XLA stays off, because it compiles for one device.
+    variables. Keras does not compile its steps, as XLA compiles for one device: what each device runs is compiled.
 
     Args:
         program: The placed functions.
@@ -57,6 +57,7 @@ class PlacedModel(StandIn):
         self.program = program
         self.own_steps = tuple(own_steps)
         self.own_metric_variables: Sequence[Any] = ()
+        self.asked_to_compile: JitCompile | None = None
         self._has_warned = False
         self.supports_jit = False
         self.optimizer = None  # Keras sets it in compile(), which an inference plan does without
@@ -90,16 +91,20 @@ class PlacedModel(StandIn):
         return self.model.metrics if self.model is not None and self.own_steps else super().metrics
 
     def compile(self, *arguments: Any, **options: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """As `keras.Model.compile`, or as `compile` of a model with its own `train_step`; `jit_compile` stays off.
+        """As `keras.Model.compile`, or as `compile` of a model with its own `train_step`.
+
+        With `jit_compile=True` or `False` XLA compiles what every device runs, or nothing, whatever the plan says.
 
         Raises:
-            UsageError: `jit_compile=True`; or another loss or optimizer for a model that was loaded from a SavedModel,
+            UsageError: Another loss or optimizer, or `jit_compile=True`, for a model that was loaded from a SavedModel,
                 whose training step already holds its own.
         """
-        if options.get("jit_compile") is True:
-            raise UsageError("jit_compile=True: XLA compiles for one device and would undo the placement")
+        asked = options.pop("jit_compile", "auto")
+        if self.model is None and asked is True:
+            raise UsageError("jit_compile=True: a SavedModel is compiled as it was written")
+        self.asked_to_compile = {True: JitCompile.ON, False: JitCompile.OFF}.get(asked)
         if self.model is not None and self.own_steps:
-            self.model.compile(*arguments, **options)
+            self.model.compile(*arguments, jit_compile=asked, **options)
             self.follow()
         else:
             self._compile(*arguments, **{**options, "jit_compile": False})

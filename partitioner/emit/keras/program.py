@@ -91,7 +91,7 @@ class PlacedProgram:
         self._capture, self._arrange, self._optimizer = capture, arrange, optimizer
         self._steps: dict[tuple[StepKind, str], CapturedStep] = {}
         self._contents: list[tuple[Any, Any]] = []
-        self._functions: dict[tuple[StepKind, str, tuple[str, ...]], Any] = {}
+        self._functions: dict[tuple[StepKind, str, tuple[str, ...], frozenset[str]], Any] = {}
 
     def add(self, step: CapturedStep) -> None:
         """Add a captured step, and move its variables to their devices now."""
@@ -149,9 +149,10 @@ class PlacedProgram:
         with tf.init_scope():
             step = self.step(kind, specs)
             wanted = step.results if results is None else tuple(results)
-            key = (*_key(kind, specs), wanted)
+            execution = self._arrange(step)
+            key = (*_key(kind, specs), wanted, frozenset(execution.compiled))
             if key not in self._functions:
-                self._functions[key] = emit_function(step, self._arrange(step), results=wanted)
+                self._functions[key] = emit_function(step, execution, results=wanted)
         return self._functions[key]
 
     def standardize(self, kind: StepKind, arguments: Specs) -> Specs:

@@ -44,8 +44,8 @@ class CompiledGraph:
 def with_compiled_calls(graph_def: Any, devices: Collection[str], *, fetched: Collection[str] = ()) -> CompiledGraph:
     """Put a call in place of each cluster of a graph.
 
-    A call on a GPU takes and gives int32 in memory of the host, and XLA's programs in memory of the GPU, but for what is
-    a constant when they are compiled. So other int32 cross as int64.
+    Calls on GPUs take and give int32 in memory of the host. XLA's programs want them in memory of the GPU, unless they
+    are constants when it compiles; so all others cross as int64.
 
     Args:
         graph_def: A placed GraphDef.
@@ -105,7 +105,7 @@ class _Graph:
             if self._is_read_outside(f"{name}:{index}", members)
         ]
         constants = needed_as_constants(body.node, self._functions)
-        carried = {name for name in [*given, *outputs] if self._dtype(name) == _INT32 and name not in constants}
+        carried = {n for n in (*given, *outputs) if self._dtype(n) == _INT32 and not (n in given and n in constants)}
         name = f"{_SCOPE}_{next(_numbers)}"
         function = _function(f"partition_{name}", body, [(n, self._dtype(n)) for n in given], outputs, carried)
         waits = dict.fromkeys(
@@ -134,9 +134,10 @@ class _Graph:
         result.node.extend(node for call in calls for node in call.nodes)
         for node in result.node:
             data = [made.get(tensor_name(read), read) for read in node.input if not read.startswith("^")]
-            waits = [f"^{inside.get(producer(read), producer(read))}" for read in node.input if read.startswith("^")]
+            waited_for = (producer(read) for read in node.input if read.startswith("^"))
+            waits = dict.fromkeys([f"^{inside.get(name, name)}" for name in waited_for])
             del node.input[:]
-            node.input.extend([*map(reference, data), *dict.fromkeys(waits)])
+            node.input.extend([*map(reference, data), *waits])
         _drop_unread_constants(result, {producer(name) for name in self._fetched})
         return CompiledGraph(graph_def=result, tensor=made, node=inside, refused=refused)
 
@@ -191,7 +192,7 @@ class _Casts:
 def _function(
     name: str, body: Any, given: Sequence[tuple[str, int]], outputs: Sequence[str], carried: Collection[str]
 ) -> Any:
-    """A function of nodes, from what they are given to their outputs; int32 that are carried are int64 outside of it."""
+    """A function of nodes, from what they are given to their outputs; those of `carried` are int64 outside of it."""
     nodes, values = list(body.node), dict[str, str]()
     for index, (tensor, dtype) in enumerate(given):
         argument = body.node.add(name=f"{_SCOPE}_arguments/{index}", op="Placeholder")
@@ -232,7 +233,8 @@ def _call_node(name: str, function: Any, device: str, inputs: Sequence[str]) -> 
     call.attr["Tin"].list.type.extend(argument.type for argument in signature.input_arg)
     call.attr["Tout"].list.type.extend(output.type for output in signature.output_arg)
     call.attr["f"].func.name = signature.name
-    call.attr["config_proto"].s = context.context().function_call_options.config_proto_serialized
+    runtime: Any = context.context()
+    call.attr["config_proto"].s = runtime.function_call_options.config_proto_serialized
     call.attr[_MUST_COMPILE].b = True
     return call
 

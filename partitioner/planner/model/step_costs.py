@@ -22,12 +22,14 @@ class StepCosts:
         machines: The devices.
         measured: Measured costs of ops, by index of the device.
         kernels: The kernels that run ops on CPUs.
+        compiled: Names of the ops that XLA compiles where they run on a GPU.
     """
 
     graphs: Mapping[int, OpGraph]
     machines: Topology
     measured: Mapping[int, MeasuredDevice]
     kernels: Kernels
+    compiled: frozenset[str] = frozenset()
 
     def on(self, rows: int, devices: Sequence[int]) -> CostedGraph:
         """The step for a number of rows, with the costs of its ops on some of the devices."""
