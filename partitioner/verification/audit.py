@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from partitioner.emit.xla.calls import compiled_function
+from partitioner.emit.xla.constants import folded
 from partitioner.ir.devices import DeviceName
 
 # Ops that the runtime adds by itself, on devices of its choice.
@@ -81,14 +82,15 @@ def executed_ops(run: Callable[[], Any]) -> tuple[Any, dict[str, tuple[str, str]
 
 
 def _compiled_ops(nodes: Sequence[Any]) -> dict[str, tuple[str, str]]:
-    """What the calls of compiled functions among executed nodes ran, which is all on the device of the call."""
+    """What the calls of compiled functions among executed nodes ran, all of it on the device of the call."""
     executed = {}
     runtime: Any = context.context()
-    for node in nodes:
-        if name := compiled_function(node):
-            scope, device = node.name[: node.name.rfind("/") + 1], DeviceName.parse(node.device).canonical
-            function = runtime.get_function_def(name)
-            executed |= {f"{scope}{inner.name}": (inner.op, device) for inner in function.node_def}
+    for call in nodes:
+        if name := compiled_function(call):
+            scope, device = call.name[: call.name.rfind("/") + 1], DeviceName.parse(call.device).canonical
+            ran = runtime.get_function_def(name).node_def
+            constant = folded(ran)
+            executed |= {f"{scope}{node.name}": (node.op, device) for node in ran if node.name not in constant}
     return executed
 
 

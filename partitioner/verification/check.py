@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import keras
@@ -13,6 +14,7 @@ import tensorflow as tf
 
 from partitioner.emit.graph.variables import held_variable
 from partitioner.emit.pipeline.microbatches import HOST
+from partitioner.emit.xla.refusals import refused_ops
 from partitioner.errors import VerificationError
 from partitioner.ir.execution import Execution, replica_prefix
 from partitioner.ir.plan import Verification
@@ -112,6 +114,11 @@ class _Subject:
     ran_on: Mapping[str, str]
     with_reference: bool
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether XLA compiles the unplaced model, as it does the placed one, where it can compile all of it."""
+        return bool(self.execution.compiled) and not refused_ops(self.step, [HOST])
+
 
 def _verify_training(
     subject: _Subject,
@@ -126,7 +133,8 @@ def _verify_training(
     # Rows influence each other, and sums are rounded to 16 bits, within a microbatch: then the reference is cut alike.
     is_cut_alike = batch_coupling(step.graph) or (execution.num_parts > 1 and narrow_dtype(step.graph))
     parts = _parts(step, execution) if is_cut_alike else None
-    reference = reference_functions(model, compute_loss, optimizer, step.specs[:2], parts=parts)
+    reference = partial(reference_functions, model, compute_loss, optimizer, step.specs[:2], parts=parts)
+    functions = reference(jit_compile=subject.is_compiled)
     placed_gradients = subject.emit(step, execution, results=("y_pred", "loss", "gradients"), side_effects=False)
     placed_train = subject.emit(step, execution, results=("y_pred", "loss"))
     placed_stepwise = subject.emit_stepwise(step, execution, results=("y_pred", "loss"))
@@ -135,8 +143,10 @@ def _verify_training(
         if subject.with_reference:
             copies = HostCopies(held, [optimizer])
             with copies.in_use():
-                expected = run_reference(*reference, batches, model.variables, restore)
-            controls = _controls(model, step, reference, batches, restore, copies)
+                expected = run_reference(*functions, batches, model.variables, restore)
+            controls = _controls(model, step, functions, batches, restore, copies)
+            if subject.is_compiled and not any(op.draws for op in step.graph.ops):
+                controls = chain(controls, _uncompiled(reference, batches, model, restore, copies))
         trajectories = list(islice(controls, 1))
         restore()
         first = placed_gradients(*batches[0], None)
@@ -184,7 +194,7 @@ def _verify_own_step(subject: _Subject, batches: Sequence[tuple[Any, Any]]) -> V
             reordered = [permuted(batch, order) for batch in batches]
             starts = [restore, *(nudged(restore, step.trainable, towards) for towards in (np.inf, -np.inf))]
             with HostCopies(held, step.optimizers).in_use():
-                reference = own_step_function(model, step.kind, step.specs)
+                reference = own_step_function(model, step.kind, step.specs, jit_compile=subject.is_compiled)
                 expected = run(reference, batches, restore)
                 controls = [run(reference, reordered, start) for start in starts]
         with hard_placement():
@@ -230,7 +240,7 @@ def _parts(step: CapturedStep, execution: Execution) -> Parts:
 def _verify_outputs(subject: _Subject, batch: tuple[Any, Any]) -> Verification:
     model, step, execution = subject.model, subject.step, subject.execution
     num_parts = execution.num_microbatches * execution.num_replicas if batch_coupling(step.graph) else 1
-    reference = outputs_function(model, step.specs[0], num_parts=num_parts)
+    reference = outputs_function(model, step.specs[0], num_parts=num_parts, jit_compile=subject.is_compiled)
     placed = subject.emit(step, execution, results=("y_pred",))
     placed_stepwise = subject.emit_stepwise(step, execution, results=("y_pred",))
     x, _ = batch
@@ -270,6 +280,19 @@ def _audited(function: Any, batch: tuple[Any, Any]) -> dict[str, tuple[str, str]
 def _fresh(function: Any) -> Any:
     """A new function around `function`: TensorFlow records partition graphs only for new functions."""
     return tf.function(lambda *arguments: function(*arguments), autograph=False)
+
+
+def _uncompiled(
+    reference: Callable[..., tuple[Any, Any]],
+    batches: Sequence[tuple[Any, Any]],
+    model: keras.Model,
+    restore: Callable[[], None],
+    copies: HostCopies,
+) -> Iterator[Trajectory]:
+    """A run of the unplaced model without XLA, which rounds differently."""
+    with copies.in_use():
+        control = run_reference(*reference(jit_compile=False), batches, model.variables, restore)
+    yield control
 
 
 def _control_order(model: keras.Model, step: CapturedStep) -> np.ndarray:

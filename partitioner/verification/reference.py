@@ -87,12 +87,14 @@ def reference_functions(
     specs: tuple[Any, Any],
     *,
     parts: Parts | None = None,
+    jit_compile: bool = False,
 ) -> tuple[Any, Any]:
     """`gradients(x, y)` -> (outputs, loss, gradients) and `train(x, y)` -> loss, of the unplaced model on the host.
 
     Gradients are those the optimizer gets: of the scaled loss where it scales. Both are traced for `specs`, whose batch
     size is open as in `fit`: with a fixed batch size TensorFlow divides by constants, and rounds differently. With
-    `parts`, the model runs on each part in order, and their results are combined before the update.
+    `parts`, the model runs on each part in order, and their results are combined before the update. With `jit_compile`
+    XLA compiles both.
     """
     cut = parts or Parts()
 
@@ -127,13 +129,13 @@ def reference_functions(
             [_added(gradient, weights, given) for gradient in zip(*gradients, strict=True)],
         )
 
-    @tf.function(autograph=False, input_signature=list(specs))
+    @tf.function(autograph=False, input_signature=list(specs), jit_compile=jit_compile)
     def gradients(x: Any, y: Any) -> tuple[Any, Any, Any]:
         with tf.device(HOST):
             y_pred, loss, values = accumulated(x, y)
             return y_pred, loss, [None if g is None else as_dense(g, v.shape) for g, v in _pairs(values, model)]
 
-    @tf.function(autograph=False, input_signature=list(specs))
+    @tf.function(autograph=False, input_signature=list(specs), jit_compile=jit_compile)
     def train(x: Any, y: Any) -> Any:
         with tf.device(HOST):
             _, loss, values = accumulated(x, y)
@@ -144,23 +146,25 @@ def reference_functions(
     return gradients, train
 
 
-def own_step_function(model: keras.Model, kind: StepKind, specs: tuple[Any, Any, Any]) -> Any:
+def own_step_function(
+    model: keras.Model, kind: StepKind, specs: tuple[Any, Any, Any], *, jit_compile: bool = False
+) -> Any:
     """`step(x, y, sample_weight)` -> logs, of a model that defines the step itself, on the host."""
 
     def step(x: Any, y: Any, sample_weight: Any) -> Any:
         with tf.device(HOST):
             return run_own_step(model, kind, x, y, sample_weight)
 
-    return tf.function(step, autograph=False).get_concrete_function(*specs)
+    return tf.function(step, autograph=False, jit_compile=jit_compile).get_concrete_function(*specs)
 
 
-def outputs_function(model: keras.Model, x_specs: Any, *, num_parts: int = 1) -> Any:
+def outputs_function(model: keras.Model, x_specs: Any, *, num_parts: int = 1, jit_compile: bool = False) -> Any:
     """`outputs(x)` of the unplaced model in inference, on the host, on `num_parts` parts of the batch in order."""
 
     def of_part(x: Any) -> Any:
         return model(x, training=False) if model._call_has_training_arg else model(x)
 
-    @tf.function(autograph=False, input_signature=[x_specs])
+    @tf.function(autograph=False, input_signature=[x_specs], jit_compile=jit_compile)
     def outputs(x: Any) -> Any:
         with tf.device(HOST):
             if num_parts == 1:

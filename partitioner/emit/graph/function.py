@@ -13,6 +13,7 @@ from partitioner.emit.graph.variables import held_variable, move_variables, vari
 from partitioner.emit.pipeline.microbatches import HOST
 from partitioner.emit.pipeline.staged_step import StagedStep
 from partitioner.emit.xla.calls import with_compiled_calls
+from partitioner.emit.xla.refusals import kept_plain
 from partitioner.ir.execution import Execution
 from partitioner.ir.graph_def import producer, prune, tensor_name
 from partitioner.ir.step import CapturedStep
@@ -58,7 +59,9 @@ def emit_function(
         ops = [op.name for op in step.graph.ops if op.name in live]
         order = order_among(execution.placement.values())
         add_waits(graph_def, run_ahead_limits(step.graph, ops, order=order, placement=execution.placement))
-    compiled = with_compiled_calls(graph_def, execution.compiled, fetched=fetches)
+    compiled = with_compiled_calls(
+        graph_def, execution.compiled, fetched=fetches, kept_out=kept_plain(step, execution.compiled)
+    )
     graph_def = compiled.graph_def
     register_functions(graph_def)
     live = {node.name for node in graph_def.node}

@@ -16,6 +16,7 @@ from tensorflow.python.eager.polymorphic_function import atomic_function
 from partitioner.emit.graph.graph_def import add_waits, place_graph_def, register_functions
 from partitioner.emit.pipeline.microbatches import HOST
 from partitioner.emit.xla.calls import with_compiled_calls
+from partitioner.emit.xla.refusals import kept_plain
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.execution import Execution, replica_prefix
 from partitioner.ir.graph_def import producer, reference, tensor_name
@@ -109,6 +110,7 @@ class StageFunctions:
         self._step, self._programs, self._execution, self._replica = step, programs, execution, replica
         self._nodes = {node.name: node for node in step.graph_def.node}
         self._outside = {*step.captures, *step.variables}
+        self._kept_plain = kept_plain(step, execution.compiled)
 
     def build(self, program: StageProgram, *, accumulate: bool = False) -> StageFunction:
         """The function of a program; with `accumulate`, it adds its gradients to running totals."""
@@ -137,7 +139,8 @@ class StageFunctions:
         handles = {f"{name}:0": self._dtype(f"{name}:0") for name in captures}
         arguments = _with_arguments(placed, given, handles, device=program.device)
         results = [arguments.values.get(name, name) for name in program.outputs]
-        compiled = with_compiled_calls(placed, {program.device} if is_compiled else (), fetched=results)
+        compiles = {program.device} if is_compiled else ()
+        compiled = with_compiled_calls(placed, compiles, fetched=results, kept_out=self._kept_plain)
         placed = compiled.graph_def
         register_functions(placed)
         _leave_to_scope(placed, program.device)

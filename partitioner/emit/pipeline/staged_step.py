@@ -129,7 +129,9 @@ class StepRun:
             adds_up = step.loss_reduction is LossReduction.SUM
             # As a function of its own, so that its ops have names when it is called from Python.
             cut = tf.function(cut_batch, autograph=False)
-            parts, self.weights, self.sizes = cut(list(arguments), count, adds_up, self._seed_dtype)
+            is_even = self.staged.execution.compiled and step.graph.batch_size % count == 0
+            rows_each = step.graph.batch_size // count if is_even else 0
+            parts, self.weights, self.sizes = cut(list(arguments), count, adds_up, self._seed_dtype, rows_each)
         for part, values, weight in zip(self.parts, parts, self.weights, strict=True):
             part.update(zip(step.inputs, values, strict=True))
             if step.seed:

@@ -41,7 +41,9 @@ class CompiledGraph:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-def with_compiled_calls(graph_def: Any, devices: Collection[str], *, fetched: Collection[str] = ()) -> CompiledGraph:
+def with_compiled_calls(
+    graph_def: Any, devices: Collection[str], *, fetched: Collection[str] = (), kept_out: Collection[str] = ()
+) -> CompiledGraph:
     """Put a call in place of each cluster of a graph.
 
     Calls on GPUs take and give int32 in memory of the host. XLA's programs want them in memory of the GPU, unless they
@@ -51,10 +53,11 @@ def with_compiled_calls(graph_def: Any, devices: Collection[str], *, fetched: Co
         graph_def: A placed GraphDef.
         devices: The devices whose nodes are compiled.
         fetched: Names of the tensors that are read outside of the graph.
+        kept_out: Nodes that are not compiled, whatever they are.
     """
     if not devices:
         return CompiledGraph(graph_def=graph_def)
-    found = find_clusters(graph_def, devices)
+    found = find_clusters(graph_def, devices, fetched=fetched, kept_out=kept_out)
     graph = _Graph(graph_def, fetched)
     calls = [graph.call(cluster) for cluster in found.clusters]
     return graph.with_calls(calls, found.refused)
@@ -124,7 +127,7 @@ class _Graph:
 
     def with_calls(self, calls: Sequence[_Call], refused: Mapping[str, str]) -> CompiledGraph:
         """The graph with the calls in place of their nodes."""
-        made = {tensor: new for call in calls for tensor, new in call.made.items()}
+        made: dict[str, str] = {tensor: new for call in calls for tensor, new in call.made.items()}
         inside = {name: call.name for call in calls for name in call.inside}
         result = type(self._graph_def)()
         result.versions.CopyFrom(self._graph_def.versions)
@@ -133,11 +136,11 @@ class _Graph:
         result.node.extend(node for node in self._graph_def.node if node.name not in inside)
         result.node.extend(node for call in calls for node in call.nodes)
         for node in result.node:
-            data = [made.get(tensor_name(read), read) for read in node.input if not read.startswith("^")]
+            data: list[str] = [made.get(tensor_name(read), read) for read in node.input if not read.startswith("^")]
             waited_for = (producer(read) for read in node.input if read.startswith("^"))
-            waits = dict.fromkeys([f"^{inside.get(name, name)}" for name in waited_for])
+            waits: list[str] = [f"^{inside.get(name, name)}" for name in waited_for]
             del node.input[:]
-            node.input.extend([*map(reference, data), *waits])
+            node.input.extend([*map(reference, data), *dict.fromkeys(waits)])
         _drop_unread_constants(result, {producer(name) for name in self._fetched})
         return CompiledGraph(graph_def=result, tensor=made, node=inside, refused=refused)
 

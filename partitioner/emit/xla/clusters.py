@@ -17,7 +17,7 @@ import tensorflow as tf
 from cost_models.formulas_movement import FREE_OP_TYPES
 from partitioner.emit.graph.dtypes import output_dtypes
 from partitioner.ir.devices import DeviceName
-from partitioner.ir.graph_def import in_run_order, producer
+from partitioner.ir.graph_def import in_run_order, producer, tensor_name
 from partitioner.xla_kernels import refusal
 
 _Place = tuple[str, bool]
@@ -50,20 +50,25 @@ class Clusters:
     refused: Mapping[str, str]
 
 
-def find_clusters(graph_def: Any, devices: Collection[str], *, kept_out: Collection[str] = ()) -> Clusters:
+def find_clusters(
+    graph_def: Any, devices: Collection[str], *, fetched: Collection[str] = (), kept_out: Collection[str] = ()
+) -> Clusters:
     """The clusters of a graph.
 
     Args:
         graph_def: A placed GraphDef; nodes without a device (arguments, variables' handles) belong to no cluster.
         devices: The devices whose nodes are compiled.
+        fetched: Names of the tensors that are read outside of the graph.
         kept_out: Nodes that are not compiled, whatever they are.
     """
-    return _Search(graph_def, devices, kept_out).found()
+    return _Search(graph_def, devices, fetched, kept_out).found()
 
 
 class _Search:
-    def __init__(self, graph_def: Any, devices: Collection[str], kept_out: Collection[str]) -> None:
-        self._devices = devices
+    def __init__(
+        self, graph_def: Any, devices: Collection[str], fetched: Collection[str], kept_out: Collection[str]
+    ) -> None:
+        self._devices, self._fetched = devices, fetched
         by_name = {node.name: node for node in graph_def.node}
         ordered = in_run_order(graph_def.node, lambda node: [producer(r) for r in node.input if producer(r) in by_name])
         self._by_name = by_name
@@ -125,21 +130,22 @@ class _Search:
 
     def _crossing(self, groups: Mapping[str, tuple[object, ...]]) -> dict[str, str]:
         """The nodes that would hand over what cannot leave a cluster, or take it, and why that is."""
+        handed_over = [
+            (read, source, node)
+            for node in self._nodes
+            for read in node.input
+            if not read.startswith("^")
+            and (source := self._by_name[producer(read)])
+            and groups.get(source.name) != groups.get(node.name)
+        ]
+        handed_over += [(tensor, self._by_name[producer(tensor)], None) for tensor in self._fetched]
         why: dict[str, str] = {}
-        for node in self._nodes:
-            for reference in node.input:
-                source = self._by_name.get(producer(reference))
-                if reference.startswith("^") or source is None:
-                    continue
-                if groups.get(source.name) == groups.get(node.name):
-                    continue
-                index = int(reference.split(":")[1]) if ":" in reference else 0
-                what = _CANNOT_CROSS.get(output_dtypes(source, self._functions)[index])
-                if what is None:
-                    continue
-                for one in (source, node):
-                    if one.name in groups:
-                        why[one.name] = f"{one.op} hands {what} over to another program"
+        for read, source, reader in handed_over:
+            index = int(tensor_name(read).rsplit(":", 1)[1])
+            what = _CANNOT_CROSS.get(output_dtypes(source, self._functions)[index])
+            for node in (source, reader) if what else ():
+                if node is not None and node.name in groups:
+                    why[node.name] = f"{node.op} hands {what} over to another program"
         return why
 
 

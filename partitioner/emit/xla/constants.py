@@ -53,6 +53,20 @@ def needed_as_constants(nodes: Iterable[Any], functions: Mapping[str, Any]) -> f
     return frozenset(map(tensor_name, _wanted(nodes, functions)))
 
 
+def folded(nodes: Iterable[Any]) -> frozenset[str]:
+    """Names of the nodes of a function that are constants once shapes are known: XLA computes them when it compiles.
+
+    Args:
+        nodes: Its NodeDefs, in an order in which they can run.
+    """
+    known: set[str] = set()
+    for node in nodes:
+        reads = [producer(read) for read in node.input if not read.startswith("^")]
+        if node.op == "Const" or node.op in _READS_SHAPE or (reads and known.issuperset(reads)):
+            known.add(node.name)
+    return frozenset(known)
+
+
 def _wanted(nodes: Iterable[Any], functions: Mapping[str, Any]) -> set[str]:
     """What must be a constant, as nodes refer to it: the inputs that must, and all that these are made of."""
     reads = {node.name: [read for read in node.input if not read.startswith("^")] for node in nodes}

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.step import CapturedStep
 from partitioner.xla_kernels import refusal
+
+
+def kept_plain(step: CapturedStep, devices: Collection[str]) -> frozenset[str]:
+    """Ops that are not compiled though XLA could: those that draw random numbers, if it cannot compile the whole step.
+
+    XLA draws other numbers than TensorFlow's kernels. So a step draws as the unplaced model does, which is compiled
+    whole or not at all.
+    """
+    if not devices or not refused_ops(step, devices):
+        return frozenset()
+    return frozenset(op.name for op in step.graph.ops if op.draws)
 
 
 def refused_ops(step: CapturedStep, devices: Iterable[str]) -> dict[str, str]:
