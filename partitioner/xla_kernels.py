@@ -25,9 +25,7 @@ def refusal(node: Any, functions: Mapping[str, Any], device_type: str) -> str:
         functions: The function library, FunctionDefs by name: what a node calls must be compiled too.
         device_type: `CPU` or `GPU`.
     """
-    called = [function for value in node.attr.values() for function in _called(value)]
-    called += [node.op] if node.op in functions else []
-    for name in called:
+    for name in called_functions(node):
         for inner in functions[name].node_def if name in functions else ():
             if why := refusal(inner, functions, device_type):
                 return why
@@ -38,10 +36,12 @@ def refusal(node: Any, functions: Mapping[str, Any], device_type: str) -> str:
     return "" if _fits(node, device_type) else f"XLA has no {device_type} kernel for {node.op}"
 
 
-def _called(value: Any) -> list[str]:
-    if value.HasField("func"):
-        return [value.func.name]
-    return [function.name for function in value.list.func] if value.HasField("list") else []
+def called_functions(node: Any) -> list[str]:
+    """Names of the functions that a NodeDef may call, the name of its op among them."""
+    names = [node.op]
+    for value in node.attr.values():
+        names += [value.func.name] if value.HasField("func") else [function.name for function in value.list.func]
+    return names
 
 
 def _has_strings(node: Any) -> bool:

@@ -10,8 +10,11 @@ import tensorflow as tf
 
 from partitioner.emit.graph.graph_def import bodies, call_targets
 from partitioner.emit.pipeline.microbatches import HOST
+from partitioner.emit.xla.calls import compiled_function
+from partitioner.emit.xla.constants import constant_arguments
 from partitioner.gpu_kernels import endpoints, has_gpu_kernel, op_signature
 from partitioner.ir.devices import DeviceName
+from partitioner.xla_kernels import called_functions, refusal
 
 _STRING = tf.string.as_datatype_enum
 _INT32 = tf.int32.as_datatype_enum
@@ -48,16 +51,37 @@ def faults(graph_def: Any, planned: Collection[str]) -> list[Fault]:
         planned: Canonical names of the devices of the plan. Their hosts, and this process's, are allowed too.
     """
     allowed = {HOST, *planned, *(DeviceName.parse(name).host.canonical for name in planned)}
-    signatures = {function.signature.name: function.signature for function in graph_def.library.function}
+    functions = {function.signature.name: function for function in graph_def.library.function}
+    compiled = _compiled(graph_def, functions)
     return [
         Fault(rule=rule, function=function, node=node.name, text=text)
         for function, nodes in bodies(graph_def)
-        for node, rule, text in _faults_of(nodes, allowed, signatures)
+        for node, rule, text in (
+            _faults_of_compiled(nodes, functions) if function in compiled else _faults_of(nodes, allowed, functions)
+        )
     ]
 
 
+def _compiled(graph_def: Any, functions: Mapping[str, Any]) -> set[str]:
+    """Names of the functions that XLA compiles, and of those that they call."""
+    stack = [name for _, nodes in bodies(graph_def) for node in nodes if (name := compiled_function(node))]
+    found: set[str] = set()
+    while stack:
+        name = stack.pop()
+        if name in functions and name not in found:
+            found.add(name)
+            stack.extend(called for node in functions[name].node_def for called in called_functions(node))
+    return found
+
+
+def _faults_of_compiled(nodes: Iterable[Any], functions: Mapping[str, Any]) -> Iterator[tuple[Any, str, str]]:
+    for node in nodes:
+        if why := refusal(node, functions, "GPU"):
+            yield node, "kernel", why
+
+
 def _faults_of(
-    nodes: Iterable[Any], allowed: Collection[str], signatures: Mapping[str, Any]
+    nodes: Iterable[Any], allowed: Collection[str], functions: Mapping[str, Any]
 ) -> Iterator[tuple[Any, str, str]]:
     for node, target in call_targets(nodes):
         if target not in allowed:
@@ -72,10 +96,12 @@ def _faults_of(
             yield node, "device", f"{node.op} is on {node.device}, which is not in the plan"
         if device.device_type != "GPU":
             continue
-        signature = signatures.get(node.op) or op_signature(node.op)
-        if node.op not in signatures and not has_gpu_kernel(node):
+        signature = functions[node.op].signature if node.op in functions else op_signature(node.op)
+        if node.op not in functions and not has_gpu_kernel(node):
             yield node, "kernel", f"no GPU kernel for {_described(node, signature)}"
             continue
+        if name := compiled_function(node):
+            yield from ((node, "memory", text) for text in _memory_of_compiled(node, functions[name], functions))
         yield from ((node, rule, text) for rule, text in _memory_faults(node, signature))
 
 
@@ -92,6 +118,17 @@ def _memory_faults(node: Any, signature: Any) -> Iterator[tuple[str, str]]:
                     "memory",
                     f"{what} {index} of {node.op} is int32 in memory of the GPU; functions take it on the host",
                 )
+
+
+def _memory_of_compiled(node: Any, function: Any, functions: Mapping[str, Any]) -> Iterator[str]:
+    """XLA's programs take and give int32 in memory of the GPU, and calls in that of the host."""
+    constants = constant_arguments(function, functions)
+    for index, dtype in enumerate(node.attr["Tin"].list.type):
+        if dtype == _INT32 and index not in constants:
+            yield f"argument {index} of a compiled call is int32 and no constant"
+    for index, dtype in enumerate(node.attr["Tout"].list.type):
+        if dtype == _INT32:
+            yield f"result {index} of a compiled call is int32"
 
 
 def _described(node: Any, signature: Any) -> str:

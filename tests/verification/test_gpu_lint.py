@@ -36,11 +36,19 @@ MODES: dict[str, dict[str, Any]] = {
     "async": {"strategy": "mirrored", "updates": "async"},
 }
 POLICIES = ("float32", "mixed_float16")
-QUICK = (("mlp", "gpipe", "float32"), ("lstm", "1f1b", "mixed_float16"), ("two_towers", "mirrored", "float32"))
+COMPILED = (False, True)
+QUICK = (
+    ("mlp", "gpipe", "float32", False),
+    ("lstm", "1f1b", "mixed_float16", False),
+    ("two_towers", "mirrored", "float32", False),
+    ("lstm", "gpipe", "float32", True),
+    ("transformer", "one-piece", "float32", True),
+    ("cnn", "mixed", "mixed_float16", True),
+)
 
 
 def cases() -> Iterator[Any]:
-    for case in product(models.MODELS, MODES, POLICIES):
+    for case in product(models.MODELS, MODES, POLICIES, COMPILED):
         if case[0] == "regularized" and case[2] != "float32":  # Keras cannot add up its terms in 16 bits
             continue
         if case[:2] == ("tied", "interleaved"):  # its ends share a matrix and so a device: no four stages
@@ -48,8 +56,9 @@ def cases() -> Iterator[Any]:
         # Continuous integration has time for the modes that differ most, in 16 bits for one, and not for large models.
         is_slow = case[1] in ("one-piece", "mixed") if case[2] == "float32" else case[1] == "gpipe"
         is_large = case[0] in ("transformer", "lstm", "bidirectional_gru")
-        mark = pytest.mark.slow if is_slow and not is_large else pytest.mark.grid
-        yield pytest.param(*case, id="-".join(case), marks=[] if case in QUICK else mark)
+        mark = pytest.mark.slow if is_slow and not is_large and not case[3] else pytest.mark.grid
+        name = "-".join((*case[:3], *(["compiled"] if case[3] else [])))
+        yield pytest.param(*case, id=name, marks=[] if case in QUICK else mark)
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +73,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "share_memory", lambda devices: False)
 
 
-def placed(name: str, mode: str, policy: str = "float32") -> Any:
+def placed(name: str, mode: str, policy: str = "float32", *, jit_compile: bool = False) -> Any:
     keras.backend.clear_session()
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
@@ -79,7 +88,8 @@ def placed(name: str, mode: str, policy: str = "float32") -> Any:
         options["pins"] = {layer: f"GPU:{pieces * index // len(weighted) % 2}" for index, layer in enumerate(weighted)}
     if name == "subclassed":
         options["input_shape"] = (models.WIDTH,)
-    plan = partitioner.plan(model, **asked(batch_size=8, hardware="a100-40gb", time_limit=5.0, **options))
+    options |= {"batch_size": 8, "hardware": "a100-40gb", "time_limit": 5.0, "jit_compile": jit_compile}
+    plan = partitioner.plan(model, **asked(**options))
     return partitioner.place(model, plan)
 
 
@@ -93,9 +103,11 @@ def found_in(model: Any) -> list[Fault]:
     return everything
 
 
-@pytest.mark.parametrize(("name", "mode", "policy"), cases())
-def test_every_emitted_graph_is_fit_for_gpus(name: str, mode: str, policy: str, tmp_path: Any) -> None:
-    model = placed(name, mode, policy)
+@pytest.mark.parametrize(("name", "mode", "policy", "jit_compile"), cases())
+def test_every_emitted_graph_is_fit_for_gpus(
+    name: str, mode: str, policy: str, jit_compile: bool, tmp_path: Any
+) -> None:
+    model = placed(name, mode, policy, jit_compile=jit_compile)
     assert found_in(model) == []
     if policy == "float32" and mode in ("gpipe", "1f1b", "mirrored"):
         model.export(tmp_path / "saved")

@@ -136,9 +136,9 @@ class _Graph:
         result.node.extend(node for node in self._graph_def.node if node.name not in inside)
         result.node.extend(node for call in calls for node in call.nodes)
         for node in result.node:
-            data: list[str] = [made.get(tensor_name(read), read) for read in node.input if not read.startswith("^")]
-            waited_for = (producer(read) for read in node.input if read.startswith("^"))
-            waits: list[str] = [f"^{inside.get(name, name)}" for name in waited_for]
+            reads: list[str] = list(node.input)
+            data = [made.get(tensor_name(read), read) for read in reads if not read.startswith("^")]
+            waits = [f"^{inside.get(producer(read), producer(read))}" for read in reads if read.startswith("^")]
             del node.input[:]
             node.input.extend([*map(reference, data), *dict.fromkeys(waits)])
         _drop_unread_constants(result, {producer(name) for name in self._fetched})
