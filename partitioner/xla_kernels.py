@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -26,7 +26,10 @@ def refusal(node: Any, functions: Mapping[str, Any], device_type: str) -> str:
         device_type: `CPU` or `GPU`.
     """
     for name in called_functions(node):
-        for inner in functions[name].node_def if name in functions else ():
+        body = functions[name].node_def if name in functions else ()
+        if unbounded := unbounded_lists(body):
+            return next(iter(unbounded.values()))
+        for inner in body:
             if why := refusal(inner, functions, device_type):
                 return why
     if node.op in functions or node.op in _CALLS:
@@ -34,6 +37,24 @@ def refusal(node: Any, functions: Mapping[str, Any], device_type: str) -> str:
     if _has_strings(node):
         return f"{node.op} works on strings"
     return "" if _fits(node, device_type) else f"XLA has no {device_type} kernel for {node.op}"
+
+
+def unbounded_lists(nodes: Iterable[Any]) -> dict[str, str]:
+    """The lists among NodeDefs that may grow without limit, for which XLA has no memory, and why each is refused.
+
+    TensorFlow makes one for each tensor that a loop without `maximum_iterations` saves for its gradient.
+    """
+    by_name = {node.name: node for node in nodes}
+    found = {}
+    for node in by_name.values():
+        limit = by_name.get(node.input[1].split(":")[0]) if node.op == "EmptyTensorList" else None
+        if limit is not None and limit.op == "Const" and _is_negative(limit.attr["value"].tensor):
+            found[node.name] = "a loop without maximum_iterations saves tensors for its gradient"
+    return found
+
+
+def _is_negative(tensor: Any) -> bool:
+    return bool(tf.make_ndarray(tensor) < 0)
 
 
 def called_functions(node: Any) -> list[str]:

@@ -11,6 +11,7 @@ from partitioner.ir.devices import short_name, short_ranges
 from partitioner.ir.plan import PlanDocument, Stage
 from partitioner.ir.units import format_bytes, format_bytes_of, format_seconds
 from partitioner.report.boxes import layer_runs
+from partitioner.report.compilation import compilation_sentence
 from partitioner.report.first_replica import of_first_replica, replica_names, shows_first_only
 from partitioner.report.layout import Section, name, table
 
@@ -40,11 +41,14 @@ def stages_section(plan: PlanDocument) -> Section:
             *(["yes" if same[0].recompute else "no"] if shows_recompute else []),
         )
     title = "stages (estimated; figures are of each device)" if plan.num_replicas > 1 else "stages (estimated)"
-    if not rest:
-        return Section(title=title, body=body)
-    longest = max(stage.compute_seconds for index in rest for stage in peers[index])
-    more = f"{len(rest)} more stages, each with at most {format_seconds(longest)} of compute"
-    return Section(title=title, body=Group(body, Text(more, no_wrap=True, overflow="ellipsis")))
+    remarks = []
+    if rest:
+        longest = max(stage.compute_seconds for index in rest for stage in peers[index])
+        remarks.append(f"{len(rest)} more stages, each with at most {format_seconds(longest)} of compute")
+    if compiled := compilation_sentence(plan):
+        remarks.append(compiled)
+    lines = [Text(remark, no_wrap=True, overflow="ellipsis") for remark in remarks]
+    return Section(title=title, body=Group(body, *lines))
 
 
 def _longest(peers: dict[int, list[Stage]]) -> tuple[list[int], list[int]]:
@@ -86,9 +90,10 @@ def all_stages_section(plan: PlanDocument) -> Section:
 
 
 def _with_remark(plan: PlanDocument, body: RenderableType) -> RenderableType:
+    remarks = [compiled] if (compiled := compilation_sentence(plan)) else []
     if len(plan.stages) > len(plan.used_devices):
-        return Group(body, Text("peak memory is that of the device, with all its stages"))
-    return body
+        remarks.append("peak memory is that of the device, with all its stages")
+    return Group(body, *map(Text, remarks))
 
 
 def _order(plan: PlanDocument) -> list[str]:

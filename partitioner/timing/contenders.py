@@ -17,7 +17,7 @@ from partitioner.emit.asynchronous.model import AsyncPlacedModel
 from partitioner.emit.cluster.runtime import set_up_devices
 from partitioner.emit.keras.placed_model import PlacedModel
 from partitioner.ir.devices import DeviceName
-from partitioner.ir.plan import PlanDocument, Strategy, Updates
+from partitioner.ir.plan import JitCompile, PlanDocument, Strategy, Updates
 from partitioner.ir.step import CapturedStep, StepKind
 
 PLAN, ONE_DEVICE, MIRRORED = "the plan", "one device", "MirroredStrategy"
@@ -208,4 +208,6 @@ def _compile_arguments(placed: PlacedModel) -> Mapping[str, Any]:
     given = dict(own._compile_config.config)
     optimizer: Any = placed.optimizer
     fresh = {name: copy.deepcopy(given.get(name)) for name in ("metrics", "weighted_metrics")}
-    return {**given, **fresh, "optimizer": type(optimizer).from_config(optimizer.get_config()), "jit_compile": False}
+    jit_compile = {JitCompile.ON: True, JitCompile.OFF: False}.get(own.asked_to_compile, "auto")
+    optimizer = type(optimizer).from_config(optimizer.get_config())
+    return {**given, **fresh, "optimizer": optimizer, "jit_compile": jit_compile}

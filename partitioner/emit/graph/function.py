@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -13,6 +14,7 @@ from partitioner.emit.graph.variables import held_variable, move_variables, vari
 from partitioner.emit.pipeline.microbatches import HOST
 from partitioner.emit.pipeline.staged_step import StagedStep
 from partitioner.emit.xla.calls import with_compiled_calls
+from partitioner.emit.xla.confirm import known_of
 from partitioner.emit.xla.refusals import kept_plain
 from partitioner.ir.execution import Execution
 from partitioner.ir.graph_def import producer, prune, tensor_name
@@ -59,13 +61,17 @@ def emit_function(
         ops = [op.name for op in step.graph.ops if op.name in live]
         order = order_among(execution.placement.values())
         add_waits(graph_def, run_ahead_limits(step.graph, ops, order=order, placement=execution.placement))
+    outside = dict(step.captures) | {p: held_variable(v).handle for p, v in step.variables.items()}
     compiled = with_compiled_calls(
-        graph_def, execution.compiled, fetched=fetches, kept_out=kept_plain(step, execution.compiled)
+        graph_def,
+        execution.compiled,
+        fetched=fetches,
+        kept_out=kept_plain(step, execution.compiled),
+        known=partial(known_of, step, outside=outside),
     )
     graph_def = compiled.graph_def
     register_functions(graph_def)
     live = {node.name for node in graph_def.node}
-    outside = dict(step.captures) | {p: held_variable(v).handle for p, v in step.variables.items()}
 
     def run(*arguments: Any) -> dict[str, Any]:
         graph = tf.compat.v1.get_default_graph()

@@ -14,8 +14,10 @@ from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function
 
 from partitioner.emit.graph.graph_def import add_waits, place_graph_def, register_functions
+from partitioner.emit.graph.variables import held_variable
 from partitioner.emit.pipeline.microbatches import HOST
-from partitioner.emit.xla.calls import with_compiled_calls
+from partitioner.emit.xla.calls import CompiledGraph, with_compiled_calls
+from partitioner.emit.xla.confirm import known_of
 from partitioner.emit.xla.refusals import kept_plain
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.execution import Execution, replica_prefix
@@ -111,6 +113,7 @@ class StageFunctions:
         self._nodes = {node.name: node for node in step.graph_def.node}
         self._outside = {*step.captures, *step.variables}
         self._kept_plain = kept_plain(step, execution.compiled)
+        self._values = dict(step.captures) | {p: held_variable(v).handle for p, v in step.variables.items()}
 
     def build(self, program: StageProgram, *, accumulate: bool = False) -> StageFunction:
         """The function of a program; with `accumulate`, it adds its gradients to running totals."""
@@ -139,8 +142,7 @@ class StageFunctions:
         handles = {f"{name}:0": self._dtype(f"{name}:0") for name in captures}
         arguments = _with_arguments(placed, given, handles, device=program.device)
         results = [arguments.values.get(name, name) for name in program.outputs]
-        compiles = {program.device} if is_compiled else ()
-        compiled = with_compiled_calls(placed, compiles, fetched=results, kept_out=self._kept_plain)
+        compiled = self._compiled(placed, program.device, results, arguments)
         placed = compiled.graph_def
         register_functions(placed)
         _leave_to_scope(placed, program.device)
@@ -171,6 +173,17 @@ class StageFunctions:
             atomic=function,
             isolated=_isolated(function),
         )
+
+    def _compiled(self, placed: Any, device: str, results: Sequence[str], arguments: _Arguments) -> CompiledGraph:
+        """The graph of a program with calls of what XLA compiles of it, if its device is one that compiles."""
+        if device not in self._execution.compiled:
+            return CompiledGraph(graph_def=placed)
+        names = dict(zip(arguments.placeholders, arguments.values, strict=True))
+
+        def known(tensor: str) -> Any:
+            return known_of(self._step, names.get(tensor, tensor), outside=self._values)
+
+        return with_compiled_calls(placed, {device}, fetched=results, kept_out=self._kept_plain, known=known)
 
     def _body(self, program: StageProgram) -> Any:
         """The program's nodes; they read aliases by their own names and wait for nothing outside."""

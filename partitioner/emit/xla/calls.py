@@ -15,12 +15,15 @@ from tensorflow.python.eager.polymorphic_function import atomic_function
 
 from partitioner.emit.graph.dtypes import output_dtypes
 from partitioner.emit.xla.clusters import Cluster, find_clusters, is_constant
+from partitioner.emit.xla.confirm import Known, objected_nodes, objection
 from partitioner.emit.xla.constants import needed_as_constants
+from partitioner.emit.xla.writes import with_held_writes
 from partitioner.ir.graph_def import needed, producer, reference, tensor_name
 
 _SCOPE = "compiled"
 _MUST_COMPILE = "_XlaMustCompile"
 _INT32, _INT64 = tf.int32.as_datatype_enum, tf.int64.as_datatype_enum
+_RESOURCE = tf.resource.as_datatype_enum
 _numbers = itertools.count()
 
 
@@ -42,7 +45,12 @@ class CompiledGraph:
 
 
 def with_compiled_calls(
-    graph_def: Any, devices: Collection[str], *, fetched: Collection[str] = (), kept_out: Collection[str] = ()
+    graph_def: Any,
+    devices: Collection[str],
+    *,
+    fetched: Collection[str] = (),
+    kept_out: Collection[str] = (),
+    known: Known = lambda _name: None,
 ) -> CompiledGraph:
     """Put a call in place of each cluster of a graph.
 
@@ -54,13 +62,25 @@ def with_compiled_calls(
         devices: The devices whose nodes are compiled.
         fetched: Names of the tensors that are read outside of the graph.
         kept_out: Nodes that are not compiled, whatever they are.
+        known: What is known of tensors from outside, and of those that nodes make.
     """
     if not devices:
         return CompiledGraph(graph_def=graph_def)
-    found = find_clusters(graph_def, devices, fetched=fetched, kept_out=kept_out)
-    graph = _Graph(graph_def, fetched)
-    calls = [graph.call(cluster) for cluster in found.clusters]
-    return graph.with_calls(calls, found.refused)
+    refused: dict[str, str] = {}
+    while True:
+        found = find_clusters(graph_def, devices, fetched=fetched, kept_out=kept_out, refused=refused)
+        held = with_held_writes(graph_def, {name for cluster in found.clusters for name in cluster.nodes})
+        if held is not graph_def:
+            graph_def = held
+            continue
+        graph = _Graph(graph_def, fetched)
+        calls = [graph.call(cluster) for cluster in found.clusters]
+        objected: dict[str, str] = {}
+        for call in calls:
+            objected |= graph.objected(call, known)
+        if not objected:
+            return graph.with_calls(calls, found.refused)
+        refused |= objected
 
 
 def compiled_function(node: Any) -> str:
@@ -70,13 +90,15 @@ def compiled_function(node: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """A call of a cluster: its nodes in the new graph, the tensor by each that it makes, and the nodes inside of it."""
+    """A call of a cluster: its nodes in the new graph, what it is given, what it makes by name, and the nodes in it."""
 
     name: str
+    device: str
     nodes: Sequence[Any]
+    given: Sequence[str]
     made: Mapping[str, str]
     inside: Collection[str]
-    functions: Sequence[Any]
+    function: Any
 
 
 class _Graph:
@@ -95,12 +117,9 @@ class _Graph:
         members = frozenset(cluster.nodes)
         body = self._body(members)
         inside = {node.name for node in body.node}
-        given = dict.fromkeys(
-            tensor_name(read)
-            for name in cluster.nodes
-            for read in self._nodes[name].input
-            if not read.startswith("^") and producer(read) not in inside
-        )
+        read = (r for name in cluster.nodes for r in self._nodes[name].input if not r.startswith("^"))
+        given = list(dict.fromkeys(tensor_name(r) for r in read if producer(r) not in inside))
+        given.sort(key=lambda name: self._dtype(name) == _RESOURCE)
         outputs = [
             f"{name}:{index}"
             for name in cluster.nodes
@@ -122,8 +141,21 @@ class _Graph:
         call = _call_node(name, function, cluster.device, [*reads, *waits])
         made = {n: f"{name}:{index}" for index, n in enumerate(outputs)}
         made |= {n: casts.narrowed(made[n]) for n in outputs if n in carried}
-        definitions = [function.cached_definition, *(child.cached_definition for child in function.children)]
-        return _Call(name=name, nodes=[call, *casts.nodes], made=made, inside=members, functions=definitions)
+        return _Call(
+            name=name,
+            device=cluster.device,
+            nodes=[call, *casts.nodes],
+            given=given,
+            made=made,
+            inside=members,
+            function=function,
+        )
+
+    def objected(self, call: _Call, known: Known) -> dict[str, str]:
+        """The nodes of a call that XLA objects to, and why."""
+        op_types = [self._nodes[name].op for name in call.inside]
+        text = objection(call.function, call.device, op_types, call.given, known)
+        return objected_nodes(text, sorted(call.inside)) if text else {}
 
     def with_calls(self, calls: Sequence[_Call], refused: Mapping[str, str]) -> CompiledGraph:
         """The graph with the calls in place of their nodes."""
@@ -132,7 +164,9 @@ class _Graph:
         result = type(self._graph_def)()
         result.versions.CopyFrom(self._graph_def.versions)
         result.library.CopyFrom(self._graph_def.library)
-        result.library.function.extend(definition for call in calls for definition in call.functions)
+        for call in calls:
+            functions = [call.function, *call.function.children]
+            result.library.function.extend(function.cached_definition for function in functions)
         result.node.extend(node for node in self._graph_def.node if node.name not in inside)
         result.node.extend(node for call in calls for node in call.nodes)
         for node in result.node:
@@ -217,7 +251,7 @@ def _function(
         tensors = tf.graph_util.import_graph_def(body, return_elements=[*wanted, *outputs], name="")
         graph.inputs = tensors[: len(given)]
         graph.outputs = [
-            tf.cast(tensor, tf.int64) if output in carried else tensor
+            tf.cast(tensor, tf.int64, name=f"{_SCOPE}_result") if output in carried else tensor
             for output, tensor in zip(outputs, tensors[len(given) :], strict=True)
         ]
     graph.control_outputs = [graph.get_operation_by_name(n.name) for n in nodes if _has_effects(graph, n.name)]

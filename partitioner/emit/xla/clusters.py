@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
@@ -18,7 +19,7 @@ from cost_models.formulas_movement import FREE_OP_TYPES
 from partitioner.emit.graph.dtypes import output_dtypes
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.graph_def import in_run_order, producer, tensor_name
-from partitioner.xla_kernels import refusal
+from partitioner.xla_kernels import refusal, unbounded_lists
 
 _Place = tuple[str, bool]
 _CANNOT_CROSS = {tf.variant.as_datatype_enum: "a list of tensors", tf.string.as_datatype_enum: "strings"}
@@ -51,7 +52,12 @@ class Clusters:
 
 
 def find_clusters(
-    graph_def: Any, devices: Collection[str], *, fetched: Collection[str] = (), kept_out: Collection[str] = ()
+    graph_def: Any,
+    devices: Collection[str],
+    *,
+    fetched: Collection[str] = (),
+    kept_out: Collection[str] = (),
+    refused: Mapping[str, str] = MappingProxyType({}),
 ) -> Clusters:
     """The clusters of a graph.
 
@@ -60,13 +66,19 @@ def find_clusters(
         devices: The devices whose nodes are compiled.
         fetched: Names of the tensors that are read outside of the graph.
         kept_out: Nodes that are not compiled, whatever they are.
+        refused: Nodes that XLA was seen not to compile, and why.
     """
-    return _Search(graph_def, devices, fetched, kept_out).found()
+    return _Search(graph_def, devices, fetched, kept_out, refused).found()
 
 
 class _Search:
     def __init__(
-        self, graph_def: Any, devices: Collection[str], fetched: Collection[str], kept_out: Collection[str]
+        self,
+        graph_def: Any,
+        devices: Collection[str],
+        fetched: Collection[str],
+        kept_out: Collection[str],
+        refused: Mapping[str, str],
     ) -> None:
         self._devices, self._fetched = devices, fetched
         by_name = {node.name: node for node in graph_def.node}
@@ -88,6 +100,8 @@ class _Search:
             if node.device in devices and node.name not in kept_out
             if (why := refusal(node, functions, DeviceName.parse(node.device).type))
         }
+        self._refused |= {name: why for name, why in unbounded_lists(graph_def.node).items() if name in self._needs}
+        self._refused |= refused
         self._kept_out = frozenset(kept_out)
 
     def found(self) -> Clusters:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.step import CapturedStep
-from partitioner.xla_kernels import refusal
+from partitioner.xla_kernels import refusal, unbounded_lists
 
 
 def kept_plain(step: CapturedStep, devices: Collection[str]) -> frozenset[str]:
@@ -30,9 +30,10 @@ def refused_ops(step: CapturedStep, devices: Iterable[str]) -> dict[str, str]:
     kinds = sorted({DeviceName.parse(name).type for name in devices})
     functions = {function.signature.name: function for function in step.graph_def.library.function}
     known = step.graph.op
-    return {
+    refused = {
         node.name: why
         for kind in kinds
         for node in step.graph_def.node
         if node.name in known and node.op not in ("Placeholder", "Const") and (why := refusal(node, functions, kind))
     }
+    return refused | (unbounded_lists(step.graph_def.node) if kinds else {})

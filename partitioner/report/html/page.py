@@ -26,6 +26,7 @@ from partitioner.report.basis import basis, device_rows, link_rows
 from partitioner.report.bottleneck import bottleneck_sentences
 from partitioner.report.checks import verification_lines
 from partitioner.report.command import command_of
+from partitioner.report.compilation import compilation_sentence
 from partitioner.report.first_replica import of_first_replica, replica_names, shows_first_only
 from partitioner.report.html.chart import (
     BAR,
@@ -103,6 +104,7 @@ def to_html(plan: PlanDocument, *, spell: Spell = as_flags, draw: Draw = draw_im
         limits=bottleneck_sentences(plan),
         command=command_of(plan),
         stages=_stages(shown, draw),
+        compilation=compilation_sentence(plan),
         first_only=shown is not plan,
         drawings=_drawings(plan, draw),
         predicted=predicted_gantt(plan),
