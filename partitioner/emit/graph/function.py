@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from partitioner.emit.graph.graph_def import add_waits, place_graph_def, register_functions
+from partitioner.emit.graph.graph_def import add_waits, copy_to_loops, place_graph_def, register_functions
 from partitioner.emit.graph.variables import held_variable, move_variables, variable_homes
 from partitioner.emit.pipeline.microbatches import HOST
 from partitioner.emit.pipeline.staged_step import StagedStep
@@ -56,6 +56,7 @@ def emit_function(
     graph_def = place_graph_def(
         graph_def, execution.placement, suffix=f"placed_{next(_numbers)}", host_of=execution.host_of
     )
+    copy_to_loops(graph_def, map(producer, step.inputs))
     if not execution.compiled:
         live = {node.name for node in graph_def.node}
         ops = [op.name for op in step.graph.ops if op.name in live]

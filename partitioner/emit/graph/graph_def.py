@@ -76,6 +76,26 @@ def add_waits(graph_def: Any, waits: Mapping[str, Iterable[str]]) -> None:
         node.input.extend(f"^{source}" for source in waits.get(node.name, ()))
 
 
+def copy_to_loops(graph_def: Any, arguments: Iterable[str]) -> None:
+    """Let loops on other devices read copies of arguments: TensorFlow runs a loop variable where it comes from.
+
+    Args:
+        graph_def: A placed GraphDef.
+        arguments: Names of its placeholders.
+    """
+    given = {node.name: node for node in graph_def.node if node.name in set(arguments)}
+    copies: dict[tuple[str, str], Any] = {}
+    for loop in [node for node in graph_def.node if node.op in ("While", "StatelessWhile")]:
+        for index, read in enumerate(loop.input):
+            if read in given:
+                key = read, loop.device
+                if key not in copies:
+                    name = f"{read}_for_loops_{len(copies)}"
+                    copies[key] = graph_def.node.add(name=name, op="Identity", input=[read], device=loop.device)
+                    copies[key].attr["T"].CopyFrom(given[read].attr["dtype"])
+                loop.input[index] = copies[key].name
+
+
 def register_functions(graph_def: Any) -> None:
     """Register the functions that nodes of `graph_def` call with the runtime; importing adds them only to a graph."""
     runtime: Any = context.context()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partitioner.emit.graph.graph_def import place_graph_def
+from partitioner.emit.graph.graph_def import copy_to_loops, place_graph_def
 from tests.graph_defs import graph_def, inputs_of
 
 ZERO, ONE = "/device:CPU:0", "/device:CPU:1"
@@ -37,6 +37,27 @@ def test_a_constant_that_waits_for_something_is_not_copied() -> None:
     graph = graph_def(("a", "NoOp", []), ("c", "Const", ["^a"]), ("b", "Neg", ["c"]))
     placed = place_graph_def(graph, {"a": ZERO, "c": ZERO, "b": ONE}, "p")
     assert inputs_of(placed) == {"a": [], "c": ["^a"], "b": ["c"]}
+
+
+def test_loops_straight_on_arguments_run_on_their_device() -> None:
+    """Such a loop variable stayed where the argument was, on the host."""
+    graph = graph_def(
+        ("x", "Placeholder", []), ("one", "While", ["x", "x"]), ("two", "While", ["x"]), ("b", "Neg", ["x"])
+    )
+    placed = place_graph_def(graph, {"one": ZERO, "two": ONE, "b": ONE}, "p")
+    copy_to_loops(placed, ["x"])
+    assert inputs_of(placed) == {
+        "x": [],
+        "one": ["x_for_loops_0", "x_for_loops_0"],
+        "two": ["x_for_loops_1"],
+        "b": ["x"],
+        "x_for_loops_0": ["x"],
+        "x_for_loops_1": ["x"],
+    }
+    assert {n.name: n.device for n in placed.node if n.op == "Identity"} == {
+        "x_for_loops_0": ZERO,
+        "x_for_loops_1": ONE,
+    }
 
 
 def test_bodies_are_copied_per_device_down_to_the_innermost_call() -> None:

@@ -152,6 +152,13 @@ class Unbounded(keras.layers.Layer):
         return shape
 
 
+def test_a_loop_straight_on_the_data_runs_where_it_was_planned() -> None:
+    """Its variables stayed on the host."""
+    data = models.DATA["mlp"](ROWS)
+    model = with_layer(Unbounded())
+    assert partitioner.verify(model, placed(model, data, jit_compile=False)).misplaced_ops == ()
+
+
 def test_a_loop_without_limit_is_not_compiled() -> None:
     data = models.DATA["mlp"](ROWS)
     model = with_layer(Unbounded())
