@@ -11,7 +11,9 @@ from cost_models.scratch import ONEDNN, Kernels
 from cost_models.specs import OpCost, OpSpec
 from cost_models.topology import Topology
 from partitioner.ir.costed import CostedGraph
+from partitioner.ir.devices import DeviceName
 from partitioner.ir.op_graph import OpGraph
+from partitioner.planner.model.fusion import fuse
 
 
 def cost_ops(
@@ -19,6 +21,8 @@ def cost_ops(
     topology: Topology,
     measured: Mapping[int, MeasuredDevice] | None = None,
     kernels: Kernels = ONEDNN,
+    *,
+    compiled: bool = False,
 ) -> CostedGraph:
     """The graph with the cost of each op.
 
@@ -30,9 +34,13 @@ def cost_ops(
         topology: The devices and links it is planned for.
         measured: Measured costs of ops, by index of the device in the topology.
         kernels: The kernels that run ops on its CPUs.
+        compiled: Whether XLA compiles the step. Its kernels are known for GPUs alone: with a CPU among the devices, or
+            measured ops, each op stays a kernel.
     """
     costs = graph.of_specs(lambda spec: _cost(graph, spec))
-    costed = CostedGraph(graph=graph, costs=costs, topology=topology, kernels=kernels)
+    on_gpus = not measured and all(DeviceName.parse(placed.name).type == "GPU" for placed in topology.devices)
+    fusion = fuse(graph, costs) if compiled and on_gpus else None
+    costed = CostedGraph(graph=graph, costs=costs, topology=topology, kernels=kernels, fusion=fusion)
     if not measured:
         return costed
     cost_of = {id(spec): cost for spec, cost in zip(graph.specs, costs, strict=True)}

@@ -1,0 +1,41 @@
+"""What GPUs reach of the peaks in their datasheets: at most eight constants, which physics bounds and rows fit.
+
+Each is "fitted" by `python -m tests.benchmarks.calibrate` to step times that others have published for TensorFlow
+(`tests/benchmarks/published_gpu.csv`), unless it names another source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuConstants:
+    """Shares of peaks, and what they leave out.
+
+    Attributes:
+        tensor_core_share: Of the peak of tensor cores, in a product of whole tiles.
+        cuda_core_share: Of the peak of float32 without tensor cores, in a product of whole tiles.
+        bandwidth_share: Of the peak bandwidth, in ops that move bytes. Copies on an A100 reach 0.9.
+        winograd_gain: Direct multiplications per multiplication of Winograd's convolutions, transforms included: for
+            3 x 3 taps and tiles of 2 x 2 there are 2.25 without them (Lavin and Gray, "Fast Algorithms for
+            Convolutional Neural Networks", CVPR 2016).
+        depthwise_share: Of the peak of float32 without tensor cores, in depthwise convolutions, where each multiply-add
+            loads its own operands.
+        start_depth: Terms of a sum that the start and the end of a tile cost: loads before the first
+            multiplication, and stores after the last.
+        sum_share: Of a link's bandwidth, in sums of gradients over GPUs.
+        dispatch_seconds: For the host to start an op on a GPU, where a step is not compiled.
+    """
+
+    tensor_core_share: float = 0.60
+    cuda_core_share: float = 0.85
+    bandwidth_share: float = 0.75
+    winograd_gain: float = 1.8
+    depthwise_share: float = 0.15
+    start_depth: float = 64.0
+    sum_share: float = 0.5
+    dispatch_seconds: float = 10e-6
+
+
+GPU = GpuConstants()
