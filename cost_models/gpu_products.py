@@ -1,8 +1,8 @@
 """Matrix products and convolutions on GPUs: which matrices they multiply, and how long that takes in tiles.
 
 A convolution is computed as a product without writing its matrix of patches down (an implicit product). A product is
-cut into tiles, one a multiprocessor at a time, so that its last wave may leave multiprocessors idle; a long sum with few
-tiles is cut too.
+cut into tiles, one a multiprocessor at a time, so that its last wave may leave multiprocessors idle; a long sum with
+few tiles is cut too.
 
 Source: NVIDIA, "Matrix Multiplication Background User's Guide" and "Convolutional Layers User's Guide" (tiles, waves,
 multiples of 8 in 16 bits); CUTLASS documentation, "Efficient GEMM in CUDA" (split-K).

@@ -79,7 +79,7 @@ def _depthwise_flops(device: Device, dtype: str) -> float:
 
 
 def second_pass_bytes(op: OpSpec) -> int:
-    """Bytes that batch normalisation in training reads again: its statistics are known only after a pass of their own."""
+    """Bytes that batch normalisation in training reads again: its statistics are known only after a pass over all."""
     if op.type not in BATCH_NORMALISATIONS or op.attributes.get("is_training", True) is False:
         return 0
     most = max(tensor.num_elements for tensor in op.inputs)
@@ -109,9 +109,7 @@ def layout_bytes(op: OpSpec, device: Device, *, compiled: bool) -> int:
     return 2 * (images.size_bytes + results.size_bytes)
 
 
-def fused_seconds(
-    flops: int, moved_bytes: int, launches: int, device: Device, constants: GpuConstants = GPU
-) -> float:
+def fused_seconds(flops: int, moved_bytes: int, launches: int, device: Device, constants: GpuConstants = GPU) -> float:
     """Seconds of ops that a compiler made one kernel, or a few, of.
 
     Args:
@@ -128,8 +126,8 @@ def fused_seconds(
 def queued_seconds(seconds: Iterable[float], dispatch_seconds: float) -> float:
     """Seconds until a GPU has run ops that its host starts one after the other.
 
-    The host starts an op every `dispatch_seconds` and does not wait for the GPU; the GPU runs each op once it is started
-    and the one before has ended.
+    The host starts an op every `dispatch_seconds` and does not wait for the GPU; the GPU runs each op once it is
+    started and the one before has ended.
     """
     started = ended = 0.0
     for taken in seconds:

@@ -28,8 +28,8 @@ from rich.table import Table
 TIME_LIMIT = 10.0
 _COLUMNS = ("model", "hardware", "gpus", "precision", "batch", "xla", "published ms", "predicted ms", "error", "fits")
 # Through which the GPUs of a published row of several sum their gradients.
-_LINKS = {"p100": "nvlink1", "v100-16gb": "nvlink2", "v100-32gb": "nvlink2", "a100-40gb": "nvlink3"}
-_LINKS |= {"a100-80gb": "nvlink3", "h100-sxm": "nvlink4"}
+LINKS = {"p100": "nvlink1", "v100-16gb": "nvlink2", "v100-32gb": "nvlink2", "a100-40gb": "nvlink3"}
+LINKS |= {"a100-80gb": "nvlink3", "h100-sxm": "nvlink4"}
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -61,7 +61,7 @@ def predicted(row: dict[str, str]) -> dict[str, Any]:
             microbatches=1,
             time_limit=TIME_LIMIT,
             step=partitioner.Step(training=row["mode"] == "train"),
-            link=_LINKS.get(row["hardware"]),
+            link=LINKS.get(row["hardware"]),
         )
     except partitioner.InfeasibleError as error:
         return {"why": error.message}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
+from types import MethodType
 from typing import Any
 
 import keras
@@ -19,34 +20,29 @@ def _image_side(size: str) -> int:
     return int(size.partition("x")[0])
 
 
-class FusedBatchNormalization(layers.BatchNormalization):
+def _normalised(layer: layers.BatchNormalization, images: Any, training: bool | None = None, mask: Any = None) -> Any:
     """Batch normalisation by TensorFlow's own op, as publishers trained; Keras 3 computes it in a dozen ops."""
-
-    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        """Normalise a batch of images, and update the moving averages."""
-        if not training:
-            return super().call(inputs, training=training, mask=mask)
-        channels = (inputs.shape[-1],)
-        gamma = tf.ones(channels) if self.gamma is None else self.gamma
-        made, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
-            x=inputs,
-            scale=tf.convert_to_tensor(gamma),
-            offset=tf.convert_to_tensor(self.beta),
-            mean=tf.zeros((0,)),
-            variance=tf.zeros((0,)),
-            epsilon=self.epsilon,
-        )
-        for average, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
-            average.assign(average * self.momentum + new * (1 - self.momentum))
-        return made
+    if not training:
+        return layers.BatchNormalization.call(layer, images, training=training, mask=mask)
+    gamma = tf.ones((images.shape[-1],)) if layer.gamma is None else tf.convert_to_tensor(layer.gamma)
+    made, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
+        x=images,
+        scale=gamma,
+        offset=tf.convert_to_tensor(layer.beta),
+        mean=tf.zeros((0,)),
+        variance=tf.zeros((0,)),
+        epsilon=layer.epsilon,
+    )
+    for average, new in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
+        average.assign(average * layer.momentum + new * (1 - layer.momentum))
+    return made
 
 
 def _with_fused_batch_norm(model: keras.Model) -> keras.Model:
-    def clone(layer: keras.layers.Layer) -> keras.layers.Layer:
-        kind = FusedBatchNormalization if isinstance(layer, layers.BatchNormalization) else type(layer)
-        return kind.from_config(layer.get_config())
-
-    return keras.models.clone_model(model, clone_function=clone)
+    for layer in model.layers:
+        if isinstance(layer, layers.BatchNormalization):
+            layer.call = MethodType(_normalised, layer)
+    return model
 
 
 def application(build: Callable[..., keras.Model], size: str) -> keras.Model:
@@ -71,7 +67,7 @@ def resnet(blocks: tuple[int, ...], size: str, *, groups: int = 1, width: int = 
 
     def normed(x: Any, filters: int, kernel: int, stride: int = 1, *, groups: int = 1, relu: bool = True) -> Any:
         x = layers.Conv2D(filters, kernel, stride, padding="same", use_bias=False, groups=groups)(x)
-        x = FusedBatchNormalization()(x)
+        x = layers.BatchNormalization()(x)
         return layers.ReLU()(x) if relu else x
 
     inputs = keras.Input((side, side, 3))
@@ -84,7 +80,7 @@ def resnet(blocks: tuple[int, ...], size: str, *, groups: int = 1, width: int = 
             y = normed(normed(x, inner, 1), inner, 3, stride, groups=groups)
             x = layers.ReLU()(layers.Add()([normed(y, outer, 1, relu=False), shortcut]))
     x = layers.Dense(CLASSES)(layers.GlobalAveragePooling2D()(x))
-    return keras.Model(inputs, layers.Activation("softmax", dtype="float32")(x))
+    return _with_fused_batch_norm(keras.Model(inputs, layers.Activation("softmax", dtype="float32")(x)))
 
 
 def alexnet(size: str) -> keras.Model:

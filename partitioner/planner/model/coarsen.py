@@ -1,9 +1,9 @@
 """Coarsen an op graph to items: ops that share a device.
 
 Items are colocation groups; all ops of one leaf layer, since TensorFlow fuses inside layers and people name
-layers; ops that XLA makes one kernel of; and ops without cost, with the op that reads them. So far no useful placement is lost, except those that
-split a leaf layer. Only when more than `max_items` remain, the lightest item joins the neighbour with which it
-exchanges most.
+layers; ops that XLA makes one kernel of; and ops without cost, with the op that reads them. So far no useful placement
+is lost, except those that split a leaf layer or a kernel. Only when more than `max_items` remain, the lightest item
+joins the neighbour with which it exchanges most.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """Group ops as XLA fuses them on GPUs, so that planner and simulators see kernels in place of ops.
 
-Element-wise ops fuse with those that read them, and reductions with what they read; a kernel reads and writes each tensor
-once. Products, convolutions, poolings and all else stay alone, as libraries compute them. What a reduction or such an op
-makes is known only when its kernel has ended, so its readers are one level deeper: ops fuse within one level. Batch
-normalisation and softmax reduce in a pass of their own, one level before the rest.
+Element-wise ops fuse with those that read them, and reductions with what they read; a kernel reads and writes each
+tensor once. Products, convolutions, poolings and all else stay alone, as libraries compute them. What a reduction or
+such an op makes is known only when its kernel has ended, so its readers are one level deeper: ops fuse within one
+level. Batch normalisation and softmax reduce in a pass of their own, one level before the rest.
 
-A tensor that is cheap to compute from a single tensor of its size (a conversion, a difference from a mean) is not stored:
-each kernel that reads it computes it again (a view).
+A tensor that is cheap to compute from a single tensor of its size (a conversion, a difference from a mean) is not
+stored: each kernel that reads it computes it again (a view).
 
 Source: XLA's instruction_fusion.cc, fusion_merger.cc, multi_output_fusion.cc and batchnorm_expander.cc.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 
 import networkx as nx
@@ -21,23 +21,27 @@ from networkx.utils import UnionFind
 
 from cost_models.buffers import handed_on
 from cost_models.formulas_elementwise import FLOPS_PER_ELEMENT
+from cost_models.gpu_seconds import BATCH_NORMALISATIONS
 from cost_models.specs import OpCost
 from partitioner.ir.fusion import FusedGroup, Fusion
-from partitioner.ir.op_graph import Op, OpGraph
+from partitioner.ir.op_graph import Op, OpGraph, Variable
 
 _CHEAP_FLOPS = 5
 _ELEMENTWISE = {name: flops for flops, names in FLOPS_PER_ELEMENT.items() for name in names.split()}
-_MOVING = frozenset(
-    "AddN BroadcastTo Fill ZerosLike OnesLike Range Pad PadV2 MirrorPad Slice StridedSlice StridedSliceGrad Concat ConcatV2"
-    " Pack Split SplitV Unpack Transpose Tile OneHot Reverse ReverseV2 Gather GatherV2 ResourceGather MatrixBandPart"
-    " RandomUniform StatelessRandomUniform StatelessRandomUniformV2 RandomStandardNormal StatelessRandomNormalV2".split()
-)
+_MOVING = frozenset((
+    "AddN", "BroadcastTo", "Fill", "ZerosLike", "OnesLike", "Range", "Pad", "PadV2", "MirrorPad", "Slice",
+    "StridedSlice", "StridedSliceGrad", "Concat", "ConcatV2", "Pack", "Split", "SplitV", "Unpack", "Transpose", "Tile",
+    "OneHot", "Reverse", "ReverseV2", "Gather", "GatherV2", "ResourceGather", "MatrixBandPart", "RandomUniform",
+    "StatelessRandomUniform", "StatelessRandomUniformV2", "RandomStandardNormal", "StatelessRandomNormalV2",
+))  # fmt: skip
 _ASSIGNING = frozenset(("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"))
 _REDUCING = frozenset(("Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "BiasAddGrad", "L2Loss", "ArgMax", "ArgMin"))
-_TWO_PASSES = frozenset(
-    "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3 Softmax"
-    " LogSoftmax SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits".split()
-)
+_TWO_PASSES = BATCH_NORMALISATIONS | {
+    "Softmax",
+    "LogSoftmax",
+    "SoftmaxCrossEntropyWithLogits",
+    "SparseSoftmaxCrossEntropyWithLogits",
+}
 # What is small beside a tensor that it is broadcast to.
 _BROADCAST = 8
 
@@ -194,7 +198,7 @@ class _Fuser:
     def _size(self, name: str) -> int:
         return self.graph.tensor[name].size_bytes if name in self.graph.tensor else self._variable(name).size_bytes
 
-    def _variable(self, name: str):  # noqa: ANN202
+    def _variable(self, name: str) -> Variable:
         return self.graph.variable[name.removeprefix("variable ")]
 
     def _sources(self, name: str, inside: str) -> set[str]:

@@ -3,8 +3,8 @@
 A device runs one op at a time, first the op that became ready first (ties: graph order), as an executor with one stream
 does. A tensor crosses once to each device that needs it, when it is ready, on a link that carries one tensor at a time
 in each direction; transfers overlap with computation, and slow each other down where they share links. A copy to a GPU
-first waits for what the GPU has been given (`streams.py`). Ops without cost do not occupy their device. The host of a GPU
-starts its ops one after the other: the nth starts no earlier than n times what that takes.
+first waits for what the GPU has been given (`streams.py`). Ops without cost do not occupy their device. The host of a
+GPU starts its ops one after the other: the nth starts no earlier than n times what that takes.
 """
 
 from __future__ import annotations
