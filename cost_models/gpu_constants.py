@@ -17,9 +17,6 @@ class GpuConstants:
         tensor_core_share: Of the peak of tensor cores, in a product of whole tiles.
         cuda_core_share: Of the peak of float32 without tensor cores, in a product of whole tiles.
         bandwidth_share: Of the peak bandwidth, in ops that move bytes. Copies on an A100 reach 0.9.
-        winograd_gain: Direct multiplications per multiplication of Winograd's convolutions, transforms included: for
-            3 x 3 taps and tiles of 2 x 2 there are 2.25 without them (Lavin and Gray, "Fast Algorithms for
-            Convolutional Neural Networks", CVPR 2016).
         depthwise_share: Of the peak of float32 without tensor cores, in depthwise convolutions, where each multiply-add
             loads its own operands.
         start_depth: Terms of a sum that the start and the end of a tile cost: loads before the first
@@ -31,7 +28,6 @@ class GpuConstants:
     tensor_core_share: float = 0.60
     cuda_core_share: float = 0.85
     bandwidth_share: float = 0.75
-    winograd_gain: float = 1.8
     depthwise_share: float = 0.15
     start_depth: float = 64.0
     sum_share: float = 0.5

@@ -35,18 +35,12 @@ _SUM_BYTES = 4  # of a partial sum, in float32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """`count` products of a matrix of rows x depth with a matrix of depth x columns.
-
-    Attributes:
-        multiplications: Multiply-adds per multiply-add of the product that are counted: below 1 for Winograd.
-        may_split: Whether the sum may be cut into parts that are added afterwards.
-    """
+    """`count` products of a matrix of rows x depth with a matrix of depth x columns."""
 
     rows: int
     columns: int
     depth: int
     count: int = 1
-    is_winograd: bool = False
 
 
 def product_of(op: OpSpec) -> Product | None:
@@ -104,27 +98,14 @@ def _convolution(op: OpSpec) -> Product:
     groups = max(channels // max(depth, 1), 1)
     taps = math.prod(window)
     places = results.num_elements // max(outputs, 1)
-    is_winograd = _may_be_winograd(op, window) and groups == 1
     if op.type in _FORWARD:
-        return Product(
-            rows=places, columns=outputs // groups, depth=taps * depth, count=groups, is_winograd=is_winograd
-        )
+        return Product(rows=places, columns=outputs // groups, depth=taps * depth, count=groups)
     if op.type in _OF_FILTER:
-        return Product(
-            rows=outputs // groups, columns=taps * depth, depth=places, count=groups, is_winograd=is_winograd
-        )
+        return Product(rows=outputs // groups, columns=taps * depth, depth=places, count=groups)
     from_places = images.num_elements // max(channels, 1)
     # Of a strided convolution each place of the input has its share of the taps.
     share = max(math.ceil(taps * outputs / groups * places / max(from_places, 1)), 1)
-    return Product(rows=from_places, columns=depth, depth=share, count=groups, is_winograd=is_winograd)
-
-
-def _may_be_winograd(op: OpSpec, window: list[int]) -> bool:
-    """Whether cuDNN has Winograd's algorithm: windows of 3 x 3 or 5 x 5, moved by one, without dilation."""
-    steps = [op.attributes.get(name, ()) for name in ("strides", "dilations")]
-    return window in ([3, 3], [5, 5]) and all(
-        size == 1 for sizes in steps if isinstance(sizes, tuple) for size in sizes
-    )
+    return Product(rows=from_places, columns=depth, depth=share, count=groups)
 
 
 def product_seconds(product: Product, device: Device, dtype: str, constants: GpuConstants = GPU) -> float:
@@ -141,7 +122,6 @@ def product_seconds(product: Product, device: Device, dtype: str, constants: Gpu
     rate = peak * (constants.tensor_core_share if on_tensor_cores else constants.cuda_core_share)
     multiple = _multiple(dtype) if on_tensor_cores else 1
     rows, columns, depth = (-(-size // multiple) * multiple for size in (product.rows, product.columns, product.depth))
-    gain = constants.winograd_gain if product.is_winograd and dtype == "float32" and not on_tensor_cores else 1.0
     most = device.memory_bandwidth_bytes_per_second * constants.bandwidth_share
     best = math.inf
     for tile_rows, tile_columns in _TILES:
@@ -154,7 +134,7 @@ def product_seconds(product: Product, device: Device, dtype: str, constants: Gpu
             waves = -(-tiles * parts // device.multiprocessors)
             flops = 2 * tile_rows * tile_columns * (-(-depth // parts) + constants.start_depth)
             added = 2 * parts * product.count * rows * columns * _SUM_BYTES if parts > 1 else 0
-            best = min(best, waves * flops / tile_rate / gain + added / most)
+            best = min(best, waves * flops / tile_rate + added / most)
     return best
 
 

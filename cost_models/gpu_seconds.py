@@ -1,6 +1,6 @@
 """Seconds of an op on a GPU whose multiprocessors are known: what it reaches of the peaks, by kind of op and shape.
 
-    product, convolution    the slower of its tiles (`gpu_products.py`) and its bytes
+    product, convolution    the slower of its tiles (`gpu_products.py`) and its bytes; or transforms, if faster
     depthwise convolution   the slower of a share of the plain peak and its bytes
     all else                the slower of its FLOPs at the plain peak and its bytes
 
@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from cost_models.gpu_constants import GPU, GpuConstants
 from cost_models.gpu_products import CONVOLUTIONS, product_of, product_seconds, tensors_of
+from cost_models.gpu_transforms import transformed_seconds
 from cost_models.hardware import Device
 from cost_models.specs import OpCost, OpSpec
 
@@ -47,7 +48,8 @@ def gpu_op_seconds(
     seconds = moved / (device.memory_bandwidth_bytes_per_second * constants.bandwidth_share)
     product = product_of(op)
     if product is not None:
-        seconds = max(seconds, product_seconds(product, device, dtype, constants))
+        direct = max(seconds, product_seconds(product, device, dtype, constants))
+        seconds = min(direct, transformed_seconds(op, device, constants))
     elif op.type.startswith("Depthwise"):
         seconds = max(seconds, cost.flops / (_depthwise_flops(device, dtype) * constants.depthwise_share))
     else:

@@ -40,7 +40,6 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "tensor_core_share": (0.3, 0.95),
     "cuda_core_share": (0.4, 0.98),
     "bandwidth_share": (0.5, 0.95),
-    "winograd_gain": (1.0, 4.0),
     "depthwise_share": (0.005, 0.5),
     "start_depth": (0.0, 256.0),
     "sum_share": (0.1, 1.0),
