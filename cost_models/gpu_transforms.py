@@ -1,8 +1,8 @@
 """Convolutions that cuDNN computes on transformed images, with fewer multiplications: float32 without tensor cores.
 
-An image is cut into pieces that overlap, which are transformed, multiplied with the transformed filter (a matrix product
-over the channels for each element of a piece), and transformed back. Transforms and products are kernels of their own, so
-pieces go through memory between them.
+An image is cut into pieces that overlap, which are transformed, multiplied with the transformed filter (a matrix
+product over the channels for each element of a piece), and transformed back. Transforms and products are kernels of
+their own, so pieces go through memory between them.
 
     Winograd   6 x 6, 36 products: of 3 x 3 taps, a piece gives 4 x 4 results with 36 multiplications in place of 144
     Fourier    32 x 32, 32 x 17 products of complex numbers, of 4 multiplications each: for more taps
