@@ -114,7 +114,12 @@ def unet(size: str) -> keras.Model:
     return keras.Model(inputs, layers.Softmax(dtype="float32")(_conv(x, 2, 1, activation="linear")))
 
 
-def _encoder_block(x: Any, width: int, heads: int, inner: int, activation: str) -> Any:
+def _gelu(x: Any) -> Any:
+    """GELU by a hyperbolic tangent, as in the code of BERT."""
+    return keras.activations.gelu(x, approximate=True)
+
+
+def _encoder_block(x: Any, width: int, heads: int, inner: int, activation: Any) -> Any:
     y = layers.MultiHeadAttention(heads, width // heads, dropout=0.1)(x, x)
     x = layers.LayerNormalization(epsilon=1e-12)(x + layers.Dropout(0.1)(y))
     y = layers.Dense(width)(layers.Dense(inner, activation=activation)(x))
@@ -129,7 +134,7 @@ def bert(depth: int, width: int, heads: int, size: str) -> keras.Model:
     x = layers.Embedding(WORDS, width)(tokens) + layers.Embedding(2, width)(segments) + positions
     x = layers.Dropout(0.1)(layers.LayerNormalization(epsilon=1e-12)(x))
     for _ in range(depth):
-        x = _encoder_block(x, width, heads, 4 * width, "gelu")
+        x = _encoder_block(x, width, heads, 4 * width, _gelu)
     scores = layers.Permute((2, 1))(layers.Dense(2)(x))
     return keras.Model([tokens, segments], layers.Softmax(dtype="float32")(scores))
 

@@ -42,6 +42,9 @@ _TWO_PASSES = BATCH_NORMALISATIONS | {
     "SoftmaxCrossEntropyWithLogits",
     "SparseSoftmaxCrossEntropyWithLogits",
 }
+# What only repeats or converts another tensor is computed again in the backward pass too. Of all else, what the forward
+# pass leaves for the backward pass is stored: whether XLA trades that memory for time is not known.
+_COPIES = frozenset(("BroadcastTo", "Cast", "Fill", "ZerosLike"))
 # What is small beside a tensor that it is broadcast to.
 _BROADCAST = 8
 
@@ -74,6 +77,13 @@ def _kind(op: Op, cost: OpCost) -> _Kind:
     if op.type in _TWO_PASSES:
         return _Kind.TWO_PASSES
     return _Kind.FUSED if op.type in _ELEMENTWISE or op.type in _MOVING or op.type in _ASSIGNING else _Kind.ALONE
+
+
+def _is_cheap(op: Op) -> bool:
+    """Whether XLA would rather compute what an op makes again than store it; of a normalisation, given its statistics."""
+    if op.type in BATCH_NORMALISATIONS:
+        return "Grad" not in op.type
+    return op.type in _COPIES or _ELEMENTWISE.get(op.type, 99) <= _CHEAP_FLOPS
 
 
 class _Fuser:
@@ -177,13 +187,13 @@ class _Fuser:
         """Tensors that readers compute again, by the tensor that they need for it; empty where it is a small one."""
         views: dict[str, str] = {}
         for op in self.graph.ops:
-            if self.kind[op.name] is not _Kind.FUSED or len(op.outputs) != 1:
-                continue
-            if _ELEMENTWISE.get(op.type, 99) > _CHEAP_FLOPS and op.type not in ("BroadcastTo", "Fill", "ZerosLike"):
+            if not _is_cheap(op):
                 continue
             made = self.graph.tensor[op.outputs[0]]
             readers = self.readers.get(made.name, [])
             if not readers or any(not name or self.kind[name] is _Kind.ALONE for name in readers):
+                continue
+            if op.type not in _COPIES and any(self.graph.op[name].phase is not op.phase for name in readers):
                 continue
             sources = {views.get(root, root) for root in map(self._root, op.inputs)} - {""}
             large = {name for name in sources if self._elements(name) * _BROADCAST > made.spec.num_elements}
