@@ -2,14 +2,16 @@
 
 An image is cut into pieces that overlap, which are transformed, multiplied with the transformed filter (a matrix
 product over the channels for each element of a piece), and transformed back. Transforms and products are kernels of
-their own, so pieces go through memory between them.
+their own, so pieces go through memory between them, unless they are small and the filter is of 3 x 3 taps.
 
-    Winograd   6 x 6, 36 products: of 3 x 3 taps, a piece gives 4 x 4 results with 36 multiplications in place of 144
+    Winograd   4 x 4, 16 products, in one kernel: a piece gives 2 x 2 results with 16 multiplications in place of 36
+    Winograd   6 x 6, 36 products: a piece gives 4 x 4 results with 36 multiplications in place of 144
     Fourier    32 x 32, 32 x 17 products of complex numbers, of 4 multiplications each: for more taps
 
 Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016; Vasilache et al., "Fast
-Convolutional Nets With fbfft", ICLR 2015; cuDNN developer guide (CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED,
-CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING and their gradients: windows that are moved by one).
+Convolutional Nets With fbfft", ICLR 2015; cuDNN developer guide (CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD, which has no
+gradient of filters, CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED and CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING: windows
+that are moved by one).
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ class _Transform:
         factor: Real multiplications of a product of two elements.
         floats: Real numbers of an element.
         windows: Sides of windows that it is used for.
+        in_one_kernel: Whether pieces never go through memory; then there is no gradient of filters.
     """
 
     side: int
@@ -42,9 +45,11 @@ class _Transform:
     factor: int
     floats: int
     windows: tuple[int, ...]
+    in_one_kernel: bool = False
 
 
 _TRANSFORMS = (
+    _Transform(side=4, products=16, factor=1, floats=1, windows=(3,), in_one_kernel=True),
     _Transform(side=6, products=36, factor=1, floats=1, windows=(3, 5)),
     _Transform(side=32, products=32 * 17, factor=4, floats=2, windows=(3, 5, 7, 9, 11)),
 )
@@ -66,7 +71,7 @@ def transformed_seconds(op: OpSpec, device: Device, constants: GpuConstants = GP
         (
             _seconds(op, transform, images, filters, results, device, constants)
             for transform in _TRANSFORMS
-            if window in transform.windows
+            if window in transform.windows and not (transform.in_one_kernel and op.type == "Conv2DBackpropFilter")
         ),
         default=math.inf,
     )
@@ -89,9 +94,12 @@ def _seconds(
     product = Product(rows=rows, columns=columns, depth=summed, count=transform.products)
     # Images, results and filters are read or written as they are, and written and read in pieces.
     transformed = (pieces * (depth + outputs) + depth * outputs) * transform.products * transform.floats
-    moved = images.size_bytes + results.size_bytes + filters.size_bytes + 2 * transformed * _FLOAT_BYTES
-    moving = moved / (device.memory_bandwidth_bytes_per_second * constants.bandwidth_share)
-    return moving + transform.factor * product_seconds(product, device, "float32", constants)
+    multiplying = transform.factor * product_seconds(product, device, "float32", constants)
+    bandwidth = device.memory_bandwidth_bytes_per_second * constants.bandwidth_share
+    moved = images.size_bytes + results.size_bytes + filters.size_bytes
+    if transform.in_one_kernel:
+        return max(moved / bandwidth, multiplying)
+    return (moved + 2 * transformed * _FLOAT_BYTES) / bandwidth + multiplying
 
 
 def _applies(op: OpSpec, device: Device) -> bool:

@@ -170,6 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", type=Path, metavar="ROWS.csv")
     parser.add_argument("cache", type=Path, metavar="CACHE")
+    parser.add_argument("--no-left-out", action="store_true", help="do not leave models out")
     parser.add_argument("--keep", action="store_true", help="do not fit: the errors of the constants as they are")
     parser.add_argument("--only", default="", metavar="TEXT", help="rows whose source, model or hardware has it")
     parser.add_argument("--trace", type=int, help=argparse.SUPPRESS)
@@ -182,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     best = GPU if options.keep else fitted(rows)
     print(best)
     left_out: dict[str, float] = {}
-    if not options.keep:
+    if not (options.keep or options.no_left_out):
         for model in dict.fromkeys(row.fields["model"] for row in rows):
             others = fitted([row for row in rows if row.fields["model"] != model], best)
             left_out |= {row.title: row.error(others) for row in rows if row.fields["model"] == model}

@@ -225,6 +225,13 @@ class _Fuser:
         maker = self.graph.tensor[root].producer
         return self.set_of[maker] == inside and not self._ends_kernel(maker)
 
+    def _made_just_before(self, source: str, op: Op) -> bool:
+        """Whether the kernel that makes a tensor can reduce it too, for an op whose first pass reads it."""
+        maker = self.graph.op.get(self.graph.tensor[source].producer) if source in self.graph.tensor else None
+        if maker is None or self.kind[maker.name] is not _Kind.FUSED:
+            return False
+        return maker.phase is op.phase and self.level[maker.name] == self.level[op.name] - 1
+
     def result(self) -> Fusion:
         members: dict[str, list[Op]] = {}
         for op in self.graph.ops:
@@ -262,7 +269,7 @@ class _Fuser:
             for source, size in own.items():
                 read[source] = max(read.get(source, 0), size)
             if self.kind[op.name] is _Kind.TWO_PASSES:
-                passes += sum(own.values())
+                passes += sum(size for source, size in own.items() if not self._made_just_before(source, op))
                 sizes.add(-self._elements(op.inputs[0]))
             if self.kind[op.name] is _Kind.REDUCTION:
                 sizes.add(self._elements(op.inputs[0]))
