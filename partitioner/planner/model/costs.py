@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from cost_models.flops import op_cost, unknown
@@ -22,7 +22,7 @@ def cost_ops(
     measured: Mapping[int, MeasuredDevice] | None = None,
     kernels: Kernels = ONEDNN,
     *,
-    compiled: bool = False,
+    compiled: Container[str] = (),
 ) -> CostedGraph:
     """The graph with the cost of each op.
 
@@ -34,12 +34,12 @@ def cost_ops(
         topology: The devices and links it is planned for.
         measured: Measured costs of ops, by index of the device in the topology.
         kernels: The kernels that run ops on its CPUs.
-        compiled: Whether XLA compiles the step. Its kernels are known for GPUs alone: with a CPU among the devices, or
-            measured ops, each op stays a kernel.
+        compiled: Names of the ops that XLA compiles where they run on a GPU. With a CPU among the devices, or measured
+            ops, each op stays a kernel.
     """
     costs = graph.of_specs(lambda spec: _cost(graph, spec))
     on_gpus = not measured and all(DeviceName.parse(placed.name).type == "GPU" for placed in topology.devices)
-    fusion = fuse(graph, costs) if compiled and on_gpus else None
+    fusion = fuse(graph, costs, compiled) if compiled and on_gpus else None
     costed = CostedGraph(graph=graph, costs=costs, topology=topology, kernels=kernels, fusion=fusion)
     if not measured:
         return costed

@@ -13,7 +13,7 @@ Source: XLA's instruction_fusion.cc, fusion_merger.cc, multi_output_fusion.cc an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from enum import Enum, auto
 
 import networkx as nx
@@ -57,18 +57,19 @@ class _Kind(Enum):
     ALONE = auto()
 
 
-def fuse(graph: OpGraph, costs: Sequence[OpCost]) -> Fusion:
+def fuse(graph: OpGraph, costs: Sequence[OpCost], compiled: Container[str] | None = None) -> Fusion:
     """The groups of a step that XLA compiles for a GPU.
 
     Args:
         graph: The step.
         costs: The cost of each op.
+        compiled: Names of the ops that are compiled; all others stay alone. None if all are that can be.
     """
-    return _Fuser(graph, costs).result()
+    return _Fuser(graph, costs, compiled).result()
 
 
-def _kind(op: Op, cost: OpCost) -> _Kind:
-    if op.host_only or cost.parts or not cost.costed:
+def _kind(op: Op, cost: OpCost, *, is_compiled: bool) -> _Kind:
+    if op.host_only or cost.parts or not cost.costed or not is_compiled:
         return _Kind.ALONE
     if not cost.flops and not cost.moved_bytes:
         return _Kind.FREE
@@ -80,7 +81,7 @@ def _kind(op: Op, cost: OpCost) -> _Kind:
 
 
 def _is_cheap(op: Op) -> bool:
-    """Whether XLA would rather compute what an op makes again than store it; of a normalisation, given its statistics."""
+    """Whether XLA would rather compute what an op makes again than store it; of a normalisation, given statistics."""
     if op.type in BATCH_NORMALISATIONS:
         return "Grad" not in op.type
     return op.type in _COPIES or _ELEMENTWISE.get(op.type, 99) <= _CHEAP_FLOPS
@@ -89,10 +90,13 @@ def _is_cheap(op: Op) -> bool:
 class _Fuser:
     """Levels first, then sets of ops, then what enters and leaves each set."""
 
-    def __init__(self, graph: OpGraph, costs: Sequence[OpCost]) -> None:
+    def __init__(self, graph: OpGraph, costs: Sequence[OpCost], compiled: Container[str] | None) -> None:
         self.graph = graph
         self.cost = {op.name: cost for op, cost in zip(graph.ops, costs, strict=True)}
-        self.kind = {op.name: _kind(op, cost) for op, cost in zip(graph.ops, costs, strict=True)}
+        self.kind = {
+            op.name: _kind(op, cost, is_compiled=compiled is None or op.name in compiled)
+            for op, cost in zip(graph.ops, costs, strict=True)
+        }
         self.alias = dict(self._aliases(costs))
         self.level = self._levels()
         self.sets = self._sets()
