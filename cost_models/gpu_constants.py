@@ -26,11 +26,11 @@ class GpuConstants:
     """
 
     tensor_core_share: float = 0.60
-    cuda_core_share: float = 0.85
-    bandwidth_share: float = 0.75
-    depthwise_share: float = 0.15
-    start_depth: float = 64.0
-    sum_share: float = 0.5
+    cuda_core_share: float = 0.77
+    bandwidth_share: float = 0.68
+    depthwise_share: float = 0.037
+    start_depth: float = 48.0
+    sum_share: float = 0.45
     dispatch_seconds: float = 10e-6
 
 
