@@ -29,7 +29,6 @@ _TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (1
 # multiplications: on-chip memory of a V100 (128 bytes a cycle) feeds 512 multiply-adds of 16 bits a cycle.
 _HALF_RATE_EDGE = 16
 _SPLITS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-_LEAST_SPLIT_DEPTH = 256
 _SUM_BYTES = 4  # of a partial sum, in float32
 
 
@@ -129,8 +128,6 @@ def product_seconds(product: Product, device: Device, dtype: str, constants: Gpu
         edge = _HALF_RATE_EDGE * (1 / tile_rows + 1 / tile_columns) / 2
         tile_rate = rate / device.multiprocessors / (1 + edge) * (1 + _HALF_RATE_EDGE * (1 / 128 + 1 / 256) / 2)
         for parts in _SPLITS:
-            if parts > 1 and depth < parts * _LEAST_SPLIT_DEPTH:
-                break
             waves = -(-tiles * parts // device.multiprocessors)
             flops = 2 * tile_rows * tile_columns * (-(-depth // parts) + constants.start_depth)
             added = 2 * parts * product.count * rows * columns * _SUM_BYTES if parts > 1 else 0

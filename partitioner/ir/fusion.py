@@ -11,13 +11,15 @@ class FusedGroup:
     """Ops that run together.
 
     Attributes:
-        ops: Their names, in graph order; the last has the group's seconds, the others take none.
+        ops: Their names, in graph order.
+        timed: The op that has the group's seconds: its last that does something. The others take none.
         flops: Floating-point operations of all.
         moved_bytes: Bytes that enter the group or leave it, each tensor once in each pass over it.
         launches: Kernels that it takes.
     """
 
     ops: tuple[str, ...]
+    timed: str
     flops: int
     moved_bytes: int
     launches: int

@@ -26,8 +26,7 @@ def seconds_of_ops(
         graph: The graph.
         costs: The cost of each op.
         device: The device.
-        fusion: The groups of ops that are compiled to one kernel; None where the step is not compiled. The last op of a
-            group has its seconds.
+        fusion: The groups of ops that are compiled to one kernel; None where the step is not compiled.
         constants: Shares of peaks, of GPUs.
     """
     if not device.multiprocessors:
@@ -47,5 +46,5 @@ def seconds_of_ops(
     seconds = dict(zip((op.name for op in graph.ops), alone, strict=True))
     for group in fusion.groups:
         seconds.update(dict.fromkeys(group.ops, 0.0))
-        seconds[group.ops[-1]] = fused_seconds(group.flops, group.moved_bytes, group.launches, device, constants)
+        seconds[group.timed] = fused_seconds(group.flops, group.moved_bytes, group.launches, device, constants)
     return tuple(seconds[op.name] for op in graph.ops)

@@ -3,7 +3,7 @@
 Element-wise ops fuse with those that read them, and reductions with what they read; a kernel reads and writes each
 tensor once. Products, convolutions, poolings and all else stay alone, as libraries compute them. What a reduction or
 such an op makes is known only when its kernel has ended, so its readers are one level deeper: ops fuse within one
-level. Batch normalisation and softmax reduce in a pass of their own, one level before the rest.
+level. Batch normalisation reduces in a pass of its own, one level before the rest; softmax keeps its rows on the chip.
 
 A tensor that is cheap to compute from a single tensor of its size (a conversion, a difference from a mean) is not
 stored: each kernel that reads it computes it again (a view).
@@ -227,7 +227,7 @@ class _Fuser:
 
     def _made_inside(self, root: str, inside: str) -> bool:
         maker = self.graph.tensor[root].producer
-        return self.set_of[maker] == inside and not self._ends_kernel(maker)
+        return self.set_of[maker] == inside and self.kind[maker] in (_Kind.FUSED, _Kind.TWO_PASSES)
 
     def _made_just_before(self, source: str, op: Op) -> bool:
         """Whether the kernel that makes a tensor can reduce it too, for an op whose first pass reads it."""
@@ -254,6 +254,12 @@ class _Fuser:
         views = {name: source for name, source in self.views.items() if source in self.graph.tensor}
         return Fusion(groups=tuple(groups), inner=frozenset(inner), views=views)
 
+    def _is_needed(self, op: Op, inside: str) -> bool:
+        """Whether a kernel computes an op for itself; what only others read may be a view, which they compute."""
+        if not op.outputs or any(name not in self.views for name in op.outputs):
+            return True
+        return any(self.set_of.get(reader) == inside for name in op.outputs for reader in self.readers.get(name, []))
+
     def _is_stored(self, name: str, inside: str) -> bool:
         if name in self.views:
             return False
@@ -265,6 +271,8 @@ class _Fuser:
         read: dict[str, int] = {}
         passes, sizes = 0, set()
         for op in ops:
+            if not self._is_needed(op, root):
+                continue
             cost = self.cost[op.name]
             sources = set().union(*(self._sources(name, root) for name in op.inputs))
             if op.type in _ASSIGNING and op.type != "AssignVariableOp":
@@ -272,7 +280,7 @@ class _Fuser:
             own = {source: min(self._size(source), max(cost.read_bytes, 1)) for source in sources}
             for source, size in own.items():
                 read[source] = max(read.get(source, 0), size)
-            if self.kind[op.name] is _Kind.TWO_PASSES:
+            if op.type in BATCH_NORMALISATIONS:
                 passes += sum(size for source, size in own.items() if not self._made_just_before(source, op))
                 sizes.add(-self._elements(op.inputs[0]))
             if self.kind[op.name] is _Kind.REDUCTION:
@@ -283,6 +291,7 @@ class _Fuser:
         written += sum(self.cost[op.name].written_bytes for op in ops if op.type in _ASSIGNING)
         return FusedGroup(
             ops=names,
+            timed=ops[-1].name,
             flops=sum(self.cost[op.name].flops for op in ops),
             moved_bytes=sum(read.values()) + passes + written,
             launches=len(sizes),
