@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from math import log
 from pathlib import Path
 
-from scipy.optimize import least_squares
+import numpy as np
 
 from cost_models.catalogue import device_named, link_named
 from cost_models.flops import op_cost
@@ -41,11 +41,12 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "cuda_core_share": (0.4, 0.98),
     "bandwidth_share": (0.5, 0.95),
     "depthwise_share": (0.005, 0.5),
-    "start_depth": (0.0, 256.0),
+    "start_depth": (1.0, 256.0),
     "sum_share": (0.1, 1.0),
 }
 """Constants that are fitted, and what physics allows."""
 _BUCKET_BYTES = 32 << 20
+_ROUNDS, _STEP, _DAMPING, _FAR = 6, 0.02, 0.05, 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,21 +149,28 @@ def _trace(fields: Mapping[str, str], kept: Path) -> None:
 
 
 def fitted(rows: Sequence[Row], start: GpuConstants = GPU) -> GpuConstants:
-    """The constants that predict the rows best."""
+    """The constants that predict the rows best: damped least squares on the logarithms of constants and errors.
+
+    Rows that are far off count less (weights of a soft L1 loss), since their publishers may have done something else.
+    """
     names = list(BOUNDS)
+    low, high = np.log(list(BOUNDS.values())).T
 
-    def constants(values: Sequence[float]) -> GpuConstants:
-        return replace(start, **dict(zip(names, map(float, values), strict=True)))
+    def constants(values: np.ndarray) -> GpuConstants:
+        return replace(start, **dict(zip(names, map(float, np.exp(values)), strict=True)))
 
-    def residuals(values: Sequence[float]) -> list[float]:
-        return [log(1 + row.error(constants(values))) for row in rows]
+    def residuals(values: np.ndarray) -> np.ndarray:
+        return np.array([log(1 + row.error(constants(values))) for row in rows])
 
-    low, high = zip(*BOUNDS.values(), strict=True)
-    begin = [min(max(getattr(start, name), BOUNDS[name][0]), BOUNDS[name][1]) for name in names]
-    found = least_squares(
-        residuals, begin, bounds=(low, high), x_scale=begin, loss="soft_l1", f_scale=0.15, diff_step=0.02, max_nfev=12
-    )
-    return constants(found.x)
+    at = np.clip(np.log([getattr(start, name) for name in names]), low, high)
+    for _ in range(_ROUNDS):
+        now = residuals(at)
+        slopes = np.array([(residuals(at + step) - now) / _STEP for step in _STEP * np.eye(len(names))]).T
+        weights = (1 + (now / _FAR) ** 2) ** -0.25
+        damped = np.vstack([weights[:, None] * slopes, _DAMPING * np.eye(len(names))])
+        wanted = np.concatenate([-weights * now, np.zeros(len(names))])
+        at = np.clip(at + np.linalg.lstsq(damped, wanted, rcond=None)[0], low, high)
+    return constants(at)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -20,7 +20,7 @@ def _image_side(size: str) -> int:
     return int(size.partition("x")[0])
 
 
-def _normalised(layer: layers.BatchNormalization, images: Any, training: bool | None = None, mask: Any = None) -> Any:
+def _normalised(layer: Any, images: Any, training: bool | None = None, mask: Any = None) -> Any:
     """Batch normalisation by TensorFlow's own op, as publishers trained; Keras 3 computes it in a dozen ops."""
     if not training:
         return layers.BatchNormalization.call(layer, images, training=training, mask=mask)
@@ -45,7 +45,7 @@ def _with_fused_batch_norm(model: keras.Model) -> keras.Model:
     return model
 
 
-def application(build: Callable[..., keras.Model], size: str) -> keras.Model:
+def application(build: Callable[..., Any], size: str) -> keras.Model:
     """A model of `keras.applications`."""
     side = _image_side(size)
     return _with_fused_batch_norm(build(weights=None, input_shape=(side, side, 3), classes=CLASSES))
@@ -99,18 +99,23 @@ def alexnet(size: str) -> keras.Model:
 
 def unet(size: str) -> keras.Model:
     """U-Net for medical images (Ronneberger et al., 2015), as NVIDIA trains it: no padding, two classes of pixels."""
-    inputs = keras.Input((_image_side(size), _image_side(size), 1))
+    side = _image_side(size)
+    inputs = keras.Input((side, side, 1))
+
+    def twice(x: Any, filters: int) -> Any:
+        return _conv(_conv(x, filters, 3, padding="valid"), filters, 3, padding="valid")
+
     x, skipped = inputs, []
     for depth in range(4):
-        x = _conv(_conv(x, 64 << depth, 3, padding="valid"), 64 << depth, 3, padding="valid")
-        skipped.append(x)
-        x = layers.MaxPooling2D(2)(x)
-    x = layers.Dropout(0.5)(_conv(_conv(x, 1024, 3, padding="valid"), 1024, 3, padding="valid"))
+        x, side = twice(x, 64 << depth), side - 4
+        skipped.append((x, side))
+        x, side = layers.MaxPooling2D(2)(x), side // 2
+    x, side = layers.Dropout(0.5)(twice(x, 1024)), side - 4
     for depth in reversed(range(4)):
-        x = layers.Conv2DTranspose(64 << depth, 3, 2, padding="same", activation="relu")(x)
-        margin = (skipped[depth].shape[1] - x.shape[1]) // 2
-        x = layers.Concatenate()([layers.Cropping2D(margin)(skipped[depth]), x])
-        x = _conv(_conv(x, 64 << depth, 3, padding="valid"), 64 << depth, 3, padding="valid")
+        x, side = layers.Conv2DTranspose(64 << depth, 3, 2, padding="same", activation="relu")(x), 2 * side
+        before, its_side = skipped[depth]
+        x = layers.Concatenate()([layers.Cropping2D((its_side - side) // 2)(before), x])
+        x, side = twice(x, 64 << depth), side - 4
     return keras.Model(inputs, layers.Softmax(dtype="float32")(_conv(x, 2, 1, activation="linear")))
 
 
@@ -198,5 +203,5 @@ def compiled(model: str, size: str, optimizer: str, precision: str) -> keras.Mod
     keras.config.set_dtype_policy("mixed_float16" if precision == "mixed_float16" else "float32")
     built = model_named(model)(size)
     name = max((name for name in OPTIMIZERS if optimizer.startswith(name)), key=len)
-    built.compile(OPTIMIZERS[name](), "sparse_categorical_crossentropy", jit_compile=False)
+    built.compile(OPTIMIZERS[name](), "sparse_categorical_crossentropy")
     return built
