@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from cost_models.flops import op_cost
 from cost_models.gpu_constants import GPU, GpuConstants
 from cost_models.gpu_products import CONVOLUTIONS, product_of, product_seconds, tensors_of
 from cost_models.gpu_transforms import transformed_seconds
@@ -19,6 +20,7 @@ from cost_models.specs import OpCost, OpSpec
 
 _HOST_DTYPES = frozenset(("int32", "resource", "string"))
 _FEW = 64
+_CONDITIONALS = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
 _VOLTA = 7.0
 
 BATCH_NORMALISATIONS = frozenset(
@@ -42,7 +44,7 @@ def gpu_op_seconds(
     if (cost.flops == 0 and cost.moved_bytes == 0) or is_on_host(op):
         return 0.0
     if cost.parts:
-        return sum(part.times * _plain(part.cost, device, part.dtype, constants) for part in cost.parts)
+        return _inner_seconds(op, device, compiled=compiled, constants=constants)
     dtype = op.compute_dtype
     moved = cost.moved_bytes + layout_bytes(op, device, compiled=compiled) + second_pass_bytes(op)
     seconds = moved / (device.memory_bandwidth_bytes_per_second * constants.bandwidth_share)
@@ -57,16 +59,16 @@ def gpu_op_seconds(
     return seconds + device.launch_overhead_seconds
 
 
-def _plain(cost: OpCost, device: Device, dtype: str, constants: GpuConstants) -> float:
-    """Of an op inside of another, whose shapes are not known here."""
-    if cost.flops == 0 and cost.moved_bytes == 0:
-        return 0.0
-    if cost.parts:
-        return sum(part.times * _plain(part.cost, device, part.dtype, constants) for part in cost.parts)
-    share = constants.tensor_core_share
-    computing = cost.flops / (device.peak_flops_for(dtype) * share)
-    moving = cost.moved_bytes / (device.memory_bandwidth_bytes_per_second * constants.bandwidth_share)
-    return max(computing, moving) + device.launch_overhead_seconds
+def _inner_seconds(op: OpSpec, device: Device, *, compiled: bool, constants: GpuConstants) -> float:
+    """Of an op that runs functions: all of them, or of a conditional the branch that takes longest."""
+    runs = [
+        run.times
+        * sum(
+            gpu_op_seconds(inner, op_cost(inner), device, compiled=compiled, constants=constants) for inner in run.ops
+        )
+        for run in op.runs
+    ]
+    return max(runs) if op.type in _CONDITIONALS else sum(runs)
 
 
 def _vector_flops(device: Device, dtype: str) -> float:

@@ -135,7 +135,7 @@ def bert(depth: int, width: int, heads: int, size: str) -> keras.Model:
     """BERT that answers questions: scores of where an answer begins and where it ends, over the tokens."""
     length = int(size.split()[0])
     tokens, segments = (keras.Input((length,), dtype="int32", name=name) for name in ("tokens", "segments"))
-    positions = layers.Embedding(POSITIONS, width)(keras.ops.arange(length)[None])
+    positions = layers.Embedding(POSITIONS, width)(keras.ops.expand_dims(keras.ops.arange(length), 0))
     x = layers.Embedding(WORDS, width)(tokens) + layers.Embedding(2, width)(segments) + positions
     x = layers.Dropout(0.1)(layers.LayerNormalization(epsilon=1e-12)(x))
     for _ in range(depth):
