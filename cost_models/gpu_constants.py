@@ -23,8 +23,8 @@ class GpuConstants:
             multiplication, and stores after the last.
         sum_share: Of a link's bandwidth, in sums of gradients over GPUs.
         dispatch_seconds: For the host to start an op on a GPU, where a step is not compiled. Assumed, below the 18 us
-            that follow from ResNeXt-101 in mixed precision on an A100: 7.8 to 8.4 ms for some 440 ops of inference, with
-            1 to 8 images (NVIDIA, DeepLearningExamples, resnext101-32x4d).
+            that follow from ResNeXt-101 in mixed precision on an A100: 7.8 to 8.4 ms for some 440 ops of inference,
+            with 1 to 8 images (NVIDIA, DeepLearningExamples, resnext101-32x4d).
     """
 
     tensor_core_share: float = 0.60
