@@ -179,6 +179,11 @@ MODELS: dict[str, Callable[[str], keras.Model]] = {
     "transformerbase": partial(transformer, 512, 8),
     "transformerbig": partial(transformer, 1024, 16),
 }
+MODELS |= {
+    "inception3": MODELS["inceptionv3"],
+    "mobilenetv1": MODELS["mobilenet"],
+    "transformer": MODELS["transformerbase"],
+}
 """By name in the file of rows, without a length of sentences at its end; each takes the row's `input`."""
 
 OPTIMIZERS: dict[str, Callable[[], keras.Optimizer]] = {
