@@ -11,7 +11,6 @@ from cost_models.scratch import ONEDNN, Kernels
 from cost_models.specs import OpCost, OpSpec
 from cost_models.topology import Topology
 from partitioner.ir.costed import CostedGraph
-from partitioner.ir.devices import DeviceName
 from partitioner.ir.op_graph import OpGraph
 from partitioner.planner.model.fusion import fuse
 
@@ -34,12 +33,12 @@ def cost_ops(
         topology: The devices and links it is planned for.
         measured: Measured costs of ops, by index of the device in the topology.
         kernels: The kernels that run ops on its CPUs.
-        compiled: Names of the ops that XLA compiles where they run on a GPU. With a CPU among the devices, or measured
-            ops, each op stays a kernel.
+        compiled: Names of the ops that XLA compiles where they run on a GPU. With measured ops, or a device among them
+            whose multiprocessors are not known, such as a CPU, each op stays a kernel.
     """
     costs = graph.of_specs(lambda spec: _cost(graph, spec))
-    on_gpus = not measured and all(DeviceName.parse(placed.name).type == "GPU" for placed in topology.devices)
-    fusion = fuse(graph, costs, compiled) if compiled and on_gpus else None
+    are_known = not measured and all(placed.device.multiprocessors for placed in topology.devices)
+    fusion = fuse(graph, costs, compiled) if compiled and are_known else None
     costed = CostedGraph(graph=graph, costs=costs, topology=topology, kernels=kernels, fusion=fusion)
     if not measured:
         return costed
