@@ -21,7 +21,9 @@ from cost_models.specs import OpCost, OpSpec
 _HOST_DTYPES = frozenset(("int32", "resource", "string"))
 _FEW = 64
 _CONDITIONALS = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
-_VOLTA = 7.0
+# How many 16-bit floats are multiplied without tensor cores in the time of a float32, by compute capability; else 1.
+# Source: NVIDIA, CUDA C++ Programming Guide, throughput of native arithmetic instructions.
+_HALF_RATE = {6.0: 2, 7.0: 2, 7.5: 2, 8.0: 4, 9.0: 2, 10.0: 2}
 
 BATCH_NORMALISATIONS = frozenset(
     f"FusedBatchNorm{gradient}{version}" for gradient in ("", "Grad") for version in ("", "V2", "V3")
@@ -77,9 +79,9 @@ def _vector_flops(device: Device, dtype: str) -> float:
 
 
 def _depthwise_flops(device: Device, dtype: str) -> float:
-    """FLOP/s without tensor cores, of pairs of 16-bit floats where a GPU multiplies two at a time (since Volta)."""
-    pairs = 2 if dtype == "float16" and device.compute_capability >= _VOLTA else 1
-    return pairs * _vector_flops(device, dtype)
+    """FLOP/s without tensor cores, in the dtype that a depthwise convolution has."""
+    times = _HALF_RATE.get(device.compute_capability, 1) if dtype == "float16" else 1
+    return times * _vector_flops(device, dtype)
 
 
 def second_pass_bytes(op: OpSpec) -> int:
