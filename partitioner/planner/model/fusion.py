@@ -3,7 +3,8 @@
 Element-wise ops fuse with those that read them, and reductions with what they read; a kernel reads and writes each
 tensor once. Products, convolutions, poolings and all else stay alone, as libraries compute them. What a reduction or
 such an op makes is known only when its kernel has ended, so its readers are one level deeper: ops fuse within one
-level. Batch normalisation reduces in a pass of its own, one level before the rest; softmax keeps its rows on the chip.
+level. Batch normalisation and softmax reduce first, one level before the rest: the one in a pass of its own, the other
+with its rows on the chip.
 
 A tensor that is cheap to compute from a single tensor of its size (a conversion, a difference from a mean) is not
 stored: each kernel that reads it computes it again (a view).
@@ -55,6 +56,10 @@ class _Kind(Enum):
     REDUCTION = auto()
     TWO_PASSES = auto()
     ALONE = auto()
+
+
+# What these make can be used within their kernel.
+_MADE_WITHIN = (_Kind.FUSED, _Kind.TWO_PASSES)
 
 
 def fuse(graph: OpGraph, costs: Sequence[OpCost], compiled: Container[str] | None = None) -> Fusion:
@@ -191,7 +196,7 @@ class _Fuser:
         """Tensors that readers compute again, by the tensor that they need for it; empty where it is a small one."""
         views: dict[str, str] = {}
         for op in self.graph.ops:
-            if not _is_cheap(op):
+            if self.kind[op.name] not in _MADE_WITHIN or not _is_cheap(op):
                 continue
             made = self.graph.tensor[op.outputs[0]]
             readers = self.readers.get(made.name, [])
@@ -217,17 +222,22 @@ class _Fuser:
 
     def _sources(self, name: str, inside: str) -> set[str]:
         """The stored tensors from which a kernel computes a tensor that it reads; none if it makes it itself."""
-        root = self._root(name)
-        if root in self.graph.tensor and self._made_inside(root, inside):
-            return set()
-        if root in self.views:
-            maker = self.graph.op[self.graph.tensor[root].producer]
-            return set().union(*(self._sources(read, inside) for read in maker.inputs))
-        return {root}
+        found, seen, stack = set(), set(), [self._root(name)]
+        while stack:
+            root = stack.pop()
+            if root in seen or (root in self.graph.tensor and self._made_inside(root, inside)):
+                continue
+            seen.add(root)
+            if root in self.views:
+                maker = self.graph.op[self.graph.tensor[root].producer]
+                stack += map(self._root, maker.inputs)
+            else:
+                found.add(root)
+        return found
 
     def _made_inside(self, root: str, inside: str) -> bool:
         maker = self.graph.tensor[root].producer
-        return self.set_of[maker] == inside and self.kind[maker] in (_Kind.FUSED, _Kind.TWO_PASSES)
+        return self.set_of[maker] == inside and self.kind[maker] in _MADE_WITHIN
 
     def _made_just_before(self, source: str, op: Op) -> bool:
         """Whether the kernel that makes a tensor can reduce it too, for an op whose first pass reads it."""
@@ -237,19 +247,19 @@ class _Fuser:
         return maker.phase is op.phase and self.level[maker.name] == self.level[op.name] - 1
 
     def result(self) -> Fusion:
-        members: dict[str, list[Op]] = {}
+        """The groups, and what becomes of tensors."""
+        everyone: dict[str, list[Op]] = {}
         for op in self.graph.ops:
-            if self.kind[op.name] not in (_Kind.FREE, _Kind.ALONE):
-                members.setdefault(self.set_of[op.name], []).append(op)
-        everyone: dict[str, list[str]] = {}
-        for op in self.graph.ops:
-            everyone.setdefault(self.set_of[op.name], []).append(op.name)
+            everyone.setdefault(self.set_of[op.name], []).append(op)
         inner: set[str] = set()
         groups = []
-        for root, ops in members.items():
+        for root, all_ops in everyone.items():
+            ops = [op for op in all_ops if self.kind[op.name] not in (_Kind.FREE, _Kind.ALONE)]
+            if not ops:
+                continue
             stored = {name for op in ops for name in op.outputs if self._is_stored(name, root)}
             inner.update(name for op in ops for name in op.outputs if name not in stored and name not in self.views)
-            groups.append(self._group(root, ops, tuple(everyone[root]), stored))
+            groups.append(self._group(root, ops, tuple(op.name for op in all_ops), stored))
         inner.update(name for name, source in self.views.items() if source not in self.graph.tensor)
         views = {name: source for name, source in self.views.items() if source in self.graph.tensor}
         return Fusion(groups=tuple(groups), inner=frozenset(inner), views=views)
@@ -270,9 +280,8 @@ class _Fuser:
     def _group(self, root: str, ops: Sequence[Op], names: tuple[str, ...], stored: set[str]) -> FusedGroup:
         read: dict[str, int] = {}
         passes, sizes = 0, set()
-        for op in ops:
-            if not self._is_needed(op, root):
-                continue
+        needed = [op for op in ops if self._is_needed(op, root)]
+        for op in needed:
             cost = self.cost[op.name]
             sources = set().union(*(self._sources(name, root) for name in op.inputs))
             if op.type in _ASSIGNING and op.type != "AssignVariableOp":
@@ -280,7 +289,7 @@ class _Fuser:
             own = {source: min(self._size(source), max(cost.read_bytes, 1)) for source in sources}
             for source, size in own.items():
                 read[source] = max(read.get(source, 0), size)
-            if op.type in BATCH_NORMALISATIONS:
+            if op.type in BATCH_NORMALISATIONS and op.attributes.get("is_training", True) is not False:
                 passes += sum(size for source, size in own.items() if not self._made_just_before(source, op))
                 sizes.add(-self._elements(op.inputs[0]))
             if self.kind[op.name] is _Kind.REDUCTION:
@@ -292,7 +301,7 @@ class _Fuser:
         return FusedGroup(
             ops=names,
             timed=ops[-1].name,
-            flops=sum(self.cost[op.name].flops for op in ops),
+            flops=sum(self.cost[op.name].flops for op in needed),
             moved_bytes=sum(read.values()) + passes + written,
             launches=len(sizes),
         )

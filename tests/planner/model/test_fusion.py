@@ -115,6 +115,15 @@ def test_only_compiled_ops_are_fused() -> None:
     assert [group.timed for group in found.groups] == ["o0"]
 
 
+def test_what_is_not_compiled_is_stored_however_cheap() -> None:
+    graph = chain("Neg", "Exp", "Neg").graph(outputs=["o2"])
+    found = fuse(graph, graph.of_specs(op_cost), frozenset({"o1", "o2"}))
+    assert not found.views
+    assert "o0:0" not in found.inner
+    (group,) = found.groups
+    assert (group.timed, group.moved_bytes) == ("o2", 2 * SIZE)
+
+
 def test_ops_of_a_kernel_are_placed_together_and_one_of_them_has_its_time() -> None:
     graph = chain("Exp", "Exp", "MatrixInverse").graph(outputs=["o2"])
     costed = cost_ops(graph, machines(2), compiled=frozenset(op.name for op in graph.ops))
