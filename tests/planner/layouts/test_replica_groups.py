@@ -164,7 +164,8 @@ def test_a_step_takes_what_one_replica_takes_and_the_sums() -> None:
 
 
 def test_a_plan_names_every_device_of_every_replica() -> None:
-    plan = planned(devices="GPU:0-3", strategy="mixed", replicas=2, microbatches=2)
+    pins = {"wide": "GPU:0", "scores": "GPU:1"}
+    plan = planned(devices="GPU:0-3", strategy="mixed", replicas=2, microbatches=2, pins=pins)
     assert (plan.strategy, plan.num_replicas, plan.num_stages) == (Strategy.MIXED, 2, 2)
     result = [(stage.replica, stage.index, short_name(stage.device)) for stage in plan.stages]
     assert result == [(0, 0, "GPU:0"), (0, 1, "GPU:1"), (1, 0, "GPU:2"), (1, 1, "GPU:3")]
