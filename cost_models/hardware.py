@@ -48,6 +48,8 @@ class Device:
         launch_source: Source of the launch overhead, if it differs.
         launch_date: Date of that source.
         compute_capability: Of CUDA, `9.0`; 0 if it has none.
+        multiprocessors: Of a GPU, those that compute tiles of products (of AMD, compute units); 0 if unknown, where the
+            device takes the time of its roofline.
         driver_names: Its names in drivers, where they differ from the catalogue's name.
 
     Raises:
@@ -65,6 +67,7 @@ class Device:
     launch_source: str = ""
     launch_date: str = ""
     compute_capability: float = 0.0
+    multiprocessors: int = 0
     driver_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -82,6 +85,7 @@ class Device:
         not_negative = {
             "launch_overhead_seconds": self.launch_overhead_seconds,
             "compute_capability": self.compute_capability,
+            "multiprocessors": self.multiprocessors,
         }
         _check(what, positive, not_negative)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
@@ -12,13 +12,15 @@ import networkx as nx
 
 from cost_models.catalogue import link_named
 from cost_models.communication import transfer_seconds
+from cost_models.gpu_constants import GPU
 from cost_models.hardware import Device
-from cost_models.roofline import op_seconds
 from cost_models.scratch import ONEDNN, Kernels
 from cost_models.specs import OpCost
 from cost_models.topology import Topology
 from partitioner.ir.devices import DeviceName
+from partitioner.ir.fusion import Fusion
 from partitioner.ir.op_graph import Op, OpGraph, Phase
+from partitioner.ir.op_seconds import seconds_of_ops
 
 HOST_LINK = "pcie4"
 """What joins a GPU and its host, where an op runs on the host for it."""
@@ -40,6 +42,7 @@ class CostedGraph:
         kernels: The kernels that run ops on its CPUs.
         sharing: Number of replicas that each device of the topology works for; empty where each works for one replica.
             Forwards and backwards take that many times as long there; updates run once for all replicas.
+        fusion: The groups of ops that XLA makes kernels of; None where the step is not compiled.
     """
 
     graph: OpGraph
@@ -50,6 +53,7 @@ class CostedGraph:
     measured_ops: frozenset[str] = frozenset()
     kernels: Kernels = ONEDNN
     sharing: tuple[int, ...] = ()
+    fusion: Fusion | None = None
 
     def __post_init__(self) -> None:
         for numbers in (self.costs, *self.measured.values(), *self.crowded.values()):
@@ -63,9 +67,9 @@ class CostedGraph:
         for index, placed in enumerate(self.topology.devices):
             if index not in self.measured and placed.device not in kinds:
                 kinds.append(placed.device)
-        rooflines = self._roofline_seconds(kinds)
+        modelled = [seconds_of_ops(self.graph, self.costs, kind, self.fusion) for kind in kinds]
         columns = [
-            self.measured[index] if index in self.measured else rooflines[kinds.index(placed.device)]
+            self.measured[index] if index in self.measured else modelled[kinds.index(placed.device)]
             for index, placed in enumerate(self.topology.devices)
         ]
         for index, placed in enumerate(self.topology.devices):
@@ -78,6 +82,19 @@ class CostedGraph:
                     for op, seconds in zip(self.graph.ops, columns[index], strict=True)
                 )
         return tuple(zip(*columns, strict=True))
+
+    @cached_property
+    def dispatch_seconds(self) -> tuple[float, ...]:
+        """For each device, what its host takes to start an op; 0 where that is in the seconds of ops, or not known.
+
+        A compiled step starts without the host, and so do measured ops, whose times have it.
+        """
+        return tuple(
+            GPU.dispatch_seconds
+            if placed.device.multiprocessors and self.fusion is None and index not in self.measured
+            else 0.0
+            for index, placed in enumerate(self.topology.devices)
+        )
 
     @cached_property
     def _host_copy_seconds(self) -> tuple[float, ...]:
@@ -108,17 +125,6 @@ class CostedGraph:
     def contended(self) -> CostedGraph:
         """The graph with seconds of ops while all devices of the topology are busy, where measured."""
         return replace(self, measured={**self.measured, **self.crowded}, crowded={}) if self.crowded else self
-
-    def _roofline_seconds(self, devices: Sequence[Device]) -> list[tuple[float, ...]]:
-        """Seconds of each op, for each of the devices."""
-        dtypes = self.graph.of_specs(lambda spec: spec.compute_dtype)
-        keys = list(zip(self.costs, dtypes, strict=True))
-        distinct = set(keys)
-        rows = []
-        for device in devices:
-            seconds = {key: op_seconds(key[0], device, key[1]) for key in distinct}
-            rows.append(tuple(seconds[key] for key in keys))
-        return rows
 
     @property
     def measured_share(self) -> float:

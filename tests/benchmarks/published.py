@@ -5,8 +5,8 @@ A row is a model of `published_models.py` on so many GPUs of a kind:
     model,hardware,gpus,precision,batch,mode,xla,per_second,source,input,optimizer,link,remark
 
 `batch` is that of each GPU, `per_second` counts samples of all of them, `xla` is 1 where the publisher compiled with
-XLA; what is predicted is not compiled. Lines that begin with # are comments. Each row is planned in a process of its
-own, without a GPU. The error is predicted over published step, less 1.
+XLA. Lines that begin with # are comments. Each row is planned in a process of its own, without a GPU. The error is
+predicted over published step, less 1; beside it stands the largest batch of a GPU that is predicted to fit.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from cost_models.catalogue import device_named
+
 TIME_LIMIT = 10.0
-_COLUMNS = ("model", "hardware", "gpus", "precision", "batch", "xla", "published ms", "predicted ms", "error", "fits")
+_FIELDS = ("model", "hardware", "gpus", "precision", "batch", "xla")
+_COLUMNS = (*_FIELDS, "published ms", "predicted ms", "error", "fits", "largest batch")
 # Through which the GPUs of a published row of several sum their gradients.
-_LINKS = {"p100": "nvlink1", "v100-16gb": "nvlink2", "v100-32gb": "nvlink2", "a100-40gb": "nvlink3"}
-_LINKS |= {"a100-80gb": "nvlink3", "h100-sxm": "nvlink4"}
+LINKS = {"p100": "nvlink1", "v100-16gb": "nvlink2", "v100-32gb": "nvlink2", "a100-40gb": "nvlink3"}
+LINKS |= {"a100-80gb": "nvlink3", "h100-sxm": "nvlink4"}
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -60,12 +63,39 @@ def predicted(row: dict[str, str]) -> dict[str, Any]:
             strategy="single" if gpus == 1 else "mirrored",
             microbatches=1,
             time_limit=TIME_LIMIT,
-            step=partitioner.Step(training=row["mode"] == "train"),
-            link=_LINKS.get(row["hardware"]),
+            step=partitioner.Step(training=row["mode"] == "train", jit_compile=row["xla"] == "1"),
+            link=LINKS.get(row["hardware"]),
         )
     except partitioner.InfeasibleError as error:
         return {"why": error.message}
-    return {"seconds": plan.predicted.step_seconds}
+    return {"seconds": plan.predicted.step_seconds, "largest": _largest_batch(plan, row)}
+
+
+def _largest_batch(plan: Any, row: dict[str, str]) -> int:
+    """The largest batch that fits on one of the GPUs alone, as memory grows in proportion to it."""
+    from cost_models.catalogue import link_named
+    from cost_models.topology import Topology, TopologyDevice
+    from partitioner.capture.lower.batching import BatchSizes
+    from partitioner.hardware.topology import usable_bytes
+    from partitioner.ir.devices import DeviceName
+    from partitioner.planner.model.costs import cost_ops
+    from partitioner.planner.simulate.unpipelined import simulate
+
+    step, device, name = plan.traced.step, device_named(row["hardware"]), DeviceName.parse("GPU:0")
+    room = usable_bytes(name, device)
+    placed = TopologyDevice(name=name.canonical, device=device, memory_bytes=room)
+    sizes, machines = BatchSizes(step), Topology.uniform([placed], link_named("pcie3"))
+
+    def peak_bytes(rows: int) -> int:
+        graph = sizes(rows)
+        compiled = frozenset(op.name for op in graph.ops) if row["xla"] == "1" else frozenset[str]()
+        simulated = simulate(cost_ops(graph, machines, compiled=compiled), {op.name: 0 for op in graph.ops})
+        return simulated.peak[name.canonical].total_bytes
+
+    batch = int(row["batch"])
+    less, more = peak_bytes(max(batch // 2, 1)), peak_bytes(batch)
+    per_row = (more - less) / max(batch - batch // 2, 1)
+    return int(batch + (room - more) / max(per_row, 1))
 
 
 def _predicted_alone(path: Path, number: int) -> dict[str, Any]:
@@ -89,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.row is not None:
         print(json.dumps(predicted(rows[options.row])))
         return
-    console, errors = Console(width=140), []
+    console, errors = Console(width=160), []
     table = Table()
     for column in _COLUMNS:
         table.add_column(column, justify="left" if column in ("model", "hardware", "precision", "fits") else "right")
@@ -100,11 +130,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         error = found["seconds"] / expected - 1 if "seconds" in found else None
         errors += [] if error is None else [abs(error)]
         table.add_row(
-            *(row[column] for column in _COLUMNS[:6]),
+            *(row[column] for column in _FIELDS),
             f"{1e3 * expected:.1f}",
             "" if error is None else f"{1e3 * found['seconds']:.1f}",
             "" if error is None else f"{error:+.0%}",
             found.get("why", "yes"),
+            str(found.get("largest", "")),
         )
     if errors:
         table.title = f"mean error {statistics.mean(errors):.0%}, largest {max(errors):.0%}, of {len(errors)} rows"

@@ -31,6 +31,8 @@ class Buffers:
             for name, index in zip(op.outputs, handed_on(spec, cost), strict=True):
                 if index is not None:
                     sources[name] = given[index]
+        if self.costed.fusion is not None:
+            sources.update(self.costed.fusion.views)
         return sources
 
     @cached_property

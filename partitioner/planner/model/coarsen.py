@@ -1,9 +1,9 @@
 """Coarsen an op graph to items: ops that share a device.
 
 Items are colocation groups; all ops of one leaf layer, since TensorFlow fuses inside layers and people name
-layers; and ops without cost, with the op that reads them. So far no useful placement is lost, except those that
-split a leaf layer. Only when more than `max_items` remain, the lightest item joins the neighbour with which it
-exchanges most.
+layers; ops that XLA makes one kernel of; and ops without cost, with the op that reads them. So far no useful placement
+is lost, except those that split a leaf layer or a kernel. Only when more than `max_items` remain, the lightest item
+joins the neighbour with which it exchanges most.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def coarsen(
     """
     graph = costed.graph
     sets = _Sets(costed, constraints)
+    _join_fused(costed, sets)
     _join_free_ops(costed, sets)
     is_lossless = _join_lightest(costed, sets, max_items)
     members: dict[str, list[str]] = {}
@@ -124,6 +125,15 @@ def _join_leaf_layers(costed: CostedGraph, sets: UnionFind) -> None:
     for op in graph.ops:
         if op.layer in leaves:
             sets.union(first.setdefault(op.layer, op.name), op.name)
+
+
+def _join_fused(costed: CostedGraph, sets: _Sets) -> None:
+    """Ops of one kernel share a device, unless they are told to go to different ones."""
+    for group in costed.fusion.groups if costed.fusion else ():
+        first = group.ops[0]
+        for name in group.ops[1:]:
+            if sets[first] != sets[name] and sets.allowed(sets[first]) == sets.allowed(sets[name]):
+                sets.join(sets[first], sets[name])
 
 
 def _join_free_ops(costed: CostedGraph, sets: _Sets) -> None:

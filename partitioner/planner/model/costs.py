@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from cost_models.flops import op_cost, unknown
@@ -12,6 +12,7 @@ from cost_models.specs import OpCost, OpSpec
 from cost_models.topology import Topology
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import OpGraph
+from partitioner.planner.model.fusion import fuse
 
 
 def cost_ops(
@@ -19,6 +20,8 @@ def cost_ops(
     topology: Topology,
     measured: Mapping[int, MeasuredDevice] | None = None,
     kernels: Kernels = ONEDNN,
+    *,
+    compiled: Container[str] = (),
 ) -> CostedGraph:
     """The graph with the cost of each op.
 
@@ -30,9 +33,13 @@ def cost_ops(
         topology: The devices and links it is planned for.
         measured: Measured costs of ops, by index of the device in the topology.
         kernels: The kernels that run ops on its CPUs.
+        compiled: Names of the ops that XLA compiles where they run on a GPU. With measured ops, or a device among them
+            whose multiprocessors are not known, such as a CPU, each op stays a kernel.
     """
     costs = graph.of_specs(lambda spec: _cost(graph, spec))
-    costed = CostedGraph(graph=graph, costs=costs, topology=topology, kernels=kernels)
+    are_known = not measured and all(placed.device.multiprocessors for placed in topology.devices)
+    fusion = fuse(graph, costs, compiled) if compiled and are_known else None
+    costed = CostedGraph(graph=graph, costs=costs, topology=topology, kernels=kernels, fusion=fusion)
     if not measured:
         return costed
     cost_of = {id(spec): cost for spec, cost in zip(graph.specs, costs, strict=True)}

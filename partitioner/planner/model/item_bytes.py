@@ -44,7 +44,10 @@ def _bytes_by_kind(costed: CostedGraph, coarsening: Coarsening) -> tuple[list[in
         if variable.name in buffers.home_op:
             item = coarsening.item_of[buffers.home_op[variable.name]]
             variables[item] += allocated_bytes(variable.size_bytes, "GPU")
+    inner = costed.fusion.inner if costed.fusion is not None else frozenset[str]()
     for name, maker in buffers.kept.items():
+        if name in inner:
+            continue
         kind = gradients if name in buffers.gradients else saved
         kind[coarsening.item_of[maker]] += allocated_bytes(graph.tensor[name].size_bytes, "GPU")
     return variables, saved, gradients

@@ -36,9 +36,16 @@ def scratch_of_ops(costed: CostedGraph, device_type: str) -> dict[str, int]:
 
 
 def sizes_of_tensors(costed: CostedGraph, device_type: str, *, workspaces: bool = False) -> dict[str, int]:
-    """Bytes of every tensor's buffer; with `workspaces`, what ops leave for their gradients is part of their output."""
+    """Bytes of every tensor's buffer; with `workspaces`, what ops leave for their gradients is part of their output.
+
+    What exists inside of a compiled kernel alone takes none.
+    """
     graph = costed.graph
-    sizes = {tensor.name: allocated_bytes(tensor.size_bytes, device_type) for tensor in graph.tensors}
+    inner = costed.fusion.inner if costed.fusion is not None else frozenset[str]()
+    sizes = {
+        tensor.name: 0 if tensor.name in inner else allocated_bytes(tensor.size_bytes, device_type)
+        for tensor in graph.tensors
+    }
     if workspaces:
         for op, spec in zip(graph.ops, graph.specs, strict=True):
             if extra := workspace_bytes(spec, device_type, costed.kernels):

@@ -34,4 +34,6 @@ class StepCosts:
     def on(self, rows: int, devices: Sequence[int]) -> CostedGraph:
         """The step for a number of rows, with the costs of its ops on some of the devices."""
         measured = {place: self.measured[index] for place, index in enumerate(devices) if index in self.measured}
-        return cost_ops(self.graphs[rows], self.machines.subset(devices), measured, self.kernels)
+        return cost_ops(
+            self.graphs[rows], self.machines.subset(devices), measured, self.kernels, compiled=self.compiled
+        )

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cost_models.communication import transfer_seconds
+from cost_models.gpu_constants import GPU, GpuConstants
 from cost_models.hardware import Link
 from cost_models.topology import Topology
 from partitioner.ir.devices import equal_hosts, share_memory
@@ -57,6 +58,7 @@ def sum_times(
     peers: Sequence[int],
     sharing: int = 1,
     num_messages: int = 1,
+    constants: GpuConstants = GPU,
 ) -> SumTimes:
     """Seconds to sum tensors over peers and to gather rows.
 
@@ -68,6 +70,7 @@ def sum_times(
         peers: Indices of the devices that sum.
         sharing: How many replicas each peer works for; their gradients are summed there first.
         num_messages: In how many messages of equal size the bytes between two peers are sent.
+        constants: Shares of peaks, of GPUs.
     """
     within, *between = exchange_rounds(sum_bytes, topology, peers)
     seconds, taken = 0.0, [0.0] * len(topology.uplinks)
@@ -88,7 +91,9 @@ def sum_times(
     for round_ in filter(lambda round_: round_.part_bytes, far):
         message = replace(round_, part_bytes=round_.part_bytes / num_messages)
         uplinks = [num_messages * seconds for seconds in _uplink_seconds(message, topology)]
-        ports = (num_messages * _port_seconds(message.part_bytes, topology, group) for group in message.groups)
+        ports = (
+            num_messages * _port_seconds(message.part_bytes, topology, group, constants) for group in message.groups
+        )
         seconds += max([*uplinks, *ports])
         taken = [before + more for before, more in zip(taken, uplinks, strict=True)]
     return SumTimes(seconds=seconds, uplink_seconds=tuple(taken))
@@ -106,8 +111,13 @@ def _uplink_seconds(round_: Round, topology: Topology) -> list[float]:
     return seconds
 
 
-def _port_seconds(part_bytes: float, topology: Topology, group: Sequence[int]) -> float:
-    """Seconds until the slowest peer has sent to all others, one after the other over links of one kind."""
+def _port_seconds(part_bytes: float, topology: Topology, group: Sequence[int], constants: GpuConstants) -> float:
+    """Seconds until the slowest peer has sent to all others, one after the other over links of one kind.
+
+    GPUs reach a share of their links' bandwidth.
+    """
+    if all(topology.devices[peer].device.multiprocessors for peer in group):
+        part_bytes /= constants.sum_share
     slowest = 0.0
     for source in group:
         row = topology.links[source]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cost_models.memory import allocated_bytes
+from cost_models.gpu_seconds import queued_seconds
 from partitioner.ir.buffer_walk import Walk, walk
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.run_order import run_orders
 from partitioner.ir.stage_programs import ProgramKind, StageProgram, StagePrograms
 from partitioner.planner.model.buffers import Buffers
-from partitioner.planner.model.kernel_memory import scratch_of_ops
+from partitioner.planner.model.kernel_memory import scratch_of_ops, sizes_of_tensors
 from partitioner.planner.simulate.memory_use import largest_tensors, most_over_time
 from partitioner.stages.run_ahead import Order, keeps_order, order_among, run_ahead_limits
 
@@ -60,10 +60,7 @@ class StageCosts:
         self._index = {placed.name: index for index, placed in enumerate(costed.topology.devices)}
         self.kinds = [DeviceName.parse(placed.name).type for placed in costed.topology.devices]
         self._scratch = {kind: scratch_of_ops(costed, kind) for kind in dict.fromkeys(self.kinds)}
-        self._bytes = {
-            kind: {tensor.name: allocated_bytes(tensor.size_bytes, kind) for tensor in costed.graph.tensors}
-            for kind in self._scratch
-        }
+        self._bytes = {kind: sizes_of_tensors(costed, kind) for kind in self._scratch}
         self._passes_on = Buffers(costed).passes_on
         self._working = frozenset(
             op.name for op, cost in zip(costed.graph.ops, costed.costs, strict=True) if cost.flops or cost.moved_bytes
@@ -71,7 +68,8 @@ class StageCosts:
         self._seconds = {op.name: row for op, row in zip(costed.graph.ops, costed.seconds, strict=True)}
         launch = [placed.device.launch_overhead_seconds for placed in costed.topology.devices]
         self._dispatch_seconds = [
-            0.0 if index in costed.measured else max(0.0, OP_SECONDS - seconds) for index, seconds in enumerate(launch)
+            0.0 if index in costed.measured or costed.fusion else max(0.0, OP_SECONDS - seconds)
+            for index, seconds in enumerate(launch)
         ]
         self._costs: dict[tuple[object, ...], ProgramCost] = {}
 
@@ -132,8 +130,11 @@ class StageCosts:
     def _call_seconds(self, program: StageProgram, device: int) -> float:
         # Replicas that share a device share its time.
         times = 1 if program.kind is ProgramKind.UPDATE else self.costed.num_sharing(device)
-        dispatch = CALL_SECONDS + len(program.ops) * self._dispatch_seconds[device]
-        return times * dispatch + sum(self._seconds[name][device] for name in program.ops)
+        own = [self._seconds[name][device] for name in program.ops]
+        if host := self.costed.dispatch_seconds[device]:
+            # The host of a GPU starts the next op while the GPU is busy.
+            return times * CALL_SECONDS + queued_seconds(filter(None, own), host)
+        return times * (CALL_SECONDS + len(program.ops) * self._dispatch_seconds[device]) + sum(own)
 
     def _op_seconds(self, name: str, device: int) -> float:
         return self._seconds[name][device] + self._dispatch_seconds[device]

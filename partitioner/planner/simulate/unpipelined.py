@@ -3,7 +3,8 @@
 A device runs one op at a time, first the op that became ready first (ties: graph order), as an executor with one stream
 does. A tensor crosses once to each device that needs it, when it is ready, on a link that carries one tensor at a time
 in each direction; transfers overlap with computation, and slow each other down where they share links. A copy to a GPU
-first waits for what the GPU has been given (`streams.py`). Ops without cost do not occupy their device.
+first waits for what the GPU has been given (`streams.py`). Ops without cost do not occupy their device. The host of a
+GPU starts its ops one after the other: the nth starts no earlier than n times what that takes.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class _Simulation:
         self.ready: list[list[tuple[float, int]]] = [[] for _ in self.names]
         self.running: list[int | None] = [None] * len(self.names)
         self.busy_seconds = [0.0] * len(self.names)
+        # When the host of each device has started the next op.
+        self.dispatched = [0.0] * len(self.names)
         self.network = Network[str](costed.topology)
         self.streams = Streams(costed.topology)
         # When each op was given to its device: once what it waits for from other devices had arrived.
@@ -118,17 +121,19 @@ class _Simulation:
             if queue and self.running[device] is None:
                 _, index = heapq.heappop(queue)
                 seconds = self.costed.seconds[index][device]
+                self.dispatched[device] += self.costed.dispatch_seconds[device]
+                start = max(now, self.dispatched[device])
                 self.running[device] = index
                 self.busy_seconds[device] += seconds
                 self.runs.append(
                     OpRun(
                         op=self.graph.ops[index].name,
                         device=self.names[device],
-                        start_seconds=now,
-                        end_seconds=now + seconds,
+                        start_seconds=start,
+                        end_seconds=start + seconds,
                     )
                 )
-                heapq.heappush(self.events, (now + seconds, _OP_ENDS, index, device, ""))
+                heapq.heappush(self.events, (start + seconds, _OP_ENDS, index, device, ""))
             if self.held[device]:
                 self._copy_held(device, now)
 

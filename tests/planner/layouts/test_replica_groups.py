@@ -12,6 +12,7 @@ from keras import layers
 
 import partitioner
 from cost_models.catalogue import device_named, link_named
+from cost_models.gpu_constants import GPU
 from cost_models.topology import Topology, TopologyDevice
 from partitioner.errors import InfeasibleError, UsageError
 from partitioner.ir.devices import DeviceName, short_name
@@ -156,14 +157,15 @@ def test_a_step_takes_what_one_replica_takes_and_the_sums() -> None:
     both = planned(devices="GPU:0-1", schedule="gpipe", strategy="mirrored")
     size = 4 * (512 * 512 + 512 * models.CLASSES)
     link = link_named("pcie4")
-    exchange = 2 * (link.latency_seconds + size / 2 / link.bandwidth_bytes_per_second)
+    exchange = 2 * (link.latency_seconds + size / 2 / link.bandwidth_bytes_per_second / GPU.sum_share)
     assert both.predicted.step_seconds - one.predicted.step_seconds == pytest.approx(exchange, rel=1e-6)
     assert [stage.send_bytes - one.stages[0].send_bytes for stage in both.stages] == [size, size]
     assert both.solver.objective == both.predicted.step_seconds
 
 
 def test_a_plan_names_every_device_of_every_replica() -> None:
-    plan = planned(devices="GPU:0-3", strategy="mixed", replicas=2, microbatches=2)
+    pins = {"wide": "GPU:0", "scores": "GPU:1"}
+    plan = planned(devices="GPU:0-3", strategy="mixed", replicas=2, microbatches=2, pins=pins)
     assert (plan.strategy, plan.num_replicas, plan.num_stages) == (Strategy.MIXED, 2, 2)
     result = [(stage.replica, stage.index, short_name(stage.device)) for stage in plan.stages]
     assert result == [(0, 0, "GPU:0"), (0, 1, "GPU:1"), (1, 0, "GPU:2"), (1, 1, "GPU:3")]
