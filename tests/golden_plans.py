@@ -75,6 +75,8 @@ def kept(plan: dict[str, Any]) -> dict[str, Any]:
     digest = hashlib.sha256(json.dumps([plan["placement"], plan["timeline"], memory], sort_keys=True).encode())
     same = ("strategy", "num_replicas", "num_stages", "num_microbatches", "schedule", "updates", "max_staleness",
             "predicted", "stages", "baselines", "considered", "links")  # fmt: skip
+    new = ("compiled", "uncompiled")  # what golden plans do not have yet
+    plan = plan | {"stages": [{key: v for key, v in stage.items() if key not in new} for stage in plan["stages"]]}
     what_if = [{"after": one["after"], "before": one["before"]} for one in plan["what_if"]]
     return {**{key: plan[key] for key in same}, "solver": solver, "what_if": what_if, "digest": digest.hexdigest()}
 

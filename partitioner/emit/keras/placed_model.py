@@ -99,12 +99,12 @@ class PlacedModel(StandIn):
             UsageError: Another loss or optimizer, or `jit_compile=True`, for a model that was loaded from a SavedModel,
                 whose training step already holds its own.
         """
-        asked = options.pop("jit_compile", "auto")
+        asked = options.get("jit_compile", "auto")
         if self.model is None and asked is True:
             raise UsageError("jit_compile=True: a SavedModel is compiled as it was written")
         self.asked_to_compile = {True: JitCompile.ON, False: JitCompile.OFF}.get(asked)
         if self.model is not None and self.own_steps:
-            self.model.compile(*arguments, jit_compile=asked, **options)
+            self.model.compile(*arguments, **options)
             self.follow()
         else:
             self._compile(*arguments, **{**options, "jit_compile": False})
