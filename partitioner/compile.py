@@ -108,9 +108,9 @@ def compile_plan(
     tracing_seconds = time.monotonic() - began
     tell("tracing", 1.0)
     layout = _layout_request(request, traced.step)
-    costs = _costs(request, traced, layout, titles, on_progress)
-    sizes = BatchSizes(traced.step)
     choice = _jit_compile(request, model, gpus_present=bool(gpus))
+    costs = _costs(request, traced, layout, titles, choice, on_progress)
+    sizes = BatchSizes(traced.step)
     problem = _problem(request, traced, layout, costs, sizes, tracing_seconds, choice)
     try:
         document = plan_step(problem, tell)
@@ -156,11 +156,13 @@ def _costs(
     traced: TracedStep,
     layout: LayoutRequest,
     titles: Mapping[str, str],
+    jit_compile: JitCompile,
     on_progress: OnProgress | None,
 ) -> _Costs:
     machines = request.machine.resolved
     rows = layout.rows(machines, request.batch_size)
-    measured = costs_for(request.costs, traced.step, machines, titles, rows, on_progress)
+    compiled = compiled_devices(jit_compile, (placed.name for placed in machines.devices))
+    measured = costs_for(request.costs, traced.step, machines, titles, rows, on_progress, compiled=compiled)
     refresh_optimizer(traced.objective.optimizer if traced.objective else None)
     devices = measured_devices(measured, machines, titles)
     machines = with_measured_links(machines, measured)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
@@ -16,6 +18,7 @@ from partitioner.capture.lower.batching import BatchSizes
 from partitioner.deadline import MEASURING_SECONDS
 from partitioner.emit.graph.function import emit_function
 from partitioner.emit.graph.variables import held_variable
+from partitioner.emit.xla.calls import ops_of_calls
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName, share_memory
 from partitioner.ir.execution import Execution
@@ -42,6 +45,8 @@ def costs_for(
     titles: Mapping[str, str],
     sizes: Iterable[int],
     on_progress: OnProgress | None = None,
+    *,
+    compiled: Collection[str] = (),
 ) -> MeasuredCosts | None:
     """The measured costs to plan with; None to plan with the catalogue.
 
@@ -52,6 +57,7 @@ def costs_for(
         titles: Driver titles of the GPUs of this machine, by canonical name.
         sizes: Numbers of rows to measure the step on: of the batch, and of possible microbatches.
         on_progress: Called with the thing that is measured, and the fraction done.
+        compiled: The devices whose programs XLA compiles.
 
     Raises:
         UsageError: The file is invalid or for other devices, none of the devices is here, or the step does not fit on a
@@ -73,14 +79,15 @@ def costs_for(
             help=f"measure where they are, and give the costs.json written there: {argument('costs', 'costs.json')}",
         )
     report = on_progress or (lambda _text, _fraction: None)
-    cached = cached_costs(settings())
+    cached = cached_costs(settings(jit_compile=bool(compiled)))
     kinds: dict[tuple[str, str], int] = {}
     for index in here:
         kinds.setdefault(_kind(topology.devices[index].name, titles), index)
     devices = {(device.type, device.title): device for device in cached.devices}
     with restored(list(step.variables.values())):
         for kind, index in kinds.items():
-            devices[kind] = _measured_device(kind, index, step, topology, sizes, devices.get(kind), report)
+            execution = partial(_everything_on, step, compiled)
+            devices[kind] = _measured_device(kind, index, step, topology, sizes, devices.get(kind), report, execution)
     links = {link.between: link for link in cached.links}
     for link in _measured_links(here, topology, report):
         links[link.between] = link
@@ -145,6 +152,7 @@ def _measured_device(
     sizes: Iterable[int],
     cached: MeasuredDevice | None,
     on_progress: OnProgress,
+    execution: Callable[[str], Execution],
 ) -> MeasuredDevice:
     """The costs of a kind of device, measured where the cached costs lack ops of the step."""
     placed = topology.devices[index]
@@ -168,11 +176,17 @@ def _measured_device(
             notes=[f"needs {need:,} bytes at a batch of {step.graph.batch_size}, {short} has {placed.memory_bytes:,}"],
             help=f"measure with a smaller {argument('batch_size')}; the measured costs serve larger batches too",
         )
-    run_on = _runner(step, placed.name)
-    others = [_runner(_with_own_variables(step, neighbour), neighbour) for neighbour in neighbours]
+    function = _function(step, execution(placed.name))
+    others = [_function(_with_own_variables(step, name), execution(name)) for name in neighbours]
+    calls = ops_of_calls(function.graph.as_graph_def())
     return measure_device(
         [
-            Measurable(costed=costed, run=run_on(count), others=[other(count) for other in others])
+            Measurable(
+                costed=costed,
+                run=_runner(step, function, count),
+                others=[_runner(step, other, count) for other in others],
+                calls=calls,
+            )
             for count, costed in graphs.items()
         ],
         before,
@@ -202,24 +216,31 @@ def _with_own_variables(step: CapturedStep, device: str) -> CapturedStep:
     return replace(step, variables=copies)
 
 
-def _runner(step: CapturedStep, device: str) -> Callable[[int], Callable[[], None]]:
-    """Makes functions that run the step on a number of random rows, with every op on a device, to its end."""
-    execution = Execution(placement=dict.fromkeys(step.graph.op, device), stage_devices=(device,))
-    function = emit_function(step, execution, results=RESULTS[step.kind])
+def _everything_on(step: CapturedStep, compiled: Collection[str], device: str) -> Execution:
+    """All of a step on one device."""
+    return Execution(
+        placement=dict.fromkeys(step.graph.op, device),
+        stage_devices=(device,),
+        compiled=frozenset({device} & set(compiled)),
+    )
 
-    def run_on(rows: int) -> Callable[[], None]:
-        try:
-            (arguments,) = random_batches(step.specs, rows, 1, seed=0)
-        except ValueError as error:
-            raise UsageError(f"cannot measure: {error}", help=argument("costs", "analytic")) from error
 
-        def run() -> None:
-            function(*arguments)
-            tf.test.experimental.sync_devices()
+def _function(step: CapturedStep, execution: Execution) -> Any:
+    return emit_function(step, execution, results=RESULTS[step.kind])
 
-        return run
 
-    return run_on
+def _runner(step: CapturedStep, function: Any, rows: int) -> Callable[[], None]:
+    """Runs a function of the step on a number of random rows, to its end."""
+    try:
+        (arguments,) = random_batches(step.specs, rows, 1, seed=0)
+    except ValueError as error:
+        raise UsageError(f"cannot measure: {error}", help=argument("costs", "analytic")) from error
+
+    def run() -> None:
+        function(*arguments)
+        tf.test.experimental.sync_devices()
+
+    return run
 
 
 def _measured_links(here: Sequence[int], topology: Topology, on_progress: OnProgress) -> list[MeasuredLink]:

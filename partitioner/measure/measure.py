@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cost_models.measured import MeasuredDevice, MeasuredOp, signature
@@ -23,11 +23,18 @@ class Measurable:
         costed: Its op graph with costs, for the batch size of the runs.
         run: Runs it to its end on the device to be measured.
         others: Run it on the other devices of the host, with variables of their own.
+        calls: By call of what XLA compiled, the ops in it. It is measured as one, and shared out by their costs.
     """
 
     costed: CostedGraph
     run: Callable[[], Any]
     others: Sequence[Callable[[], Any]] = ()
+    calls: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names under which its time is recorded: of ops and calls."""
+        return frozenset({*self.costed.graph.op, *self.calls})
 
 
 def measure_device(
@@ -53,7 +60,7 @@ def measure_device(
         budget = budget_seconds / len(steps)
         times = time_step(
             step.run,
-            step.costed.graph.op,
+            step.names,
             device_type=device.type,
             budget_seconds=(1 - SHARE_OF_CROWD) * budget if step.others else budget,
             on_progress=lambda done, number=number: on_progress((number + done) / len(steps)),
@@ -61,9 +68,7 @@ def measure_device(
         if number == 0:
             overhead = _overhead_seconds(step.costed, times)
         crowded = (
-            crowding(step.run, step.others, step.costed.graph.op, budget_seconds=SHARE_OF_CROWD * budget)
-            if step.others
-            else {}
+            crowding(step.run, step.others, step.names, budget_seconds=SHARE_OF_CROWD * budget) if step.others else {}
         )
         ops |= _measured_ops(step, times, crowded)
     crowd = 1 + max(len(step.others) for step in steps)
@@ -75,9 +80,25 @@ def _overhead_seconds(costed: CostedGraph, times: StepTimes) -> float:
     return max(times.step_seconds - sum(times.op_seconds.values()), 0.0) / max(working, 1)
 
 
+def seconds_by_name(step: Measurable, times: StepTimes) -> dict[str, float]:
+    """Seconds by op; those of a fused kernel and of a call are shared out among the ops in it."""
+    ran = {name: seconds for name, seconds in times.op_seconds.items() if name not in step.calls}
+    kernels = {name: kernel for name, kernel in times.kernels.items() if name not in step.calls}
+    found = shared_seconds(step.costed, ran, kernels)
+    costs = {op.name: row[0] for op, row in zip(step.costed.graph.ops, step.costed.seconds, strict=True)}
+    for call, names in step.calls.items():
+        inside = {name: costs[name] for name in names if name in costs}
+        total = sum(inside.values())
+        if call in times.op_seconds and total:
+            found |= {name: times.op_seconds[call] * cost / total for name, cost in inside.items()}
+    return found
+
+
 def _measured_ops(step: Measurable, times: StepTimes, crowded: Mapping[str, float]) -> dict[str, MeasuredOp]:
     """By signature, the median over the ops that have it and ran; 0 if TensorFlow folded all of them away."""
-    op_seconds = shared_seconds(step.costed, times.op_seconds, times.kernels)
+    op_seconds = seconds_by_name(step, times)
+    in_calls = {name: crowded[call] for call, ops in step.calls.items() if call in crowded for name in ops}
+    crowded = {**in_calls, **crowded}
     by_signature: dict[str, list[float]] = {}
     beside: dict[str, list[float]] = {}
     first: dict[str, MeasuredOp] = {}

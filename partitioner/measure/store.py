@@ -61,17 +61,22 @@ def cache_costs(costs: MeasuredCosts) -> None:
         return
 
 
-def settings() -> dict[str, str]:
-    """The settings that influence the speed of ops: versions, processor, threads, instruction sets, GPUs."""
-    return _gpu_settings() | {
-        "tensorflow": tf.__version__,
-        "processor": processor_title(),
-        "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
-        "inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
-        "cores": str(num_cores()),
-        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", ""),
-        "tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()),
-    }
+def settings(*, jit_compile: bool = False) -> dict[str, str]:
+    """The settings that influence the speed of ops: versions, processor, threads, instruction sets, GPUs, XLA."""
+    compiled = {"jit_compile": "on"} if jit_compile else {}
+    return (
+        _gpu_settings()
+        | compiled
+        | {
+            "tensorflow": tf.__version__,
+            "processor": processor_title(),
+            "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
+            "inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
+            "cores": str(num_cores()),
+            "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", ""),
+            "tf32": str(tf.config.experimental.tensor_float_32_execution_enabled()),
+        }
+    )
 
 
 def _gpu_settings() -> dict[str, str]:

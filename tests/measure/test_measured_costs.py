@@ -13,8 +13,11 @@ from asking import asked
 import partitioner
 from partitioner.errors import UsageError
 from partitioner.ir.plan import Origin
+from partitioner.measure.measure import Measurable, seconds_by_name
+from partitioner.measure.step_times import StepTimes
 from partitioner.measure.store import read_costs, write_costs
 from tests import models
+from tests.graphs import chain
 
 ROWS = 16
 DEVICES = ["CPU:1", "CPU:2"]
@@ -62,6 +65,29 @@ def test_what_was_measured_once_is_not_measured_again() -> None:
         plan(model, costs="measured", on_progress=lambda text, _: told[-1].append(text))
     assert "measuring ops on CPU:1" in told[0]
     assert "measuring ops on CPU:1" not in told[1]
+
+
+def test_compiled_steps_are_measured_as_such() -> None:
+    """XLA's programs are calls, whose times are shared out; the costs are not those of steps that are not compiled."""
+    told: list[list[str]] = []
+    for jit_compile in (False, True, True):
+        told.append([])
+        found = plan(
+            models.mlp(),
+            costs="measured",
+            strategy="single",
+            jit_compile=jit_compile,
+            on_progress=lambda text, _: told[-1].append(text),
+        )
+        assert found.costs.measured_share == pytest.approx(1.0)
+    assert ["measuring ops on CPU:1" in texts for texts in told] == [True, True, False]
+
+
+def test_the_time_of_a_call_is_shared_out_by_costs() -> None:
+    costed = chain([1.0, 3.0, 2.0], [256, 256, 256]).costed()
+    step = Measurable(costed=costed, run=lambda: None, calls={"compiled_0": ("op0", "op1")})
+    times = StepTimes(step_seconds=1.0, op_seconds={"compiled_0": 0.6, "op2": 0.3}, num_runs=3)
+    assert seconds_by_name(step, times) == pytest.approx({"op0": 0.15, "op1": 0.45, "op2": 0.3})
 
 
 def test_a_file_plans_elsewhere_as_measuring_does_here(tmp_path: Path) -> None:

@@ -88,6 +88,16 @@ def compiled_function(node: Any) -> str:
     return node.attr["f"].func.name if _MUST_COMPILE in node.attr and node.attr[_MUST_COMPILE].b else ""
 
 
+def ops_of_calls(graph_def: Any) -> dict[str, tuple[str, ...]]:
+    """By compiled call of a graph, the names of the nodes of its function."""
+    functions = {function.signature.name: function.node_def for function in graph_def.library.function}
+    return {
+        node.name: tuple(inner.name for inner in functions[name])
+        for node in graph_def.node
+        if (name := compiled_function(node))
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
     """A call of a cluster: its nodes in the new graph, what it is given, what it makes by name, and the nodes in it."""
