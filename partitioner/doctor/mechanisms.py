@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import layers
 
-from partitioner.options import Constraints, Parallelism
+from partitioner.options import Constraints, Parallelism, Step
 
 ROWS = 16
 _TOKENS, _LENGTH, _CLASSES, _SIDE, _WIDTH = 32, 8, 4, 8, 16
@@ -28,6 +28,7 @@ class Mechanism:
         data: A batch of `ROWS` rows.
         options: Keywords of `partitioner.plan`.
         is_split: Whether the first layer with weights is pinned to the first device, and the last one to the last.
+        is_compiled: Whether XLA compiles its programs.
         least_devices: Devices that it takes.
     """
 
@@ -36,13 +37,15 @@ class Mechanism:
     data: Callable[[], Batch]
     options: Mapping[str, Any] = field(default_factory=dict)
     is_split: bool = True
+    is_compiled: bool = False
     least_devices: int = 2
 
     def planned_with(self, model: keras.Model, devices: Sequence[str]) -> dict[str, Any]:
         """Keywords of `partitioner.plan` for some devices."""
         weighted = [layer.name for layer in model.layers if layer.weights]
         pins = {weighted[0]: devices[0], weighted[-1]: devices[-1]} if self.is_split else {}
-        return {"devices": list(devices), "batch_size": ROWS, "constraints": Constraints(pins=pins), **self.options}
+        step, constraints = Step(jit_compile=self.is_compiled), Constraints(pins=pins)
+        return {"devices": list(devices), "batch_size": ROWS, "step": step, "constraints": constraints, **self.options}
 
 
 def _tokens() -> Batch:
@@ -65,7 +68,7 @@ def _vectors() -> Batch:
 def _compiled(inputs: Any, outputs: Any, reduction: str = "sum_over_batch_size") -> keras.Model:
     model = keras.Model(inputs, outputs)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)
-    model.compile(keras.optimizers.Adam(1e-3), loss, jit_compile=False)  # pyright: ignore[reportArgumentType]
+    model.compile(keras.optimizers.Adam(1e-3), loss)  # pyright: ignore[reportArgumentType]
     return model
 
 
@@ -126,6 +129,20 @@ MECHANISMS: tuple[Mechanism, ...] = (
         name="1f1b: a loss that is a sum", build=lambda: _dense("sum"), data=_vectors, options=_scheduled("1f1b")
     ),
     Mechanism(name="gpipe: mixed_float16", build=_half_precision, data=_vectors, options=_scheduled("gpipe")),
+    Mechanism(
+        name="compiled, one piece: convolutions, moving averages, random numbers",
+        build=_convolutional,
+        data=_images,
+        options={"strategy": "layer-split", "microbatches": 1},
+        is_compiled=True,
+    ),
+    Mechanism(
+        name="compiled, gpipe: token ids and labels in int32",
+        build=_encoder,
+        data=_tokens,
+        options=_scheduled("gpipe"),
+        is_compiled=True,
+    ),
     Mechanism(
         name="mirrored: gradients summed",
         build=_convolutional,

@@ -35,11 +35,11 @@ PLANS = {
     "1 stage": {"strategy": "single"},
     "1 stage, GPipe": {"strategy": "single", "microbatches": 4, "schedule": "gpipe"},
     "1 stage, 1F1B": {"strategy": "single", "microbatches": 4, "schedule": "1f1b"},
-    "mirrored": {"strategy": "mirrored"},
+    "1 stage, mirrored": {"strategy": "mirrored"},
     "2 stages": {"strategy": "layer-split", "microbatches": 1},
     "2 stages, GPipe": {"strategy": "layer-split", "microbatches": 4, "schedule": "gpipe"},
     "2 stages, 1F1B": {"strategy": "layer-split", "microbatches": 4, "schedule": "1f1b"},
-    "mixed, 1F1B": {"strategy": "mixed", "replicas": 2, "microbatches": 2, "schedule": "1f1b"},
+    "2 stages, mirrored": {"strategy": "mixed", "replicas": 2},
 }
 
 
