@@ -106,6 +106,7 @@ class _Call:
     device: str
     nodes: Sequence[Any]
     given: Sequence[str]
+    carried: Collection[str]
     made: Mapping[str, str]
     inside: Collection[str]
     function: Any
@@ -156,6 +157,7 @@ class _Graph:
             device=cluster.device,
             nodes=[call, *casts.nodes],
             given=given,
+            carried=carried,
             made=made,
             inside=members,
             function=function,
@@ -163,9 +165,14 @@ class _Graph:
 
     def objected(self, call: _Call, known: Known) -> dict[str, str]:
         """The nodes of a call that XLA objects to, and why."""
-        op_types = [self._nodes[name].op for name in call.inside]
-        text = objection(call.function, call.device, op_types, call.given, known)
-        return objected_nodes(text, sorted(call.inside)) if text else {}
+        op_types = {name: self._nodes[name].op for name in sorted(call.inside)}
+        values = [known(name) for name in call.given]
+        values = [
+            tf.TensorSpec(value.shape, tf.int64) if name in call.carried and value is not None else value
+            for name, value in zip(call.given, values, strict=True)
+        ]
+        text = objection(call.function, call.device, list(op_types.values()), values)
+        return objected_nodes(text, op_types) if text else {}
 
     def with_calls(self, calls: Sequence[_Call], refused: Mapping[str, str]) -> CompiledGraph:
         """The graph with the calls in place of their nodes."""

@@ -171,6 +171,14 @@ def test_a_loop_without_limit_is_not_compiled() -> None:
     assert partitioner.verify(model, subject).passed
 
 
+def test_a_loop_whose_sizes_another_program_computes_is_not_compiled() -> None:
+    """Forward and backward of one stage in microbatches: the step failed when XLA compiled the loops' gradients."""
+    data = models.DATA["lstm"](ROWS)
+    subject = placed(models.MODELS["lstm"](), data, strategy="single", microbatches=4, schedule="gpipe")
+    assert np.isfinite(subject.train_on_batch(*data)).all()
+    assert compiled_ops(subject)["MatMul"] >= 1
+
+
 class Counted(keras.layers.Layer):
     """The number of distinct values: how many there are is in no shape."""
 
