@@ -176,7 +176,9 @@ def test_a_loop_whose_sizes_another_program_computes_is_not_compiled() -> None:
     data = models.DATA["lstm"](ROWS)
     subject = placed(models.MODELS["lstm"](), data, strategy="single", microbatches=4, schedule="gpipe")
     assert np.isfinite(subject.train_on_batch(*data)).all()
-    assert compiled_ops(subject)["MatMul"] >= 1
+    ran = compiled_ops(subject)
+    assert sum(ran.values()) > 50
+    assert ran["While"] == ran["StatelessWhile"] == 0
 
 
 class Counted(keras.layers.Layer):
