@@ -171,7 +171,7 @@ def _costs(
         machines=machines,
         devices=devices,
         source=str(request.costs) if isinstance(request.costs, (str, Path)) else MEASURED,
-        notes=tuple(notes_on_costs(request.costs, measured, devices, machines, titles)),
+        notes=tuple(notes_on_costs(request.costs, measured, devices, machines, titles, jit_compile=bool(compiled))),
     )
 
 

@@ -73,8 +73,7 @@ class Step:
     @property
     def asked_to_compile(self) -> JitCompile:
         """Whether XLA compiles, as a plan has it."""
-        choices = {True: JitCompile.ON, False: JitCompile.OFF, "auto": JitCompile.AUTO}
-        return choices[self.jit_compile]
+        return JitCompile.of(self.jit_compile)
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -116,33 +116,25 @@ def _scheduled(schedule: str) -> dict[str, Any]:
     return {"microbatches": 4, "parallelism": Parallelism(schedule=schedule), "strategy": "layer-split"}
 
 
+_ONE_PIECE = Mechanism(
+    name="layer-split, one piece: convolutions, moving averages, random numbers",
+    build=_convolutional,
+    data=_images,
+    options={"strategy": "layer-split", "microbatches": 1},
+)
+_GPIPE = Mechanism(
+    name="gpipe: token ids and labels in int32", build=_encoder, data=_tokens, options=_scheduled("gpipe")
+)
+
 MECHANISMS: tuple[Mechanism, ...] = (
-    Mechanism(
-        name="layer-split, one piece: convolutions, moving averages, random numbers",
-        build=_convolutional,
-        data=_images,
-        options={"strategy": "layer-split", "microbatches": 1},
-    ),
-    Mechanism(name="gpipe: token ids and labels in int32", build=_encoder, data=_tokens, options=_scheduled("gpipe")),
+    _ONE_PIECE,
+    _GPIPE,
+    *(replace(one, name=f"compiled, {one.name}", is_compiled=True) for one in (_ONE_PIECE, _GPIPE)),
     Mechanism(name="1f1b: loops", build=_recurrent, data=_tokens, options=_scheduled("1f1b")),
     Mechanism(
         name="1f1b: a loss that is a sum", build=lambda: _dense("sum"), data=_vectors, options=_scheduled("1f1b")
     ),
     Mechanism(name="gpipe: mixed_float16", build=_half_precision, data=_vectors, options=_scheduled("gpipe")),
-    Mechanism(
-        name="compiled, one piece: convolutions, moving averages, random numbers",
-        build=_convolutional,
-        data=_images,
-        options={"strategy": "layer-split", "microbatches": 1},
-        is_compiled=True,
-    ),
-    Mechanism(
-        name="compiled, gpipe: token ids and labels in int32",
-        build=_encoder,
-        data=_tokens,
-        options=_scheduled("gpipe"),
-        is_compiled=True,
-    ),
     Mechanism(
         name="mirrored: gradients summed",
         build=_convolutional,

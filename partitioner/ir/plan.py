@@ -53,6 +53,13 @@ class JitCompile(StrEnum):
     ON = "on"
     OFF = "off"
 
+    @classmethod
+    def of(cls, jit_compile: bool | str) -> JitCompile:
+        """The member for Keras' argument: True, False or `auto`."""
+        if isinstance(jit_compile, bool):
+            return cls.ON if jit_compile else cls.OFF
+        return cls(jit_compile)
+
 
 class Origin(StrEnum):
     """Where a number comes from; `file` is a topology of the user's own, with numbers that no catalogue has."""

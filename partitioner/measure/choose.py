@@ -118,12 +118,14 @@ def notes_on_costs(
     measured: Mapping[int, MeasuredDevice],
     topology: Topology,
     titles: Mapping[str, str],
+    *,
+    jit_compile: bool = False,
 ) -> list[str]:
     """Notes in a plan about costs from a file."""
     if imported is None or costs == MEASURED or isinstance(costs, MeasuredCosts):
         return []
     here = {index: _kind(placed.name, titles)[1] for index, placed in enumerate(topology.devices)}
-    return costs_notes(str(costs), imported, measured, here, settings())
+    return costs_notes(str(costs), imported, measured, here, settings(jit_compile=jit_compile))
 
 
 def with_measured_links(topology: Topology, costs: MeasuredCosts | None) -> Topology:

@@ -72,12 +72,16 @@ def costs_notes(
         costs: Its contents.
         measured: The measured device for each device of the topology, by index.
         titles: Driver titles of the devices that are present, by index in the topology.
-        versions: Versions of the libraries here.
+        versions: Versions of the libraries here, and whether XLA compiles.
     """
     notes = []
     there, here = costs.versions.get("tensorflow"), versions.get("tensorflow")
     if there and here and there != here:
         notes.append(f"{path} was measured with TensorFlow {there}, this is {here}")
+    was_compiled, is_compiled = ("jit_compile" in settings for settings in (costs.versions, versions))
+    if was_compiled != is_compiled:
+        how = ("without XLA", "compiled by XLA")
+        notes.append(f"{path} was measured {how[was_compiled]}, and the plan is for steps {how[is_compiled]}")
     others = {
         (device.title, titles[index]): None
         for index, device in measured.items()

@@ -102,6 +102,16 @@ def test_a_plan_tells_of_other_versions_and_another_machine() -> None:
     assert costs_notes("c.json", costs(measured("MatMul")), {0: measured("MatMul")}, {0: ""}, {}) == []
 
 
+def test_a_plan_tells_of_costs_of_steps_that_were_compiled() -> None:
+    device = measured("MatMul", kind="CPU", title="Xeon", hardware="cpu-core")
+    compiled = costs(device, tensorflow="2.21.0", jit_compile="on")
+    here = {"tensorflow": "2.21.0"}
+    assert costs_notes("c.json", compiled, {0: device}, {0: "Xeon"}, here) == [
+        "c.json was measured compiled by XLA, and the plan is for steps without XLA"
+    ]
+    assert costs_notes("c.json", compiled, {0: device}, {0: "Xeon"}, {**here, "jit_compile": "on"}) == []
+
+
 def test_shares_of_what_was_inferred_by_hand() -> None:
     made = Builder()
     made.add("known", 1.0, type="MatMul")

@@ -102,7 +102,7 @@ class PlacedModel(StandIn):
         asked = options.get("jit_compile", "auto")
         if self.model is None and asked is True:
             raise UsageError("jit_compile=True: a SavedModel is compiled as it was written")
-        self.asked_to_compile = {True: JitCompile.ON, False: JitCompile.OFF}.get(asked)
+        self.asked_to_compile = None if asked == "auto" else JitCompile.of(asked)
         if self.model is not None and self.own_steps:
             self.model.compile(*arguments, **options)
             self.follow()

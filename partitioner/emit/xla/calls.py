@@ -35,13 +35,11 @@ class CompiledGraph:
         graph_def: The graph.
         tensor: New name of each tensor that a call makes, as a node refers to it.
         node: The call by each node that went into one.
-        refused: By node on a device that compiles, why it is not compiled.
     """
 
     graph_def: Any
     tensor: Mapping[str, str] = field(default_factory=dict)
     node: Mapping[str, str] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 def with_compiled_calls(
@@ -79,7 +77,7 @@ def with_compiled_calls(
         for call in calls:
             objected |= graph.objected(call, known)
         if not objected:
-            return graph.with_calls(calls, found.refused)
+            return graph.with_calls(calls)
         refused |= objected
 
 
@@ -174,7 +172,7 @@ class _Graph:
         text = objection(call.function, call.device, list(op_types.values()), values)
         return objected_nodes(text, op_types) if text else {}
 
-    def with_calls(self, calls: Sequence[_Call], refused: Mapping[str, str]) -> CompiledGraph:
+    def with_calls(self, calls: Sequence[_Call]) -> CompiledGraph:
         """The graph with the calls in place of their nodes."""
         made: dict[str, str] = {tensor: new for call in calls for tensor, new in call.made.items()}
         inside = {name: call.name for call in calls for name in call.inside}
@@ -193,7 +191,7 @@ class _Graph:
             del node.input[:]
             node.input.extend([*map(reference, data), *dict.fromkeys(waits)])
         _drop_unread_constants(result, {producer(name) for name in self._fetched})
-        return CompiledGraph(graph_def=result, tensor=made, node=inside, refused=refused)
+        return CompiledGraph(graph_def=result, tensor=made, node=inside)
 
     def _body(self, members: Collection[str]) -> Any:
         """The members, with the constants that they read, without devices and without waiting for others."""
