@@ -57,11 +57,11 @@ def emit_function(
         graph_def, execution.placement, suffix=f"placed_{next(_numbers)}", host_of=execution.host_of
     )
     copy_to_loops(graph_def, map(producer, step.inputs))
-    if not execution.compiled:
-        live = {node.name for node in graph_def.node}
-        ops = [op.name for op in step.graph.ops if op.name in live]
-        order = order_among(execution.placement.values())
-        add_waits(graph_def, run_ahead_limits(step.graph, ops, order=order, placement=execution.placement))
+    live = {node.name for node in graph_def.node}
+    ops = [op.name for op in step.graph.ops if op.name in live]
+    order, placement = order_among(execution.placement.values()), execution.placement
+    limits = run_ahead_limits(step.graph, ops, order=order, placement=placement)
+    add_waits(graph_def, {name: waits for name, waits in limits.items() if placement[name] not in execution.compiled})
     outside = dict(step.captures) | {p: held_variable(v).handle for p, v in step.variables.items()}
     compiled = with_compiled_calls(
         graph_def,
