@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cost_models.gpu_products import CONVOLUTIONS, tensors_of
 from cost_models.specs import OpSpec, TensorSpec
 
 _VOLTA, _AMPERE = 7.0, 8.0
@@ -29,28 +30,16 @@ def convolution_copies_bytes(op: OpSpec, compute_capability: float) -> int:
         op: The op.
         compute_capability: Of the GPU; 0 if unknown, where images are taken to be copied.
     """
-    tensors = _tensors(op)
-    if tensors is None:
+    if op.type not in CONVOLUTIONS:
         return 0
-    filters, images = tensors
+    read, filters, made = tensors_of(op)
     channels_first = op.attributes.get("data_format") in _CHANNELS_FIRST
     if not channels_first and _is_product(op, filters):
         return 0
     first = _FIRST_AS_THEY_LIE.get(filters.dtype)
     stay = channels_first or (first is not None and compute_capability >= first)
-    copied = [] if stay else [tensor for tensor in images if tensor.shape[-1] > 1]
+    copied = [] if stay else [tensor for tensor in (read, made) if tensor.shape[-1] > 1]
     return filters.size_bytes + sum(tensor.size_bytes for tensor in copied)
-
-
-def _tensors(op: OpSpec) -> tuple[TensorSpec, tuple[TensorSpec, TensorSpec]] | None:
-    """The filter, or its gradient, and the images that go in and come out."""
-    if op.type in ("Conv2D", "Conv3D"):
-        return op.inputs[1], (op.inputs[0], op.outputs[0])
-    if op.type in ("Conv2DBackpropInput", "Conv3DBackpropInputV2"):
-        return op.inputs[1], (op.inputs[2], op.outputs[0])
-    if op.type in ("Conv2DBackpropFilter", "Conv3DBackpropFilterV2"):
-        return op.outputs[0], (op.inputs[0], op.inputs[2])
-    return None
 
 
 def _is_product(op: OpSpec, filters: TensorSpec) -> bool:
