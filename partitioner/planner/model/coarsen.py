@@ -1,9 +1,12 @@
 """Coarsen an op graph to items: ops that share a device.
 
 Items are colocation groups; all ops of one leaf layer, since TensorFlow fuses inside layers and people name
-layers; ops that XLA makes one kernel of; and ops without cost, with the op that reads them. So far no useful placement
-is lost, except those that split a leaf layer or a kernel. Only when more than `max_items` remain, the lightest item
-joins the neighbour with which it exchanges most.
+layers; ops of one layer that XLA makes one kernel of; and ops without cost, with the op that reads them. So far no
+useful placement is lost, except those that split a leaf layer or a kernel. Only when more than `max_items` remain, the
+lightest item joins the neighbour with which it exchanges most.
+
+A kernel of several layers does not join them: kernels chain all blocks of a Transformer together. Where its layers are
+on two devices, XLA makes two kernels; the seconds of both count on one of them.
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ def coarsen(
     """
     graph = costed.graph
     sets = _Sets(costed, constraints)
-    _join_fused(costed, sets)
+    _join_kernels(costed, sets)
     _join_free_ops(costed, sets)
     is_lossless = _join_lightest(costed, sets, max_items)
     members: dict[str, list[str]] = {}
@@ -127,19 +130,23 @@ def _join_leaf_layers(costed: CostedGraph, sets: UnionFind) -> None:
             sets.union(first.setdefault(op.layer, op.name), op.name)
 
 
-def _join_fused(costed: CostedGraph, sets: _Sets) -> None:
-    """Ops of one kernel share a device, unless they are told to go to different ones."""
+def _join_kernels(costed: CostedGraph, sets: _Sets) -> None:
+    """Ops of one kernel and one layer share a device, unless they are told to go to different ones."""
+    op = costed.graph.op
     for group in costed.fusion.groups if costed.fusion else ():
-        first = group.ops[0]
-        for name in group.ops[1:]:
-            if sets[first] != sets[name] and sets.allowed(sets[first]) == sets.allowed(sets[name]):
-                sets.join(sets[first], sets[name])
+        first: dict[str, str] = {}
+        for name in group.ops:
+            other = first.setdefault(op[name].layer, name)
+            if sets[other] != sets[name] and sets.allowed(sets[other]) == sets.allowed(sets[name]):
+                sets.join(sets[other], sets[name])
 
 
 def _join_free_ops(costed: CostedGraph, sets: _Sets) -> None:
     """Sets without cost join the only set that reads them, or else the only set that feeds them."""
     graph = costed.graph
-    costly = {sets[op.name] for op, seconds in zip(graph.ops, costed.seconds, strict=True) if any(seconds)}
+    # Of a fused kernel one op has all seconds, but no op of it is free.
+    rows = zip(graph.ops, costed.costs, costed.seconds, strict=True)
+    costly = {sets[op.name] for op, cost, seconds in rows if any(seconds) or cost.flops or cost.moved_bytes}
 
     def join(name: str, neighbours: set[str]) -> None:
         root = sets[name]
