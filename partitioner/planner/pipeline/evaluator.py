@@ -17,11 +17,12 @@ from partitioner.planner.model.assignment import Assignment, adjacent_items
 from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.model.op_devices import op_devices
 from partitioner.planner.pipeline.item_order import OrderedItems, forward_order, ordered_items
-from partitioner.planner.pipeline.search_space import PipelineCandidate, PipelineSearchSpace
+from partitioner.planner.pipeline.search_space import PipelineCandidate, PipelineSearchSpace, Recompute
+from partitioner.planner.pipeline.split import Cut, StageSplit
 from partitioner.planner.simulate.dataflow import Dataflow
 from partitioner.planner.simulate.pipelined import simulate_stages
 from partitioner.planner.simulate.program_costs import StageCosts
-from partitioner.stages.schedules import ScheduleKind
+from partitioner.stages.schedules import ScheduleKind, device_orders, max_live
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +58,15 @@ class PipelineEvaluator:
         self._programs: dict[tuple[Assignment, frozenset[int]], StagePrograms | None] = {}
         self._wiring: dict[tuple[Assignment, frozenset[int], int], Dataflow] = {}
         self._lower_bounds: dict[int, LowerBounds] = {}
+        self._cuts: dict[tuple[object, ...], Cut | None] = {}
+        self._cut_bounds: dict[tuple[object, ...], float] = {}
 
     def choosing(self, search_space: PipelineSearchSpace) -> PipelineEvaluator:
         """An evaluator for another search space that shares the costs and programs of this evaluator."""
         other = PipelineEvaluator(self.costed, self.coarsening, search_space)
         other._costs, other._items, other._programs = self._costs, self._items, self._programs
         other._wiring = self._wiring
+        other._cuts, other._cut_bounds = self._cuts, self._cut_bounds
         return other
 
     def rows(self, num_microbatches: int) -> int:
@@ -88,6 +92,52 @@ class PipelineEvaluator:
             costed = self.costs(num_microbatches).costed
             self._items[rows] = ordered_items(costed, self.coarsening, self.order)
         return self._items[rows]
+
+    def cut(
+        self,
+        devices: tuple[int, ...],
+        num_microbatches: int,
+        schedule: ScheduleKind,
+        *,
+        again: bool = False,
+    ) -> Cut | None:
+        """The cut into stages on these devices with the least estimate; None where constraints allow none.
+
+        With `again`, all stages recompute.
+        """
+        how = "all" if again else self.search_space.recompute
+        key = (devices, num_microbatches, schedule, how)
+        if key not in self._cuts:
+            self._cuts[key] = self._split(devices, num_microbatches, schedule, how).best()
+        return self._cuts[key]
+
+    def cut_bound_seconds(self, devices: tuple[int, ...], num_microbatches: int, schedule: ScheduleKind) -> float:
+        """Lower bound on the step of all such cuts; infinite where none fits."""
+        how = self.search_space.recompute
+        key = (devices, num_microbatches, schedule, how)
+        if key not in self._cut_bounds:
+            self._cut_bounds[key] = self._split(devices, num_microbatches, schedule, how).bound_seconds()
+        return self._cut_bounds[key]
+
+    def _split(
+        self, devices: tuple[int, ...], num_microbatches: int, schedule: ScheduleKind, recompute: Recompute
+    ) -> StageSplit:
+        training = self.costed.graph.training
+        orders = device_orders(schedule, [str(device) for device in devices], num_microbatches, training=training)
+        live = [0] * len(devices)
+        for actions in orders.values() if training else ():
+            for stage, most in max_live(actions).items():
+                live[stage] = most
+        return StageSplit(
+            items=self.items(num_microbatches),
+            costed=self.costs(num_microbatches, alone=len(devices) == 1).costed,
+            devices=devices,
+            num_microbatches=num_microbatches,
+            schedule=schedule,
+            num_live=live,
+            allowed=self.coarsening.allowed,
+            recompute=recompute,
+        )
 
     def programs(self, assignment: Sequence[int], recompute: Iterable[int] = ()) -> StagePrograms | None:
         """The stage programs of a placement; None where the step cannot be cut, and `refusal` says why."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
 
 from cost_models.memory import allocated_bytes
 from partitioner.ir.costed import CostedGraph
-from partitioner.ir.op_graph import Phase
+from partitioner.ir.op_graph import Op, OpGraph, Phase
 from partitioner.planner.model.buffers import Buffers
 from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.simulate.program_costs import OP_SECONDS
+from partitioner.stages.roles import READ
+
+Floats = NDArray[np.float64]
 
 
 def forward_order(costed: CostedGraph, coarsening: Coarsening) -> tuple[int, ...]:
@@ -59,82 +63,128 @@ def forward_order(costed: CostedGraph, coarsening: Coarsening) -> tuple[int, ...
 
 @dataclass(frozen=True, kw_only=True)
 class OrderedItems:
-    """Running sums over items in forward order at one batch size; entry i is the sum over the first i items.
+    """Running sums over n items in forward order at one batch size; entry i is the sum over the first i of them.
+
+    Seconds have a row for each device, `(devices, n + 1)`; all else has the shape `(n + 1,)`.
 
     Attributes:
         order: The items.
-        pass_seconds: Forward and backward of a microbatch, by device.
-        forward_seconds: The forward alone.
-        whole_seconds: Ops that run once a step, by device.
+        forward_seconds: Forward ops of a microbatch.
+        backward_seconds: Backward ops of a microbatch.
+        once_seconds: Ops that depend on no row, and run once before all microbatches.
+        update_seconds: Ops that run once after all microbatches.
         saved_bytes: Of activations that a microbatch keeps for its backward.
-        fixed_bytes: Of variables, and twice the gradients.
+        variable_bytes: Of variables.
+        gradient_bytes: Of the gradients of variables.
         forward_bytes: At boundary i, bytes of a microbatch that cross to later items.
         backward_bytes: Bytes that cross to earlier items.
+        least_forward_bytes: The smallest of the tensors that cross to later items and depend on rows.
+        least_backward_bytes: The smallest that cross to earlier items.
     """
 
     order: tuple[int, ...]
-    pass_seconds: tuple[tuple[float, ...], ...]
-    forward_seconds: tuple[tuple[float, ...], ...]
-    whole_seconds: tuple[tuple[float, ...], ...]
-    saved_bytes: tuple[int, ...]
-    fixed_bytes: tuple[int, ...]
-    forward_bytes: tuple[int, ...]
-    backward_bytes: tuple[int, ...]
+    forward_seconds: Floats
+    backward_seconds: Floats
+    once_seconds: Floats
+    update_seconds: Floats
+    saved_bytes: Floats
+    variable_bytes: Floats
+    gradient_bytes: Floats
+    forward_bytes: Floats
+    backward_bytes: Floats
+    least_forward_bytes: Floats
+    least_backward_bytes: Floats
+
+    @property
+    def pass_seconds(self) -> Floats:
+        """Forward and backward of a microbatch."""
+        return self.forward_seconds + self.backward_seconds
 
 
 def ordered_items(costed: CostedGraph, coarsening: Coarsening, order: Sequence[int]) -> OrderedItems:
     """The running sums for the batch size of a costed graph."""
     graph, buffers = costed.graph, Buffers(costed)
-    place = {item: index for index, item in enumerate(order)}
-    where = {name: place[item] for name, item in coarsening.item_of.items()}
-    count, num_devices = len(order), len(costed.topology.devices)
-    launch = [placed.device.launch_overhead_seconds for placed in costed.topology.devices]
-    dispatch = [max(0.0, OP_SECONDS - seconds) for seconds in launch]
-    passes, forward, whole = ([[0.0] * count for _ in range(num_devices)] for _ in range(3))
-    for op, seconds in zip(graph.ops, costed.seconds, strict=True):
-        sums = [whole] if op.phase is Phase.UPDATE else [passes, forward] if op.phase is Phase.FORWARD else [passes]
-        for device in range(num_devices):
-            for seconds_of_items in sums:
-                seconds_of_items[device][where[op.name]] += seconds[device] + dispatch[device]
-    saved, fixed = [0] * count, [0] * count
+    rank = {item: index for index, item in enumerate(order)}
+    place = _places(graph, {name: rank[item] for name, item in coarsening.item_of.items()})
+    by_row = graph.depending_on(op.name for op in graph.ops if _varies(op))
+    count = len(order)
+    bytes_of = {name: np.zeros(count) for name in ("saved", "variable", "gradient")}
     for variable in graph.variables:
         if variable.name in buffers.home_op:
-            fixed[where[buffers.home_op[variable.name]]] += allocated_bytes(variable.size_bytes, "GPU")
+            size = allocated_bytes(variable.size_bytes, "GPU")
+            bytes_of["variable"][place[buffers.home_op[variable.name]]] += size
     for name, maker in buffers.kept.items():
-        size = allocated_bytes(graph.tensor[name].size_bytes, "GPU")
-        if graph.op[maker].phase is Phase.BACKWARD:
-            fixed[where[maker]] += 2 * size
-        else:
-            saved[where[maker]] += size
-    ahead, behind = _crossing_bytes(costed, buffers, where, count)
+        is_gradient = graph.op[maker].phase is Phase.BACKWARD
+        if is_gradient or maker in by_row:
+            size = allocated_bytes(graph.tensor[name].size_bytes, "GPU")
+            bytes_of["gradient" if is_gradient else "saved"][place[maker]] += size
     return OrderedItems(
         order=tuple(order),
-        pass_seconds=tuple(tuple(accumulate(row, initial=0.0)) for row in passes),
-        forward_seconds=tuple(tuple(accumulate(row, initial=0.0)) for row in forward),
-        whole_seconds=tuple(tuple(accumulate(row, initial=0.0)) for row in whole),
-        saved_bytes=tuple(accumulate(saved, initial=0)),
-        fixed_bytes=tuple(accumulate(fixed, initial=0)),
-        forward_bytes=ahead,
-        backward_bytes=behind,
+        **{f"{name}_seconds": _running(values) for name, values in _seconds(costed, place, by_row, count).items()},
+        **{f"{name}_bytes": _running(values) for name, values in bytes_of.items()},
+        **_crossing_bytes(costed, buffers, place, by_row, count),
     )
 
 
+def _varies(op: Op) -> bool:
+    """Whether an op gives something else for each microbatch, whatever it reads: arguments, random numbers, state."""
+    return op.type == "Placeholder" or (op.stateful and op.type != READ)
+
+
+def _running(values: Floats) -> Floats:
+    return np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(values, axis=-1)], axis=-1)
+
+
+def _places(graph: OpGraph, rank: Mapping[str, int]) -> dict[str, int]:
+    """The place of each op: of its item, and of a backward op that of the first item whose gradients it needs.
+
+    A sum of gradients runs in the earliest stage that makes one of them, whichever item it belongs to.
+    """
+    place: dict[str, int] = {}
+    for op in graph.ops:
+        place[op.name] = rank[op.name]
+        if op.phase is Phase.BACKWARD:
+            sources = (graph.tensor[name].producer for name in op.inputs)
+            before = [place[source] for source in sources if graph.op[source].phase is Phase.BACKWARD]
+            place[op.name] = min([rank[op.name], *before])
+    return place
+
+
+def _seconds(costed: CostedGraph, place: Mapping[str, int], by_row: frozenset[str], count: int) -> dict[str, Floats]:
+    num_devices = len(costed.topology.devices)
+    seconds = {name: np.zeros((num_devices, count)) for name in ("forward", "backward", "once", "update")}
+    launch = np.array([placed.device.launch_overhead_seconds for placed in costed.topology.devices])
+    measured = np.array([index in costed.measured for index in range(num_devices)])
+    dispatch = np.where(measured | (costed.fusion is not None), 0.0, np.maximum(0.0, OP_SECONDS - launch))
+    for op, row in zip(costed.graph.ops, costed.seconds, strict=True):
+        kind = "update" if op.phase is Phase.UPDATE else "forward" if op.phase is Phase.FORWARD else "backward"
+        # The seed of the gradients is an argument, too: only forward ops are known to depend on no row.
+        kind = "once" if kind == "forward" and op.name not in by_row else kind
+        seconds[kind][:, place[op.name]] += row if op.type == "Placeholder" else np.add(row, dispatch)
+    return seconds
+
+
 def _crossing_bytes(
-    costed: CostedGraph, buffers: Buffers, where: dict[str, int], count: int
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Bytes of a microbatch over each boundary, to later and to earlier items."""
+    costed: CostedGraph, buffers: Buffers, place: Mapping[str, int], by_row: frozenset[str], count: int
+) -> dict[str, Floats]:
+    """Bytes of a microbatch over each boundary, to later and to earlier items; and the smallest tensor of them."""
     graph = costed.graph
-    ahead, behind = [0] * (count + 2), [0] * (count + 2)
+    crossing = {name: np.zeros(count + 2) for name in ("forward", "backward")}
+    least = {name: np.full(count + 1, np.inf) for name in crossing}
     for tensor in graph.tensors:
         maker = graph.op[tensor.producer]
         if maker.phase is Phase.UPDATE or maker.type == "Const" or buffers.root(tensor.name) is None:
             continue
-        readers = (graph.op[name] for name in graph.consumers[tensor.name])
-        places = [where[op.name] for op in readers if op.phase is not Phase.UPDATE]
-        here = where[tensor.producer]
-        last, first = max([here, *places]), min([here, *places])
-        ahead[here + 1] += tensor.size_bytes
-        ahead[last + 1] -= tensor.size_bytes
-        behind[first + 1] += tensor.size_bytes
-        behind[here + 1] -= tensor.size_bytes
-    return tuple(accumulate(ahead[: count + 1])), tuple(accumulate(behind[: count + 1]))
+        readers = [name for name in graph.consumers[tensor.name] if graph.op[name].phase is not Phase.UPDATE]
+        here = place[tensor.producer]
+        places = [here, *(place[name] for name in readers)]
+        for name, first, last in (("forward", here, max(places)), ("backward", min(places), here)):
+            crossing[name][first + 1] += tensor.size_bytes
+            crossing[name][last + 1] -= tensor.size_bytes
+            if first < last and (tensor.producer in by_row or name == "backward"):
+                span = least[name][first + 1 : last + 1]
+                np.minimum(span, tensor.size_bytes, out=span)
+    return {
+        **{f"{name}_bytes": np.cumsum(changes[: count + 1]) for name, changes in crossing.items()},
+        **{f"least_{name}_bytes": np.where(np.isfinite(sizes), sizes, 0.0) for name, sizes in least.items()},
+    }

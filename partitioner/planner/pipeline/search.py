@@ -1,16 +1,18 @@
 """Search pipelines: how many stages and microbatches, which schedule, which stages recompute.
 
-For each number of stages, devices in some order, number of microbatches and schedule, a dynamic program cuts the items
-in forward order; the simulation says how long that takes. Where it passes a memory limit, stages recompute. Last, items
-at the boundaries of the best are moved while that improves the simulated step.
+A shape is a sequence of devices, a number of microbatches and a schedule. For each, a dynamic program cuts the items in
+forward order, and another bounds all such cuts. Shapes are simulated in the order of their estimates, while their
+bounds are below the best simulated step. Where a limit is passed all the same, stages recompute. Last, items at the
+boundaries of the best are moved while that improves the simulated step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
-from operator import contains
+from operator import contains, itemgetter
 
 from partitioner.deadline import BOUNDARY_SEARCH_OPS, Deadline
 from partitioner.ir.plan import Objective, Strategy
@@ -18,12 +20,24 @@ from partitioner.planner.model.assignment import Assignment
 from partitioner.planner.model.tolerances import AS_FAST
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
 from partitioner.planner.pipeline.search_space import PREFERENCE, PipelineCandidate
-from partitioner.planner.pipeline.split import StageSplit
-from partitioner.stages.schedules import ScheduleKind, device_orders, max_live
+from partitioner.planner.pipeline.split import Cut
+from partitioner.stages.schedules import ScheduleKind
 
 # Placements of other searches that are tried with every number of microbatches.
 _MAX_GIVEN = 3
 _MAX_IMPROVED = 3
+# Simulations of cuts on GPUs end up to 3 % after their estimates, seldom before them.
+_MARGIN = 1.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shape:
+    """Devices of stages, a number of microbatches and a schedule; with the bound of all its pipelines."""
+
+    devices: tuple[int, ...]
+    num_microbatches: int
+    schedule: ScheduleKind
+    bound_seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +65,13 @@ class PipelineSearch:
 
         A search that is not `thorough` skips the local search at the end.
         """
-        for devices, count, schedule in self._splits():
-            if self._has_nothing() or not self._is_hopeless(len(devices), count, schedule):
-                self._try_split(devices, count, schedule)
+        cuts = [(cut.seconds, index, cut) for index, shape in enumerate(self.shapes) if (cut := self._cut(shape))]
+        for seconds, index, cut in sorted(cuts, key=itemgetter(0, 1)):
+            shape = self.shapes[index]
+            is_left = not self.deadline.is_over and not self._is_needless(shape)
+            least = max(shape.bound_seconds, seconds / _MARGIN if self.eligible() else 0.0)
+            if self._has_nothing() or (is_left and not self._is_hopeless(least)):
+                self._try(cut.assignment, shape.num_microbatches, shape.schedule, cut.recompute)
         split = [assignment for assignment in given if len(set(assignment)) > 1 and self.is_allowed(assignment)]
         for assignment in split[:_MAX_GIVEN]:
             if self.deadline.is_over:
@@ -62,7 +80,7 @@ class PipelineSearch:
             if programs is not None and len(programs.stages) <= 2 * len(set(assignment)):
                 for count in self.counts():
                     for schedule in self._schedules(sorted(set(assignment)), count):
-                        if not self._is_hopeless(len(set(assignment)), count, schedule):
+                        if not (self.deadline.is_over or self._is_hopeless(self.evaluator.bound_seconds(count))):
                             self._try(assignment, count, schedule)
         if self.evaluator.search_space.recompute == "auto":
             self._recompute_where_needed()
@@ -92,48 +110,45 @@ class PipelineSearch:
 
     # -- candidates ------------------------------------------------------------------------------------------------
 
-    def _splits(self) -> list[tuple[tuple[int, ...], int, ScheduleKind]]:
-        """Devices, numbers of microbatches and schedules, the most promising first, as time may run out."""
-        candidates: list[tuple[float, tuple[int, ...], int, ScheduleKind]] = []
+    @cached_property
+    def shapes(self) -> list[_Shape]:
+        """All shapes in which the step can run."""
+        rounds = {ScheduleKind.INTERLEAVED: 2}
+        shapes = []
         for devices in self._device_sequences():
-            once, whole = self._work_seconds(devices[0])
             for count in self.counts():
                 for schedule in self._schedules(devices, count):
-                    seconds = (count * once + whole) / len(devices) * (1 + _idle_share(len(devices), count, schedule))
-                    candidates.append((seconds, devices, count, schedule))
-        candidates.sort(key=lambda candidate: candidate[0])
-        return [(devices, count, schedule) for _, devices, count, schedule in candidates]
+                    stages = devices * rounds.get(schedule, 1)
+                    if len(stages) <= len(self.evaluator.order):
+                        bound = self.evaluator.cut_bound_seconds(stages, count, schedule)
+                        shapes.append(
+                            _Shape(devices=stages, num_microbatches=count, schedule=schedule, bound_seconds=bound)
+                        )
+        return [shape for shape in shapes if shape.bound_seconds < float("inf")] or shapes
 
-    def _work_seconds(self, device: int) -> tuple[float, float]:
-        """Seconds of all ops on a device: the launch overhead, for each microbatch, and the work of the whole batch."""
-        costed = self.evaluator.costed
-        seconds = [row[device] for row in costed.seconds if row[device]]
-        launch = costed.topology.devices[device].device.launch_overhead_seconds
-        started = min(sum(seconds), launch * len(seconds))
-        return started, sum(seconds) - started
+    def _cut(self, shape: _Shape) -> Cut | None:
+        return self.evaluator.cut(shape.devices, shape.num_microbatches, shape.schedule)
 
     def _has_nothing(self) -> bool:
         """Whether there is no candidate yet: one pipeline is then simulated even when time is over."""
         return self.unpipelined_seconds == float("inf") and not self.evaluator.candidates()
 
-    def _is_hopeless(self, num_devices: int, count: int, schedule: ScheduleKind) -> bool:
-        """Whether there is no time left, or a lower bound on the step exceeds the incumbent.
-
-        In replicas of one device, microbatches save only memory. Where there are other schedules, a sequential schedule
-        is taken to keep one device busy at a time, since branches of a microbatch overlap in other schedules too.
-        """
-        if self.deadline.is_over:
-            return True
+    def _is_hopeless(self, least_seconds: float) -> bool:
+        """Whether pipelines that take so long at the least are slower than the incumbent."""
         if self.objective is Objective.MEMORY:
             return False
-        eligible = self.eligible()
-        is_replica_of_one = self.evaluator.search_space.is_of_replica and num_devices == 1
-        if is_replica_of_one and any(candidate.num_microbatches < count for candidate in eligible):
-            return True
-        fastest = min([self.unpipelined_seconds, *(candidate.staged.step_seconds for candidate in eligible)])
-        others = len(self.evaluator.search_space.schedules) > 1
-        num_busy = 1 if schedule is ScheduleKind.SEQUENTIAL and count > 1 and others else num_devices
-        return self.evaluator.lower_bounds(count).work_seconds / num_busy > fastest * AS_FAST
+        steps = (candidate.staged.step_seconds for candidate in self.eligible())
+        return least_seconds > min([self.unpipelined_seconds, *steps]) * AS_FAST
+
+    def _is_needless(self, shape: _Shape) -> bool:
+        """Whether more microbatches on one device are tried, which save only memory, though fewer fit.
+
+        Replicas of one device have no other use of them.
+        """
+        if self.objective is Objective.MEMORY or len(shape.devices) > 1:
+            return False
+        fewest = min((candidate.num_microbatches for candidate in self.eligible()), default=shape.num_microbatches)
+        return self.evaluator.search_space.is_of_replica and fewest < shape.num_microbatches
 
     def _schedules(self, devices: Sequence[int], count: int) -> list[ScheduleKind]:
         """Schedules that differ: on one device, or with one microbatch, all schedules give nearly the same order.
@@ -169,37 +184,6 @@ class PipelineSearch:
         }[self.strategy]
         sequences = dict.fromkeys(tuple(order[:size]) for order in orders for size in sizes if size)
         return [devices for devices in sequences if not any(places.isdisjoint(devices) for places in allowed)]
-
-    def _try_split(self, devices: Sequence[int], count: int, schedule: ScheduleKind) -> None:
-        rounds = 2 if schedule is ScheduleKind.INTERLEAVED else 1
-        if rounds * len(devices) > len(self.evaluator.order):
-            return
-        recompute = self.evaluator.search_space.recompute == "all"
-        assignment = self._split([*devices] * rounds, count, schedule, recompute=recompute)
-        if assignment is not None:
-            self._try(assignment, count, schedule)
-
-    def _split(
-        self, devices: Sequence[int], count: int, schedule: ScheduleKind, *, recompute: bool
-    ) -> Assignment | None:
-        if len(set(devices)) == 1:
-            return (devices[0],) * len(self.evaluator.coarsening.items)
-        training = self.evaluator.costed.graph.training
-        orders = device_orders(schedule, [str(device) for device in devices], count, training=training)
-        live = [0] * len(devices)
-        if training:
-            for actions in orders.values():
-                for stage, most in max_live(actions).items():
-                    live[stage] = most
-        return StageSplit(
-            items=self.evaluator.items(count),
-            costed=self.evaluator.costs(count).costed,
-            devices=devices,
-            num_microbatches=count,
-            num_live=live,
-            allowed=self.evaluator.coarsening.allowed,
-            recompute=recompute,
-        ).best()
 
     def _try(
         self, assignment: Assignment, count: int, schedule: ScheduleKind, recompute: Collection[int] = ()
@@ -238,9 +222,10 @@ class PipelineSearch:
             best = min([self.unpipelined_seconds, *(other.staged.step_seconds for other in self.eligible())])
             if candidate.staged.step_seconds >= best and self.objective is not Objective.MEMORY:
                 break
-            devices = [self.evaluator.names.index(name) for name in candidate.programs.stages]
-            again = self._split(devices, candidate.num_microbatches, candidate.schedule, recompute=True)
-            for assignment in dict.fromkeys([candidate.assignment] if again is None else [candidate.assignment, again]):
+            devices = tuple(self.evaluator.names.index(name) for name in candidate.programs.stages)
+            again = self.evaluator.cut(devices, candidate.num_microbatches, candidate.schedule, again=True)
+            assignments = [candidate.assignment, *([again.assignment] if again else [])]
+            for assignment in dict.fromkeys(assignments):
                 key = (assignment, candidate.num_microbatches, candidate.schedule)
                 if key not in tried:
                     tried.add(key)
@@ -322,9 +307,3 @@ class PipelineSearch:
             moved = (*assignment[:item], device, *assignment[item + 1 :])
             if assignment[item] != device and self.is_allowed(moved):
                 yield moved
-
-
-def _idle_share(num_devices: int, count: int, schedule: ScheduleKind) -> float:
-    """Idle seconds to fill and drain equal stages, over the seconds of work: (D - 1) / (V M)."""
-    rounds = 2 if schedule is ScheduleKind.INTERLEAVED else 1
-    return (num_devices - 1) / (1 if schedule is ScheduleKind.SEQUENTIAL else rounds * count)

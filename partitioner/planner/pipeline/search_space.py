@@ -17,6 +17,9 @@ PREFERENCE = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.GPIPE, ScheduleKind.INTERLE
 """Of equally good schedules, the first is preferred."""
 
 
+Recompute = Literal["auto", "none", "all"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class PipelineSearchSpace:
     """The pipelines to choose from, and functions that give their costs and programs.
@@ -32,7 +35,7 @@ class PipelineSearchSpace:
 
     counts: tuple[int, ...]
     schedules: tuple[ScheduleKind, ...]
-    recompute: Literal["auto", "none", "all"] = "auto"
+    recompute: Recompute = "auto"
     costed_for: Callable[[int], CostedGraph]
     programs: Callable[[Execution], StagePrograms]
     unpipelined: bool = True

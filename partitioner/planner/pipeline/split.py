@@ -1,17 +1,42 @@
-"""Cut items in forward order into stages that minimise the slowest stage, within memory.
+"""Cut items in forward order into stages: exact dynamic programs over cut positions, and the bound that they prove.
 
-A dynamic program over cut positions, exact for the estimate it works on: a stage takes a microbatch's forward and
-backward, its share of what runs once a step, and the time to send its outputs. Results are evaluated by simulation.
+The cut of an estimate, to be simulated: what transfers and memory are taken to need counts. The cut of the bound is not
+used; what counts there is what no pipeline of such stages can avoid.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from cost_models.communication import transfer_seconds
+import numpy as np
+from numpy.typing import NDArray
+
 from partitioner.ir.costed import CostedGraph
-from partitioner.planner.pipeline.item_order import OrderedItems
+from partitioner.planner.pipeline.item_order import Floats, OrderedItems
+from partitioner.planner.pipeline.search_space import Recompute
+from partitioner.planner.pipeline.stage_end import StageSeconds
+from partitioner.planner.simulate.program_costs import CALL_SECONDS
+from partitioner.stages.schedules import ScheduleKind
+
+# A byte over a limit counts as so many seconds, more than any step takes: first what fits, then the fastest.
+_SECONDS_PER_BYTE_OVER = 1e3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """A cut.
+
+    Attributes:
+        assignment: Device by item.
+        recompute: Stages that recompute, so as to fit.
+        seconds: The estimated step; with bytes over a limit, far more.
+    """
+
+    assignment: tuple[int, ...]
+    recompute: frozenset[int]
+    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,87 +48,186 @@ class StageSplit:
         costed: The graph at the same batch size; its topology has the limits.
         devices: Device of each stage, by index; a device may occur several times and shares its limit evenly.
         num_microbatches: Parts of the batch.
+        schedule: Order of the work.
         allowed: Devices that each item may take.
         num_live: For each stage, the microbatches whose activations it holds at a time.
-        recompute: Whether stages keep only their inputs.
+        recompute: Whether stages keep only their inputs: `none`, `all`, or as many as it takes to fit.
     """
 
     items: OrderedItems
     costed: CostedGraph
     devices: Sequence[int]
     num_microbatches: int
+    schedule: ScheduleKind
     allowed: Sequence[Collection[int]]
     num_live: Sequence[int]
-    recompute: bool = False
+    recompute: Recompute = "none"
 
-    def best(self) -> tuple[int, ...] | None:
-        """Device by item; None where constraints allow no stages in this order.
+    def best(self) -> Cut | None:
+        """The cut with the least estimate; None where constraints allow no stages in this order.
 
-        Where no stages fit, those that exceed the limits by the fewest bytes in all.
+        Where no stages fit, the one that exceeds a limit by the fewest bytes.
         """
-        count, num_stages = len(self.items.order), len(self.devices)
-        wrong = self._wrong_counts()
-        # best[k]: over all cuts of the first k items into the stages so far, bytes over limits and seconds.
-        best: list[tuple[float, float] | None] = [None] * (count + 1)
-        best[0] = (0.0, 0.0)
-        cuts: list[list[int]] = []
-        for stage in range(num_stages):
-            following: list[tuple[float, float] | None] = [None] * (count + 1)
-            cut = [-1] * (count + 1)
-            for end in range(stage + 1, count - (num_stages - stage - 1) + 1):
-                for start in range(end - 1, stage - 1, -1):
-                    before, least = best[start], following[end]
-                    if wrong[stage][end] != wrong[stage][start]:
-                        break
-                    if least is not None and least[0] == 0.0 and self._work_seconds(start, end, stage) >= least[1]:
-                        break
-                    if before is None:
-                        continue
-                    over, seconds = self._cost(start, end, stage)
-                    candidate = (before[0] + over, max(before[1], seconds))
-                    if least is None or candidate < least:
-                        following[end], cut[end] = candidate, start
-            best = following
-            cuts.append(cut)
-        return None if best[count] is None else self._assignment(cuts)
-
-    def _assignment(self, cuts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        tables = [self._estimate(stage) for stage in range(self._num_stages)]
+        ends, seconds = self._least([ends_of_stage for ends_of_stage, _ in tables])
+        if ends is None:
+            return None
         assignment = [0] * len(self.items.order)
-        end = len(self.items.order)
-        for stage in range(len(self.devices) - 1, -1, -1):
-            start = cuts[stage][end]
-            for item in self.items.order[start:end]:
-                assignment[item] = self.devices[stage]
-            end = start
-        return tuple(assignment)
+        cuts = [0, *ends]
+        for stage, device in enumerate(self.devices):
+            for item in self.items.order[cuts[stage] : cuts[stage + 1]]:
+                assignment[item] = device
+        again = [stage for stage, (_, chosen) in enumerate(tables) if chosen[cuts[stage], cuts[stage + 1]]]
+        return Cut(assignment=tuple(assignment), recompute=frozenset(again), seconds=seconds)
 
-    def _wrong_counts(self) -> list[list[int]]:
-        """For each stage, how many of the first i items may not be on its device."""
-        rows = []
-        for device in self.devices:
-            row = [0]
-            for item in self.items.order:
-                row.append(row[-1] + (device not in self.allowed[item]))
-            rows.append(row)
-        return rows
+    def bound_seconds(self) -> float:
+        """Lower bound on the step of all cuts into these stages, each of which waits for the stage before it.
 
-    def _work_seconds(self, start: int, end: int, stage: int) -> float:
+        Infinite where there is no cut whose variables and activations fit. Of `interleaved` pipelines only the work
+        is bounded, shared out evenly.
+        """
+        updates, num_devices = self.items.update_seconds.min(axis=0), len(set(self.devices))
+        seconds = self.num_microbatches * float(self.items.pass_seconds.min(axis=0)[-1]) / num_devices
+        if num_devices == self._num_stages:
+            _, seconds = self._least([self._bound(stage) for stage in range(self._num_stages)])
+        return seconds + max(float(np.diff(updates).max(initial=0.0)), float(updates[-1]) / num_devices)
+
+    @property
+    def _num_stages(self) -> int:
+        return len(self.devices)
+
+    def _least(self, tables: Sequence[Floats]) -> tuple[list[int] | None, float]:
+        """The ends of stages with the least largest entry; `tables[s][i, j]` is for stage s with items i to j."""
+        count = len(self.items.order)
+        best = np.full(count + 1, np.inf)
+        best[0] = -np.inf
+        starts: list[NDArray[np.intp]] = []
+        for table in tables:
+            reached = np.maximum(best[:, None], table)
+            starts.append(reached.argmin(axis=0))
+            best = reached[starts[-1], np.arange(count + 1)]
+        if not np.isfinite(best[count]):
+            return None, float("inf")
+        ends = [count]
+        for start in reversed(starts[1:]):
+            ends.append(int(start[ends[-1]]))
+        return ends[::-1], float(best[count])
+
+    # -- seconds of stages, for all pairs of boundaries ------------------------------------------------------------
+
+    def _stage_seconds(self, stage: int, start_hops: Floats, end_hops: Floats) -> StageSeconds:
+        """Seconds of a microbatch; hops are what it takes over each boundary, both ways, if the stage starts there or
+        ends there."""
+        items, device, last = self.items, self.devices[stage], self._num_stages - 1
+        calls = 2 * CALL_SECONDS if self._trains and last else CALL_SECONDS
+        whole = items.pass_seconds.min(axis=0)
+        before, behind = whole, whole[-1] - whole
+        if stage > 0:
+            before = before + start_hops + calls + (stage - 1) * (calls + start_hops[1:-1].min())
+        if stage < last:
+            behind = behind + end_hops + calls + (last - stage - 1) * (calls + end_hops[1:-1].min())
+        if self._trains:  # a stage whose results need no gradient waits for none
+            behind = np.where(items.backward_bytes > 0, behind, 0.0)
+        return StageSeconds(
+            forward=_between(items.forward_seconds[device]) + CALL_SECONDS,
+            backward=_between(items.backward_seconds[device]) + calls - CALL_SECONDS,
+            before=before[:, None],
+            behind=behind[None, :],
+        )
+
+    def _end(self, stage: int, seconds: StageSeconds) -> Floats:
+        rounds = self.devices.count(self.devices[stage])
+        kind = self.schedule if self._trains else ScheduleKind.GPIPE
+        return seconds.end(kind, self.num_microbatches, max(1, self.num_live[stage]), rounds)
+
+    @cached_property
+    def _trains(self) -> bool:
+        return self.costed.graph.training
+
+    @cached_property
+    def _possible(self) -> Floats:
+        """0 for each stage of at least one item, else infinite."""
+        count = len(self.items.order) + 1
+        return np.where(np.tri(count, dtype=bool), np.inf, 0.0)
+
+    def _allowed(self, stage: int) -> Floats:
+        """0 where all items may be on the stage's device, else infinite."""
+        wrong = [self.devices[stage] not in self.allowed[item] for item in self.items.order]
+        counts = np.concatenate([[0], np.cumsum(wrong)])
+        return np.where(_between(counts) > 0, np.inf, self._possible)
+
+    def _bound(self, stage: int) -> Floats:
+        items, limit = self.items, self._limit(stage)
+        seconds = self._stage_seconds(stage, self._least_hop_seconds, self._least_hop_seconds)
+        variables, gradients = _between(items.variable_bytes), _between(items.gradient_bytes)
+        ends = np.where(variables + gradients <= limit, 0.0, np.inf) + self._allowed(stage)
+        keeping, recomputing = self._end(stage, seconds), self._end(stage, seconds.recomputing)
+        match self.recompute:
+            case "all":
+                return ends + recomputing
+            case "auto":
+                return ends + np.where(variables + self._saved(stage) <= limit, keeping, recomputing)
+            case "none":
+                return ends + np.where(variables + self._saved(stage) <= limit, keeping, np.inf)
+
+    @cached_property
+    def _least_hop_seconds(self) -> Floats:
+        """What a microbatch takes over each boundary, both ways, at the least: its smallest tensor on the best link."""
+        items, topology = self.items, self.costed.topology
+        links = [topology.link(a, b) for a in self.devices for b in self.devices if a != b]
+        latency = min((link.latency_seconds for link in links), default=0.0)
+        bandwidth = max((link.bandwidth_bytes_per_second for link in links), default=np.inf)
+        ways = [(items.forward_bytes, items.least_forward_bytes), (items.backward_bytes, items.least_backward_bytes)]
+        hops = [np.where(every > 0, latency + least / bandwidth, 0.0) for every, least in ways]
+        return hops[0] + hops[1]
+
+    def _estimate(self, stage: int) -> tuple[Floats, NDArray[np.bool_]]:
+        """Estimated seconds, and whether the stage recomputes."""
         items, device = self.items, self.devices[stage]
-        seconds = items.pass_seconds[device][end] - items.pass_seconds[device][start]
-        if self.recompute:
-            seconds += items.forward_seconds[device][end] - items.forward_seconds[device][start]
-        whole = items.whole_seconds[device][end] - items.whole_seconds[device][start]
-        return seconds + whole / self.num_microbatches
+        seconds = self._stage_seconds(stage, self._both_ways_seconds(stage, -1), self._both_ways_seconds(stage, 1))
+        # What a device receives mostly delays what it does next (`simulate/streams.py`).
+        given = self._hop_seconds(stage, -1, items.forward_bytes)[:, None]
+        returned = self._hop_seconds(stage, 1, items.backward_bytes)[None, :]
+        received = self.num_microbatches * (given + returned)
+        whole = _between(items.once_seconds[device]) + _between(items.update_seconds[device])
+        keeping = self._end(stage, seconds) + received + whole
+        recomputing = self._end(stage, seconds.recomputing) + received + whole
+        saved = self._saved(stage)
+        held = _between(items.variable_bytes + 2 * items.gradient_bytes)
+        inputs = items.forward_bytes[:, None] * self.num_live[stage] * self.costed.num_sharing(device)
+        one = saved / max(1, self.num_live[stage])
+        over_keeping = np.maximum(0.0, held + saved - self._limit(stage))
+        over_again = np.maximum(0.0, held + inputs + one - self._limit(stage))
+        if self.recompute == "all":
+            chosen = np.ones(saved.shape, dtype=bool)
+        else:
+            chosen = (over_again < over_keeping) & (self.recompute == "auto") & self._trains
+        taken = np.where(chosen, recomputing, keeping)
+        over = np.where(chosen, over_again, over_keeping)
+        return taken + _SECONDS_PER_BYTE_OVER * over + self._allowed(stage), chosen
 
-    def _cost(self, start: int, end: int, stage: int) -> tuple[float, float]:
-        items, device = self.items, self.devices[stage]
-        seconds = self._work_seconds(start, end, stage)
-        for other, size in ((stage + 1, items.forward_bytes[end]), (stage - 1, items.backward_bytes[start])):
-            if 0 <= other < len(self.devices) and self.devices[other] != device and size:
-                seconds += transfer_seconds(size, self.costed.topology.link(device, self.devices[other]))
-        saved = items.saved_bytes[end] - items.saved_bytes[start]
-        kept = items.forward_bytes[start] if self.recompute else saved
-        active = kept * self.num_live[stage] + (saved if self.recompute else 0.0)
-        held = items.fixed_bytes[end] - items.fixed_bytes[start] + active * self.costed.num_sharing(device)
-        limit = self.costed.topology.devices[device].memory_bytes // self.devices.count(device)
-        return float(max(0, held - limit)), seconds
+    def _saved(self, stage: int) -> Floats:
+        live = self.num_live[stage] * self.costed.num_sharing(self.devices[stage])
+        return _between(self.items.saved_bytes) * live
+
+    def _limit(self, stage: int) -> int:
+        device = self.devices[stage]
+        return self.costed.topology.devices[device].memory_bytes // self.devices.count(device)
+
+    def _both_ways_seconds(self, stage: int, step: int) -> Floats:
+        return self._hop_seconds(stage, step, self.items.forward_bytes) + self._hop_seconds(
+            stage, step, self.items.backward_bytes
+        )
+
+    def _hop_seconds(self, stage: int, step: int, sizes: Floats) -> Floats:
+        """Seconds of what crosses each boundary, between a stage and the one before (-1) or behind (1)."""
+        other = stage + step
+        if not 0 <= other < self._num_stages or self.devices[other] == self.devices[stage]:
+            return np.zeros(len(sizes))
+        link = self.costed.topology.link(self.devices[other], self.devices[stage])
+        return np.where(sizes > 0, link.latency_seconds + sizes / link.bandwidth_bytes_per_second, 0.0)
+
+
+def _between(sums: NDArray[np.float64] | NDArray[np.intp]) -> Floats:
+    """`x[i, j]`: the sum over items i to j."""
+    return np.asarray(sums[None, :] - sums[:, None], dtype=np.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from graphs import Builder, pipeline, random_steps, topology
 from hypothesis import given
 
@@ -50,14 +51,44 @@ def test_running_sums_of_two_layers() -> None:
     costed = pipeline(2, forward=1.0, backward=2.0).costed(topology(1))
     coarsening = coarsen(costed)
     items = ordered_items(costed, coarsening, forward_order(costed, coarsening))
-    # x, r, f, d and r, f, d, b; the updates run once a step.
-    first = second = 1.0 + 2.0 + 4 * OP_SECONDS
-    assert [round(value, 9) for value in items.pass_seconds[0]] == [0.0, round(first, 9), round(first + second, 9)]
-    # w twice for the sums of its gradients; x and f are saved.
-    assert items.fixed_bytes == (0, 4096 + 2 * 2048, 2 * (4096 + 2 * 2048))
-    assert items.saved_bytes == (0, 256 + 1024, 256 + 2 * 1024)
-    assert items.forward_bytes == (0, 1024, 0)
-    assert items.backward_bytes == (0, 256, 0)
+    # f, d and f, d, b; the reads of variables and the updates run once a step.
+    first, second = 1.0 + 2.0 + 2 * OP_SECONDS, 1.0 + 2.0 + 3 * OP_SECONDS
+    assert items.pass_seconds[0].tolist() == pytest.approx([0.0, first, first + second])
+    assert items.variable_bytes.tolist() == [0, 4096, 2 * 4096]
+    assert items.gradient_bytes.tolist() == [0, 2048, 2 * 2048]
+    # The first layer keeps x and f, the second f.
+    assert items.saved_bytes.tolist() == [0, 256 + 1024, 256 + 2 * 1024]
+    assert items.forward_bytes.tolist() == items.least_forward_bytes.tolist() == [0, 1024, 0]
+    assert items.backward_bytes.tolist() == items.least_backward_bytes.tolist() == [0, 256, 0]
+
+
+def test_what_depends_on_no_row_runs_once() -> None:
+    made = Builder()
+    made.add("x", 0.0, type="Placeholder")
+    made.add("table", 2.0, layer="A", type="Range")
+    made.add("y", 1.0, "x", "table", layer="A")
+    costed = made.costed(topology(1))
+    coarsening = coarsen(costed)
+    items = ordered_items(costed, coarsening, forward_order(costed, coarsening))
+    assert [round(float(sums[0, -1])) for sums in (items.once_seconds, items.forward_seconds)] == [2, 1]
+
+
+def test_a_sum_of_gradients_counts_where_the_first_of_them_is_made() -> None:
+    made = Builder()
+    made.add("x", 0.0, type="Placeholder")
+    made.add("a", 1.0, "x", layer="A")
+    made.add("b", 1.0, "a", layer="B")
+    made.add("c", 1.0, "b", "a", layer="C")
+    back = {"phase": Phase.BACKWARD}
+    made.add("gc", 1.0, "c", layer="C", **back)
+    made.add("gb", 1.0, "gc", "b", layer="B", **back)
+    made.add("sum", 8.0, "gc", "gb", type="AddN", layer="C", **back)
+    made.add("ga", 1.0, "sum", "a", layer="A", **back)
+    costed = made.costed(topology(1))
+    coarsening = coarsen(costed)
+    items = ordered_items(costed, coarsening, forward_order(costed, coarsening))
+    assert [coarsening.names[item] for item in items.order][-3:] == ["A", "B", "C"]
+    assert [round(float(value)) for value in items.backward_seconds[0]][-4:] == [0, 1, 10, 11]
 
 
 @given(random_steps())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise, product
+from itertools import product
 
 import pytest
 from graphs import Builder, largest_peak, link, microbatching, pinned, pipeline, random_steps, topology, with_rows
@@ -16,9 +16,7 @@ from partitioner.planner.layouts.result import OutOfMemoryError, SearchResult
 from partitioner.planner.layouts.search import search
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
-from partitioner.planner.pipeline.item_order import forward_order, ordered_items
 from partitioner.planner.pipeline.search_space import PipelineSearchSpace
-from partitioner.planner.pipeline.split import StageSplit
 from partitioner.spelling import as_flags
 from partitioner.stages.schedules import ScheduleKind
 
@@ -234,41 +232,6 @@ def test_the_bound_holds_for_every_placement(made: Builder, count: int, num_micr
     ]
     bound = evaluator.bound_seconds(num_microbatches)
     assert all(candidate.staged.step_seconds >= bound * (1 - 1e-9) for candidate in candidates if candidate)
-
-
-@settings(max_examples=25)
-@given(st.lists(st.sampled_from([0.0, 1.0, 2.0, 5.0]), min_size=3, max_size=7), st.integers(1, 3))
-def test_boundaries_are_the_best_there_are(seconds: list[float], num_stages: int) -> None:
-    made = Builder()
-    for index, taken in enumerate(seconds):
-        made.add(f"o{index}", taken, *([f"o{index - 1}"] if index else []), size_bytes=256, layer=f"layer{index}")
-    costed = made.costed(topology(3, wire=FREE, speeds=[1.0, 2.0, 0.5]))
-    items = coarsen(costed)
-    order = forward_order(costed, items)
-    speeds = [1.0, 2.0, 0.5]
-    if len(order) < num_stages:
-        return
-    split = StageSplit(
-        items=ordered_items(costed, items, order),
-        costed=costed,
-        devices=range(num_stages),
-        num_microbatches=1,
-        num_live=[0] * num_stages,
-        allowed=items.allowed,
-    ).best()
-    assert split is not None
-    item_seconds = [sum(seconds[int(op[1:])] for op in items.items[item]) for item in order]
-
-    def slowest(ends: tuple[int, ...]) -> float:
-        cuts = (0, *ends, len(order))
-        return max(sum(item_seconds[a:b]) / speeds[stage] for stage, (a, b) in enumerate(pairwise(cuts)))
-
-    devices = [split[item] for item in order]
-    assert devices == sorted(devices)
-    assert set(devices) == set(range(num_stages))
-    result = slowest(tuple(devices.index(stage) for stage in range(1, num_stages)))
-    best = min(slowest(ends) for ends in combinations(range(1, len(order)), num_stages - 1))
-    assert result == pytest.approx(best, abs=1e-4)
 
 
 @settings(max_examples=10)

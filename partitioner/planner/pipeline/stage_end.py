@@ -1,0 +1,75 @@
+"""When the last action of a stage ends, in closed form, from the seconds of its own calls and of the other stages.
+
+Let stage s take f seconds for a forward and b for a backward, all stages before it a seconds for a microbatch both ways
+(transfers included), and all stages behind it z. Its device works M (f + b). It starts when the first microbatch has
+passed the stages before it, and what it does last goes back through them, so these seconds come on top: a in all.
+
+Between, it waits for microbatches that are on their way through the stages behind it and back, z seconds each:
+
+- `gpipe`: the first backward follows the last forward by z, and the device has nothing to do meanwhile.
+- `1f1b`: with k microbatches in flight, the first backward comes z after the first forward, and the device does k - 1
+  forwards meanwhile; the last backward comes z after the last forward, and the device does k - 1 backwards meanwhile.
+  With more than k microbatches, the device waits both times; otherwise both are one.
+- `sequential`: each microbatch passes the stages behind and comes back before the next one starts.
+
+In inference, and where no gradient comes back, microbatches only pass on, and z counts once or not at all.
+
+In equal stages with k = S - s, `gpipe` and `1f1b` both come to (M + S - 1)(f + b), the length in the papers (see
+`stages.schedules`). With unlike stages, no execution in the order of the schedule ends before the largest of these
+ends: they are lower bounds, which the test of this module checks against simulations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.stages.schedules import ScheduleKind
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSeconds:
+    """Seconds of a microbatch: in a stage, and in those before and behind it. Arrays of shapes that broadcast.
+
+    Attributes:
+        forward: Of the stage's forward.
+        backward: Of its backward; 0 in inference.
+        before: Of the stages before it, forward and backward, with transfers.
+        behind: Of the stages behind it.
+    """
+
+    forward: Floats
+    backward: Floats
+    before: Floats
+    behind: Floats
+
+    @property
+    def recomputing(self) -> StageSeconds:
+        """The same for a stage that runs its forward again before each backward."""
+        return replace(self, backward=self.backward + self.forward)
+
+    def end(self, kind: ScheduleKind, num_microbatches: int, num_live: int, rounds: int = 1) -> Floats:
+        """Seconds from the start of the step to the end of the last action that needs the stage.
+
+        Args:
+            kind: The schedule.
+            num_microbatches: Parts of the batch.
+            num_live: Microbatches that the stage holds at a time.
+            rounds: Stages of its device. With several, in the `interleaved` schedule, all are taken to be alike, so
+                that this is an estimate and no bound.
+        """
+        both = self.forward + self.backward
+        if kind is ScheduleKind.SEQUENTIAL:
+            return self.before + num_microbatches * (both + self.behind)
+        if kind is ScheduleKind.GPIPE:
+            return self.before + num_microbatches * both + self.behind
+        first = np.maximum(0.0, self.behind - (num_live - 1) * self.forward)
+        last = np.maximum(0.0, self.behind - (num_live - 1) * self.backward)
+        if rounds > 1:
+            return (self.before + self.behind) / rounds + rounds * num_microbatches * both
+        idle = first + last if num_microbatches > num_live else np.maximum(first, last)
+        return self.before + num_microbatches * both + idle

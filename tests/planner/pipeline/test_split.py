@@ -1,0 +1,146 @@
+"""Cuts into stages: bounds hold for every cut, estimates find good ones, limits and constraints are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations, pairwise
+
+import pytest
+from graphs import Builder, link, microbatching, pinned, pipeline, random_steps, topology
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partitioner.ir.op_graph import Phase
+from partitioner.planner.model.coarsen import coarsen
+from partitioner.planner.pipeline.evaluator import PipelineEvaluator
+from partitioner.planner.pipeline.search_space import PipelineCandidate
+from partitioner.planner.simulate.program_costs import CALL_SECONDS
+from partitioner.stages.schedules import ScheduleKind
+
+FREE = link(0.0, 2.0**60)
+GPIPE, ONE_F_ONE_B, SEQUENTIAL = (ScheduleKind(name) for name in ("gpipe", "1f1b", "sequential"))
+KINDS = st.sampled_from([GPIPE, ONE_F_ONE_B, SEQUENTIAL])
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> Builder:
+    """A training step of layers in a row, with backwards of any length, that may train the last layers only."""
+    taken = st.sampled_from([0.25, 0.5, 1.0, 4.0])
+    count, made = draw(st.integers(2, 6)), Builder()
+    first_trained = draw(st.sampled_from([0, 0, 1, count - 1]))
+    before = made.add("x", 0.0, type="Placeholder", size_bytes=256)
+    for i in range(count):
+        made.variable(f"w{i}", 256, layer=f"layer{i}")
+        before = made.add(f"f{i}", draw(taken), before, size_bytes=draw(st.sampled_from([4, 1024])), layer=f"layer{i}")
+    for i in reversed(range(first_trained, count)):
+        back = {"phase": Phase.BACKWARD, "layer": f"layer{i}", "differentiates": f"f{i}"}
+        errors = [f"b{i + 1}"] if i + 1 < count else []
+        made.add(f"d{i}", draw(taken), *errors, f"f{i}", size_bytes=256, **back)
+        if i > first_trained:
+            made.add(f"b{i}", draw(taken), *errors, f"f{i}", size_bytes=draw(st.sampled_from([4, 1024])), **back)
+        made.add(
+            f"u{i}", draw(taken), f"d{i}", size_bytes=0, layer=f"layer{i}", phase=Phase.UPDATE, variables=[f"w{i}"]
+        )
+    return made
+
+
+def all_cuts(
+    evaluator: PipelineEvaluator, num_stages: int, num_microbatches: int, kind: ScheduleKind
+) -> Iterator[PipelineCandidate]:
+    """The simulated pipelines of every cut whose stages wait for those next to them, both ways."""
+    order = evaluator.order
+    for ends in combinations(range(1, len(order)), num_stages - 1):
+        assignment = [0] * len(order)
+        for stage, (start, end) in enumerate(pairwise([0, *ends, len(order)])):
+            for item in order[start:end]:
+                assignment[item] = stage
+        candidate = evaluator(assignment, num_microbatches, kind)
+        if candidate is None or len(candidate.programs.stages) < num_stages:
+            continue
+        forward, backward = candidate.programs.forward, candidate.programs.backward
+        ahead = all(set(before.outputs).intersection(stage.inputs) for before, stage in pairwise(forward))
+        back = (not s.ops or set(behind.outputs).intersection(s.inputs) for s, behind in pairwise(backward))
+        if ahead and all(back):
+            yield candidate
+
+
+@settings(max_examples=60)
+@given(chains(), st.integers(1, 4), st.sampled_from([1, 2, 4, 8]), KINDS, st.sampled_from(["CPU", "GPU"]))
+def test_no_cut_of_a_chain_ends_before_the_bound(made: Builder, num_stages: int, count: int, kind, devices) -> None:
+    costed = made.costed(topology(num_stages, kind=devices))
+    evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, count, recompute="none"))
+    bound = evaluator.cut_bound_seconds(tuple(range(num_stages)), count, kind)
+    for candidate in all_cuts(evaluator, num_stages, count, kind):
+        assert candidate.staged.step_seconds >= bound * (1 - 1e-9)
+
+
+@settings(max_examples=40)
+@given(random_steps(), st.integers(2, 3), st.sampled_from([1, 2, 4]), KINDS)
+def test_no_cut_of_any_step_ends_before_the_bound(made: Builder, num_stages: int, count: int, kind) -> None:
+    costed = made.costed(topology(num_stages, wire=FREE))
+    evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, count, recompute="none"))
+    if len(evaluator.order) < num_stages:
+        return
+    bound = evaluator.cut_bound_seconds(tuple(range(num_stages)), count, kind)
+    for candidate in all_cuts(evaluator, num_stages, count, kind):
+        assert candidate.staged.step_seconds >= bound * (1 - 1e-9)
+
+
+@settings(max_examples=25)
+@given(chains(), st.integers(2, 3), st.sampled_from([2, 4, 8]), st.sampled_from([GPIPE, ONE_F_ONE_B]))
+def test_the_best_cut_is_simulated_nearly_as_fast_as_any(made: Builder, num_stages: int, count: int, kind) -> None:
+    costed = made.costed(topology(num_stages, wire=FREE))
+    evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, count, recompute="none"))
+    if len(evaluator.order) < num_stages:
+        return
+    cut = evaluator.cut(tuple(range(num_stages)), count, kind)
+    assert cut is not None
+    simulated = evaluator(cut.assignment, count, kind)
+    steps = [candidate.staged.step_seconds for candidate in all_cuts(evaluator, num_stages, count, kind)]
+    if simulated is not None and steps:
+        assert simulated.staged.step_seconds <= 1.15 * min(steps)
+
+
+@pytest.mark.parametrize("kind", [GPIPE, ONE_F_ONE_B])
+def test_equal_stages_take_what_the_papers_say(kind: ScheduleKind) -> None:
+    costed = pipeline(4, forward=8.0, backward=16.0).costed(topology(4, wire=FREE))
+    evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, 8))
+    # (M + S - 1) microbatches of an eighth of 24 s, of two calls each, and the update's call.
+    expected = (8 + 4 - 1) * (24.0 / 8 + 2 * CALL_SECONDS)
+    bound = evaluator.cut_bound_seconds((0, 1, 2, 3), 8, kind)
+    assert bound == pytest.approx(expected, rel=1e-4)
+    cut = evaluator.cut((0, 1, 2, 3), 8, kind)
+    assert cut is not None
+    simulated = evaluator(cut.assignment, 8, kind)
+    assert simulated is not None
+    assert simulated.staged.step_seconds == pytest.approx(expected, rel=1e-3)
+
+
+def test_items_stay_on_the_devices_that_are_allowed() -> None:
+    costed = pipeline(4).costed(topology(2, wire=FREE))
+    items = coarsen(costed, constraints=pinned(f0=0, f1=1))
+    evaluator = PipelineEvaluator(costed, items, microbatching(costed, 4))
+    cut = evaluator.cut((0, 1), 4, GPIPE)
+    assert cut is not None
+    assert [cut.assignment[items.item_of[f"f{i}"]] for i in range(4)] == [0, 1, 1, 1]
+    backwards = PipelineEvaluator(costed, coarsen(costed, constraints=pinned(f0=1, f3=0)), microbatching(costed, 4))
+    assert backwards.cut((0, 1), 4, GPIPE) is None
+
+
+def test_stages_that_would_not_fit_recompute_or_are_cut_elsewhere() -> None:
+    """Each layer saves 1 MiB of the batch; four microbatches of the first stage are alive in gpipe."""
+    made = pipeline(8, forward=8.0, backward=16.0, saved_bytes=2**20)
+    roomy = made.costed(topology(2, wire=FREE))
+    evaluator = PipelineEvaluator(roomy, coarsen(roomy), microbatching(roomy, 4))
+    cut = evaluator.cut((0, 1), 4, GPIPE)
+    assert cut is not None
+    assert not cut.recompute
+    tight = made.costed(topology(2, wire=FREE, memory_bytes=3 * 2**20))
+    evaluator = PipelineEvaluator(tight, coarsen(tight), microbatching(tight, 4))
+    again = evaluator.cut((0, 1), 4, GPIPE)
+    assert again is not None
+    assert again.recompute == {0, 1}
+    assert again.seconds > cut.seconds
+    kept = PipelineEvaluator(tight, coarsen(tight), microbatching(tight, 4, recompute="none"))
+    assert kept.cut_bound_seconds((0, 1), 4, GPIPE) == float("inf")
+    assert kept.cut_bound_seconds((0, 1), 4, ONE_F_ONE_B) < float("inf")
