@@ -24,8 +24,10 @@ SHARE_OF_LAYOUT = 0.3
 """Share of the time left then for one of several layouts, so that the first does not take it all."""
 
 # A single layout.
-SHARE_AS_ONE_GRAPH = 0.4
-"""Share for the step as one graph, where stages and microbatches are searched too."""
+SHARE_OF_PIPELINES = 0.6
+"""Share for cuts into stages; what they leave is for the step as one graph, and for improving the best."""
+SHARE_AS_ONE_GRAPH = 0.7
+"""Share of that for the step as one graph."""
 SHARE_OF_FIRST_SOLVE = 0.25
 """Share for the solver's first answer: later answers are better only by less than the error of the simulation. The rest
 is for an answer that fits into memory, if there is none yet."""
@@ -33,7 +35,7 @@ LEAST_SOLVE_SECONDS = 0.1
 LOCAL_SEARCH_OPS_PER_SECOND, MAX_LOCAL_SEARCH_OPS = 10_000, 400_000
 """Ops that local search may simulate per second of the time limit, and at most: at about 20 microseconds an op, a fifth
 of the time limit and at most 8 s."""
-BOUNDARY_SEARCH_OPS = 200_000
+BOUNDARY_SEARCH_OPS = 100_000
 """Ops that may be cut when items are moved at boundaries of stages, at about 20 microseconds an op."""
 
 # Explaining why nothing fits: a single packing, a single changed plan, and all of them.

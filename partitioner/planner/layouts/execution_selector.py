@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,8 +12,6 @@ from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Considered, Objective, Strategy
 from partitioner.planner.bounds.step_time import lower_bound_seconds
-from partitioner.planner.model.assignment import Assignment
-from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.model.tolerances import AS_FAST, ROUNDING
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
 from partitioner.planner.pipeline.search import PipelineSearch
@@ -28,7 +26,6 @@ class ExecutionSelector:
 
     Attributes:
         costed: The graph at the full batch size.
-        coarsening: Its items.
         search_space: The pipelines that may be chosen; None for one graph only.
         strategy: How devices may be used.
         objective: Whether the step time or the largest peak is minimised.
@@ -37,7 +34,6 @@ class ExecutionSelector:
     """
 
     costed: CostedGraph
-    coarsening: Coarsening
     search_space: PipelineSearchSpace | None
     strategy: Strategy
     objective: Objective
@@ -61,12 +57,17 @@ class ExecutionSelector:
         single = self.strategy is Strategy.SINGLE or len(self.costed.topology.devices) == 1
         return not (single and unpipelined and self.objective is not Objective.MEMORY)
 
-    def search(
-        self, unpipelined: Sequence[Evaluation], given: Sequence[Assignment] = (), *, thorough: bool = True
-    ) -> None:
-        """Simulate pipelines; `unpipelined` are placements that may run as one graph, `given` others to try."""
+    def search(self, unpipelined: Sequence[Evaluation]) -> None:
+        """Simulate pipelines; `unpipelined` are placements that may run as one graph."""
         if self.evaluator is not None:
-            self._stage_search(unpipelined).run(given, thorough=thorough)
+            self._stage_search(unpipelined).run()
+
+    def improve(self, unpipelined: Sequence[Evaluation], given: Sequence[Mapping[str, int]]) -> None:
+        """Simulate other placements (device by op) as pipelines, and improve the best."""
+        if self.evaluator is not None:
+            items = self.evaluator.coarsening.items
+            assignments = dict.fromkeys(tuple(placement[ops[0]] for ops in items) for placement in given)
+            self._stage_search(unpipelined).improve(list(assignments))
 
     def bound_seconds(self, unpipelined: Sequence[Evaluation]) -> float:
         """Lower bound on the step of every candidate; `unpipelined` as for `search`."""
@@ -133,14 +134,14 @@ class ExecutionSelector:
         """Why the step cannot run in stages, or in a stage on each device, where the request needs that."""
         if self.search_space is None or self.evaluator is None or self.allows_unpipelined:
             return None
-        num_devices = len(self.costed.topology.devices)
+        num_devices, num_parts = len(self.costed.topology.devices), len(self.evaluator.coarsening.items)
         if candidates := self.evaluator.candidates():
             most = max(len(set(candidate.assignment)) for candidate in candidates)
             if self.strategy is not Strategy.LAYER_SPLIT or most == num_devices or self.deadline.is_over:
                 return None
             return UsageError(
                 f"the step runs in {most} stages at most, fewer than {num_devices} devices",
-                notes=[f"{len(self.coarsening.items)} parts; what runs backwards goes with what it is the gradient of"],
+                notes=[f"{num_parts} parts; what runs backwards goes with what it is the gradient of"],
                 help=f"give at most {most} devices (to each replica), or {argument('strategy', 'auto')}",
             )
         if self.evaluator.refusal is not None or self.deadline.is_over:
@@ -150,7 +151,7 @@ class ExecutionSelector:
         return UsageError(
             f"a batch of {self.costed.graph.batch_size} rows cannot pass in {counts} microbatches "
             f"with the schedule {schedules}",
-            notes=[f"{num_devices} devices, {len(self.coarsening.items)} parts"],
+            notes=[f"{num_devices} devices, {num_parts} parts"],
             help=arguments(microbatches="auto", schedule="auto"),
         )
 
@@ -171,7 +172,7 @@ class ExecutionSelector:
             other = replace(search_space, counts=counts, recompute=how)
             selector = replace(self, search_space=other, evaluator=self.evaluator.choosing(other))
             if counts:
-                selector.search((), thorough=False)
+                selector.search(())
             if fitting := selector.fitting():
                 count = min(candidate.num_microbatches for candidate in fitting)
                 changes: dict[str, Any] = {} if count in search_space.counts else {"microbatches": count}

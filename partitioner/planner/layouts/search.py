@@ -16,6 +16,7 @@ from partitioner.deadline import (
     MAX_LOCAL_SEARCH_OPS,
     SHARE_AS_ONE_GRAPH,
     SHARE_OF_FIRST_SOLVE,
+    SHARE_OF_PIPELINES,
     Deadline,
 )
 from partitioner.errors import InfeasibleError, TimeLimitError, UsageError
@@ -29,7 +30,7 @@ from partitioner.planner.layouts.execution_selector import ExecutionSelector
 from partitioner.planner.layouts.result import MemoryShortfall, OutOfMemoryError, SearchResult
 from partitioner.planner.layouts.search_progress import SILENT, SearchProgress
 from partitioner.planner.model.assignment import Assignment, adjacent_items
-from partitioner.planner.model.coarsen import coarsen
+from partitioner.planner.model.coarsen import MAX_STAGE_ITEMS, coarsen
 from partitioner.planner.model.item_bytes import item_bytes, variable_item_bytes
 from partitioner.planner.model.tolerances import AS_FAST, BALANCE_PERMILLE, PEAK_ROOM, ROUNDING
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
@@ -109,13 +110,21 @@ class _Search:
         self.evaluator = PlacementEvaluator(costed, self.coarsening)
         self.selector = ExecutionSelector(
             costed=costed,
-            coarsening=self.coarsening,
             search_space=search_space,
             strategy=strategy,
             objective=objective,
             deadline=deadline,
-            evaluator=PipelineEvaluator(costed, self.coarsening, search_space) if search_space else None,
+            evaluator=self._pipeline_evaluator(search_space, constraints) if search_space else None,
         )
+
+    def _pipeline_evaluator(
+        self, search_space: PipelineSearchSpace, constraints: Sequence[ResolvedConstraint]
+    ) -> PipelineEvaluator:
+        """Stages are cut between more items than the solver can place."""
+        items = self.coarsening
+        if not items.is_lossless:
+            items = coarsen(self.costed, MAX_STAGE_ITEMS, constraints)
+        return PipelineEvaluator(self.costed, items, search_space)
 
     def run(self) -> SearchResult:
         num_items = len(self.coarsening.items)
@@ -127,10 +136,12 @@ class _Search:
         if self._is_too_large():
             raise self._out_of_memory()
         compared = self._compared()
-        if self.selector.pipelines_help(self._eligible()):
-            self.unpipelined_deadline = self.deadline.at_share(SHARE_AS_ONE_GRAPH)
-        seconds, status, note = 0.0, "optimal", ""
         starts = self._starts()
+        if self.selector.pipelines_help(self._eligible()) and not self._is_proved():
+            replace(self.selector, deadline=self.deadline.at_share(SHARE_OF_PIPELINES)).search(self._eligible())
+            self.unpipelined_deadline = self.deadline.at_share(SHARE_AS_ONE_GRAPH)
+            self._tell()
+        seconds, status, note = 0.0, "optimal", ""
         if self.selector.allows_unpipelined and not self._is_settled():
             for result in self._answers(starts):
                 seconds += result.solution.seconds
@@ -143,7 +154,8 @@ class _Search:
             self._tell()
         if self.selector.pipelines_help(self._eligible()) and not self._is_proved():
             simulated = [evaluation.assignment for evaluation in sorted(self._unpipelined(), key=self._objective_key)]
-            self.selector.search(self._eligible(), list(dict.fromkeys([*simulated, *starts])))
+            placements = [self.evaluator.placement(one) for one in dict.fromkeys([*simulated, *starts])]
+            self.selector.improve(self._eligible(), placements)
         unpipelined = self._in_order(self._choose(list(compared.values()))) if self._eligible() else None
         candidate = self.selector.best(unpipelined)
         if unpipelined is None and candidate is None:
@@ -172,7 +184,9 @@ class _Search:
         )
 
     def _tell(self) -> None:
-        if steps := [evaluation.step_seconds for evaluation in self._eligible()]:
+        steps = [evaluation.step_seconds for evaluation in self._eligible()]
+        steps += [candidate.staged.step_seconds for candidate in self.selector.fitting()]
+        if steps:
             self.progress.found(min(steps))
 
     def _is_late(self, status: str) -> bool:

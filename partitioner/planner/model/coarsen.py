@@ -23,6 +23,8 @@ from partitioner.ir.op_graph import VariableKind
 from partitioner.ir.requirements import ResolvedConstraint
 
 DEFAULT_MAX_ITEMS = 64
+MAX_STAGE_ITEMS = 256
+"""Stages are cut by a dynamic program, which takes more items than the solver of placements."""
 # A leaf layer with more parameters than this (LSTM has 3, batch normalization 2) is a model of its own, and
 # is placed op by op.
 _MAX_LEAF_PARAMETERS = 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 from cost_models.flops import op_cost, unknown
 from cost_models.measured import MeasuredDevice
@@ -11,8 +12,9 @@ from cost_models.scratch import ONEDNN, Kernels
 from cost_models.specs import OpCost, OpSpec
 from cost_models.topology import Topology
 from partitioner.ir.costed import CostedGraph
+from partitioner.ir.fusion import Fusion
 from partitioner.ir.op_graph import OpGraph
-from partitioner.planner.model.fusion import fuse
+from partitioner.planner.model.fusion import Fuser
 
 
 def cost_ops(
@@ -25,9 +27,6 @@ def cost_ops(
 ) -> CostedGraph:
     """The graph with the cost of each op.
 
-    Ops are costed by bytes and reported where their type has no formula, or where the formula needs the rank of a
-    tensor that TensorFlow does not know (the result of a Python function).
-
     Args:
         graph: The graph.
         topology: The devices and links it is planned for.
@@ -36,17 +35,54 @@ def cost_ops(
         compiled: Names of the ops that XLA compiles where they run on a GPU. With measured ops, or a device among them
             whose multiprocessors are not known, such as a CPU, each op stays a kernel.
     """
-    costs = graph.of_specs(lambda spec: _cost(graph, spec))
-    are_known = not measured and all(placed.device.multiprocessors for placed in topology.devices)
-    fusion = fuse(graph, costs, compiled) if compiled and are_known else None
-    costed = CostedGraph(graph=graph, costs=costs, topology=topology, kernels=kernels, fusion=fusion)
-    if not measured:
-        return costed
-    cost_of = {id(spec): cost for spec, cost in zip(graph.specs, costs, strict=True)}
+    return GraphCosts(graph, compiled).on(topology, measured, kernels)
+
+
+class GraphCosts:
+    """The costs of the ops of a graph, which are the same on all devices, and their kernels if XLA compiles them.
+
+    Ops are costed by bytes and reported where their type has no formula, or where the formula needs the rank of a
+    tensor that TensorFlow does not know (the result of a Python function).
+
+    Args:
+        graph: The graph.
+        compiled: Names of the ops that XLA compiles where they run on a GPU.
+        like: The same step with another number of rows: its kernels consist of the same ops.
+    """
+
+    def __init__(self, graph: OpGraph, compiled: Container[str] = (), like: GraphCosts | None = None) -> None:
+        self.graph, self._compiled, self._like = graph, compiled, like
+        self.costs = graph.of_specs(lambda spec: _cost(graph, spec))
+
+    @cached_property
+    def _fuser(self) -> Fuser:
+        if self._like is not None:
+            return self._like._fuser.resized(self.graph, self.costs)
+        return Fuser(self.graph, self.costs, self._compiled)
+
+    @cached_property
+    def fusion(self) -> Fusion:
+        """The groups of ops that become kernels."""
+        return self._fuser.result()
+
+    def on(
+        self, topology: Topology, measured: Mapping[int, MeasuredDevice] | None = None, kernels: Kernels = ONEDNN
+    ) -> CostedGraph:
+        """The graph with its costs on some devices; arguments as for `cost_ops`."""
+        graph, costs = self.graph, self.costs
+        are_known = not measured and all(placed.device.multiprocessors for placed in topology.devices)
+        fusion = self.fusion if self._compiled and are_known else None
+        costed = CostedGraph(graph=graph, costs=costs, topology=topology, kernels=kernels, fusion=fusion)
+        return _with_measured(costed, measured) if measured else costed
+
+
+def _with_measured(costed: CostedGraph, measured: Mapping[int, MeasuredDevice]) -> CostedGraph:
+    graph = costed.graph
+    cost_of = {id(spec): cost for spec, cost in zip(graph.specs, costed.costs, strict=True)}
     columns: dict[tuple[int, str, bool], tuple[float, ...]] = {}
 
     def column(index: int, measurement: MeasuredDevice, *, crowded: bool) -> tuple[float, ...]:
-        device = topology.devices[index].device
+        device = costed.topology.devices[index].device
         key = id(measurement), device.name, crowded
         if key not in columns:
             columns[key] = graph.of_specs(

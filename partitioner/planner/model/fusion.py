@@ -15,6 +15,7 @@ Source: XLA's instruction_fusion.cc, fusion_merger.cc, multi_output_fusion.cc an
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
+from copy import copy
 from enum import Enum, auto
 
 import networkx as nx
@@ -70,7 +71,7 @@ def fuse(graph: OpGraph, costs: Sequence[OpCost], compiled: Container[str] | Non
         costs: The cost of each op.
         compiled: Names of the ops that are compiled; all others stay alone. None if all are that can be.
     """
-    return _Fuser(graph, costs, compiled).result()
+    return Fuser(graph, costs, compiled).result()
 
 
 def _kind(op: Op, cost: OpCost, *, is_compiled: bool) -> _Kind:
@@ -92,8 +93,8 @@ def _is_cheap(op: Op) -> bool:
     return op.type in _COPIES or _ELEMENTWISE.get(op.type, 99) <= _CHEAP_FLOPS
 
 
-class _Fuser:
-    """Levels first, then sets of ops, then what enters and leaves each set."""
+class Fuser:
+    """Levels first, then sets of ops, then what enters and leaves each set; arguments as for `fuse`."""
 
     def __init__(self, graph: OpGraph, costs: Sequence[OpCost], compiled: Container[str] | None) -> None:
         self.graph = graph
@@ -108,6 +109,12 @@ class _Fuser:
         self.set_of = self._acyclic()
         self.readers = self._real_readers()
         self.views = self._views()
+
+    def resized(self, graph: OpGraph, costs: Sequence[OpCost]) -> Fuser:
+        """The same kernels of the same step with another number of rows."""
+        other = copy(self)
+        other.graph, other.cost = graph, {op.name: cost for op, cost in zip(graph.ops, costs, strict=True)}
+        return other
 
     def _aliases(self, costs: Sequence[OpCost]) -> Iterator[tuple[str, str]]:
         """Outputs of ops that do nothing, with what they stand for: an input, or a variable by its name."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from cost_models.measured import MeasuredDevice
 from cost_models.scratch import Kernels
 from cost_models.topology import Topology
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import OpGraph
-from partitioner.planner.model.costs import cost_ops
+from partitioner.planner.model.costs import GraphCosts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,11 @@ class StepCosts:
     def on(self, rows: int, devices: Sequence[int]) -> CostedGraph:
         """The step for a number of rows, with the costs of its ops on some of the devices."""
         measured = {place: self.measured[index] for place, index in enumerate(devices) if index in self.measured}
-        return cost_ops(
-            self.graphs[rows], self.machines.subset(devices), measured, self.kernels, compiled=self.compiled
-        )
+        if rows not in self._costs:
+            like = next(iter(self._costs.values()), None)
+            self._costs[rows] = GraphCosts(self.graphs[rows], self.compiled, like)
+        return self._costs[rows].on(self.machines.subset(devices), measured, self.kernels)
+
+    @cached_property
+    def _costs(self) -> dict[int, GraphCosts]:
+        return {}

@@ -77,10 +77,12 @@ class PipelineEvaluator:
         """Costs at the size of a microbatch, on a device that works `alone` or beside others, as stages do."""
         key = self.rows(num_microbatches), not alone and self._share_memory
         if key not in self._costs:
-            rows, are_crowded = key
-            costed = self._costed_for(rows)
-            self._costs[key] = StageCosts(costed.contended if are_crowded else costed)
+            self._costs[key] = StageCosts(self._costed_beside(num_microbatches, alone=alone))
         return self._costs[key]
+
+    def _costed_beside(self, num_microbatches: int, *, alone: bool) -> CostedGraph:
+        costed = self._costed_for(self.rows(num_microbatches))
+        return costed.contended if not alone and self._share_memory else costed
 
     def _costed_for(self, rows: int) -> CostedGraph:
         return self.costed if rows == self.costed.graph.batch_size else self.search_space.costed_for(rows)
@@ -89,7 +91,7 @@ class PipelineEvaluator:
         """Running sums over the items at the size of a microbatch."""
         rows = self.rows(num_microbatches)
         if rows not in self._items:
-            costed = self.costs(num_microbatches).costed
+            costed = self._costed_beside(num_microbatches, alone=False)
             self._items[rows] = ordered_items(costed, self.coarsening, self.order)
         return self._items[rows]
 
@@ -130,7 +132,7 @@ class PipelineEvaluator:
                 live[stage] = most
         return StageSplit(
             items=self.items(num_microbatches),
-            costed=self.costs(num_microbatches, alone=len(devices) == 1).costed,
+            costed=self._costed_beside(num_microbatches, alone=len(devices) == 1),
             devices=devices,
             num_microbatches=num_microbatches,
             schedule=schedule,

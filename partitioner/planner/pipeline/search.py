@@ -60,11 +60,8 @@ class PipelineSearch:
     one_device: bool
     deadline: Deadline
 
-    def run(self, given: Sequence[Assignment] = (), *, thorough: bool = True) -> None:
-        """Simulate all promising pipelines; `given` are placements from other searches, the best first.
-
-        A search that is not `thorough` skips the local search at the end.
-        """
+    def run(self) -> None:
+        """Simulate the cuts of all promising shapes; where these do not fit, with stages that recompute."""
         cuts = [(cut.seconds, index, cut) for index, shape in enumerate(self.shapes) if (cut := self._cut(shape))]
         for seconds, index, cut in sorted(cuts, key=itemgetter(0, 1)):
             shape = self.shapes[index]
@@ -72,6 +69,11 @@ class PipelineSearch:
             least = max(shape.bound_seconds, seconds / _MARGIN if self.eligible() else 0.0)
             if self._has_nothing() or (is_left and not self._is_hopeless(least)):
                 self._try(cut.assignment, shape.num_microbatches, shape.schedule, cut.recompute)
+        if self.evaluator.search_space.recompute == "auto":
+            self._recompute_where_needed()
+
+    def improve(self, given: Sequence[Assignment]) -> None:
+        """Simulate placements from other searches as pipelines, the best first; then search near the best pipelines."""
         split = [assignment for assignment in given if len(set(assignment)) > 1 and self.is_allowed(assignment)]
         for assignment in split[:_MAX_GIVEN]:
             if self.deadline.is_over:
@@ -84,8 +86,7 @@ class PipelineSearch:
                             self._try(assignment, count, schedule)
         if self.evaluator.search_space.recompute == "auto":
             self._recompute_where_needed()
-        if thorough:
-            self._improve()
+        self._move_boundaries()
 
     def eligible(self) -> list[PipelineCandidate]:
         """Candidates that fit and keep to constraints and strategy."""
@@ -269,7 +270,7 @@ class PipelineSearch:
 
     # -- improvement -----------------------------------------------------------------------------------------------
 
-    def _improve(self) -> None:
+    def _move_boundaries(self) -> None:
         """Move items at the boundaries of the best pipelines while that improves them."""
         starts = sorted(
             filter(lambda candidate: self.is_allowed(candidate.assignment), self.evaluator.candidates()),
