@@ -288,9 +288,21 @@ class PlannedTransfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverInfo:
-    """How the plan was found and proved. `objective` and `lower_bound` are seconds of one step, or in `unit`.
+    """How the plan was found and proved. `objective` and bounds are seconds of one step, or in `unit`.
 
-    `lower_bound` holds for the op graph as traced, not only for its coarsened form.
+    Attributes:
+        status: `optimal`, `feasible`, or `time-limit` where time ended the search.
+        objective: The predicted step.
+        lower_bound: No placement of these ops, or of these ops on parts of the batch, is faster under these costs. It
+            holds for the op graph as traced, not only for its coarsened form.
+        gap: Of the objective, the share above `lower_bound`.
+        seconds: That the solver took.
+        seed: Of the solver.
+        unit: Of objective and bounds.
+        method: What found the plan of a cost graph.
+        family_lower_bound: No plan of the family is faster; None where no family is bounded.
+        family_gap: The share above `family_lower_bound`; None with it.
+        family: What the family consists of, in words.
     """
 
     status: str
@@ -301,6 +313,9 @@ class SolverInfo:
     seed: int
     unit: str = "s"
     method: str = ""
+    family_lower_bound: float | None = None
+    family_gap: float | None = None
+    family: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from partitioner.ir.op_graph import OpGraph, Tensor
 from partitioner.ir.plan import PlannedAction
 from partitioner.ir.schedule import MemoryUse
 from partitioner.ir.stage_programs import Gather
-from partitioner.planner.layouts.result import SearchResult
+from partitioner.planner.layouts.result import SearchResult, with_bounds
 from partitioner.planner.simulate.exchange import Exchange
 from partitioner.planner.simulate.exchange_seconds import SumTimes, exchange_rounds, sum_times
 from partitioner.stages.actions import UPDATE
@@ -111,12 +111,17 @@ def with_all_reduce(
         memory=memory,
         timeline=tuple(_delayed(action, delay) for action in result.staged.timeline),
     )
-    bound = result.solver.lower_bound
+    solver = result.solver
+    # Replicas of one stage sum the same gradients when their backwards have ended, in any number of microbatches.
+    of_family = solver.family_lower_bound
+    of_family = of_family + delay if of_family is not None and len(groups[0]) == 1 else of_family
     return replace(
         result,
         staged=staged,
         schedule=staged.schedule,
-        solver=replace(result.solver, objective=step, gap=(step - bound) / step if step else 0.0),
+        solver=with_bounds(
+            solver, step, lower_bound=solver.lower_bound, family_lower_bound=of_family, family=solver.family
+        ),
         considered=tuple(
             replace(candidate, step_seconds=candidate.step_seconds + delay) for candidate in result.considered
         ),

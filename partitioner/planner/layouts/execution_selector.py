@@ -11,13 +11,16 @@ from partitioner.deadline import Deadline
 from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Considered, Objective, Strategy
+from partitioner.ir.units import plural
 from partitioner.planner.bounds.step_time import lower_bound_seconds
 from partitioner.planner.model.tolerances import AS_FAST, ROUNDING
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
+from partitioner.planner.pipeline.one_piece import one_piece_bound_seconds
 from partitioner.planner.pipeline.search import PipelineSearch
 from partitioner.planner.pipeline.search_space import PREFERENCE, PipelineCandidate, PipelineSearchSpace
 from partitioner.planner.placement.evaluator import Evaluation
 from partitioner.spelling import argument, arguments
+from partitioner.stages.schedules import ScheduleKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +75,41 @@ class ExecutionSelector:
     def bound_seconds(self, unpipelined: Sequence[Evaluation]) -> float:
         """Lower bound on the step of every candidate; `unpipelined` as for `search`."""
         return min(self._bounds(unpipelined))
+
+    def family_bound_seconds(self, unpipelined: Sequence[Evaluation]) -> float | None:
+        """Lower bound on the step of every plan of the family; None where there is no search of stages."""
+        if self.evaluator is None:
+            return None
+        bounds = [self._one_piece_bound] if self.allows_unpipelined else []
+        if self.pipelines_help(unpipelined):
+            bounds += [shape.bound_seconds for shape in self._stage_search(unpipelined).shapes]
+        return min(bounds, default=None)
+
+    def family(self, unpipelined: Sequence[Evaluation]) -> str:
+        """The family in words: stages of consecutive parts of the model, and what may be chosen for them."""
+        if self.evaluator is None:
+            return ""
+        stages = (
+            f"stages of consecutive parts of the model ({len(self.evaluator.order)} parts), each waiting for the last"
+        )
+        search = self._stage_search(unpipelined)
+        if not self.pipelines_help(unpipelined) or not search.shapes:
+            return f"{stages}; the batch in one piece"
+        counts = sorted(
+            {shape.num_microbatches for shape in search.shapes} | ({1} if self.allows_unpipelined else set())
+        )
+        schedules = dict.fromkeys(shape.schedule.value for shape in search.shapes)
+        work = ", interleaved stages by their work alone" if ScheduleKind.INTERLEAVED in schedules else ""
+        most = max(len(set(shape.devices)) for shape in search.shapes)
+        return (
+            f"{stages}; up to {plural(most, 'device')}, {', '.join(map(str, counts))} microbatches, the schedules "
+            f"{', '.join(schedules)}{work}"
+        )
+
+    @cached_property
+    def _one_piece_bound(self) -> float:
+        assert self.evaluator is not None
+        return one_piece_bound_seconds(self.costed, self.evaluator.coarsening, self.evaluator.order)
 
     def is_proved_optimal(self, unpipelined: Sequence[Evaluation]) -> bool:
         """Whether the best of `unpipelined` is proved optimal: it meets the bound of every candidate."""

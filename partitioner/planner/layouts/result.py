@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from partitioner.errors import InfeasibleError
 from partitioner.ir.costed import CostedGraph
@@ -62,3 +62,24 @@ class SearchResult:
     programs: StagePrograms | None = None
     considered: tuple[Considered, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
+
+
+def with_bounds(
+    solver: SolverInfo, objective: float, *, lower_bound: float, family_lower_bound: float | None, family: str
+) -> SolverInfo:
+    """The same for another objective and other bounds; a bound above the objective counts as equal to it."""
+
+    def gap(bound: float) -> float:
+        return (objective - bound) / objective if objective > 0 else 0.0
+
+    bound, of_family = min(lower_bound, objective), family_lower_bound
+    of_family = None if of_family is None else max(bound, min(of_family, objective))
+    return replace(
+        solver,
+        objective=objective,
+        lower_bound=bound,
+        gap=gap(bound),
+        family_lower_bound=of_family,
+        family_gap=None if of_family is None else gap(of_family),
+        family=family,
+    )

@@ -27,7 +27,7 @@ from partitioner.ir.plan import Baseline, Objective, SolverInfo, Strategy
 from partitioner.ir.problem import PlacementProblem
 from partitioner.ir.requirements import ResolvedConstraint
 from partitioner.planner.layouts.execution_selector import ExecutionSelector
-from partitioner.planner.layouts.result import MemoryShortfall, OutOfMemoryError, SearchResult
+from partitioner.planner.layouts.result import MemoryShortfall, OutOfMemoryError, SearchResult, with_bounds
 from partitioner.planner.layouts.search_progress import SILENT, SearchProgress
 from partitioner.planner.model.assignment import Assignment, adjacent_items
 from partitioner.planner.model.coarsen import MAX_STAGE_ITEMS, coarsen
@@ -161,9 +161,16 @@ class _Search:
         if unpipelined is None and candidate is None:
             raise self._nothing_fits(status)
         step = candidate.staged.step_seconds if candidate else unpipelined.step_seconds if unpipelined else 0.0
-        bound = min(self.selector.bound_seconds(self._eligible()), step)
-        gap = (step - bound) / step if step > 0 else 0.0
-        self.progress.found(step, bound)
+        solver = with_bounds(
+            SolverInfo(status="feasible", objective=step, lower_bound=0.0, gap=1.0, seconds=seconds, seed=self.seed),
+            step,
+            lower_bound=self.selector.bound_seconds(self._eligible()),
+            family_lower_bound=self.selector.family_bound_seconds(self._eligible()),
+            family=self.selector.family(self._eligible()),
+        )
+        if solver.gap <= ROUNDING or self._is_late(status):
+            solver = replace(solver, status="optimal" if solver.gap <= ROUNDING else "time-limit")
+        self.progress.found(step, solver.lower_bound)
         return SearchResult(
             **(_in_stages(candidate) if candidate else self._as_one_graph(unpipelined)),
             coarsening=self.coarsening,
@@ -171,14 +178,7 @@ class _Search:
                 Baseline(name=name, step_seconds=evaluation.step_seconds, fits=evaluation.fits)
                 for name, evaluation in compared.items()
             ),
-            solver=SolverInfo(
-                status="optimal" if gap <= ROUNDING else "time-limit" if self._is_late(status) else "feasible",
-                objective=step,
-                lower_bound=bound,
-                gap=gap,
-                seconds=seconds,
-                seed=self.seed,
-            ),
+            solver=solver,
             notes=tuple(filter(None, (note, self._coarsening_note(), self._relocation_note(candidate)))),
             considered=self.selector.considered(self._unpipelined(), candidate or unpipelined),
         )

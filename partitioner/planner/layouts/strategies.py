@@ -21,6 +21,7 @@ from partitioner.planner.layouts.candidates import (
 )
 from partitioner.planner.layouts.groups import ReplicaGroups, data_parallel_degrees, has_shared
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
+from partitioner.planner.layouts.result import with_bounds
 from partitioner.planner.model.tolerances import ROUNDING
 
 # Layouts that share devices are tried where their bound, without sums of gradients, is shorter by at least this share.
@@ -207,14 +208,20 @@ def _with_comparison(
     result = chosen.result
     simple = (alone or chosen).result.baselines
     compared = [*simple, *(_of_one_replica(alone, simple) if alone else ()), *(family.baseline for family in families)]
-    step = chosen.step_seconds
-    bound = min([step, *(layout.result.solver.lower_bound for layout in eligible)])
-    gap = (step - bound) / step if step else 0.0
-    solver = replace(
+    solvers = [layout.result.solver for layout in eligible]
+    of_families = [solver.family_lower_bound for solver in solvers if solver.family_lower_bound is not None]
+    replicas = sorted({len(layout.groups) for layout in eligible})
+    solver = with_bounds(
         result.solver,
-        status="optimal" if gap <= ROUNDING else (alone or chosen).result.solver.status.replace("optimal", "feasible"),
-        lower_bound=bound,
-        gap=gap,
+        chosen.step_seconds,
+        lower_bound=min(solver.lower_bound for solver in solvers),
+        family_lower_bound=min(of_families, default=None),
+        family=f"{(alone or chosen).result.solver.family}; replicas: {', '.join(map(str, replicas))}",
+    )
+    status = (alone or chosen).result.solver.status.replace("optimal", "feasible")
+    solver = replace(
+        solver,
+        status="optimal" if solver.gap <= ROUNDING else status,
         seconds=(alone or chosen).result.solver.seconds,
     )
     is_large = len(planner.machines.devices) > MANY

@@ -104,8 +104,7 @@ class OrderedItems:
 def ordered_items(costed: CostedGraph, coarsening: Coarsening, order: Sequence[int]) -> OrderedItems:
     """The running sums for the batch size of a costed graph."""
     graph, buffers = costed.graph, Buffers(costed)
-    rank = {item: index for index, item in enumerate(order)}
-    place = _places(graph, {name: rank[item] for name, item in coarsening.item_of.items()})
+    place = places(graph, coarsening, order)
     by_row = graph.depending_on(op.name for op in graph.ops if _varies(op))
     count = len(order)
     bytes_of = {name: np.zeros(count) for name in ("saved", "variable", "gradient")}
@@ -135,19 +134,25 @@ def _running(values: Floats) -> Floats:
     return np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(values, axis=-1)], axis=-1)
 
 
-def _places(graph: OpGraph, rank: Mapping[str, int]) -> dict[str, int]:
+def places(graph: OpGraph, coarsening: Coarsening, order: Sequence[int]) -> dict[str, int]:
     """The place of each op: of its item, and of a backward op that of the first item whose gradients it needs.
 
     A sum of gradients runs in the earliest stage that makes one of them, whichever item it belongs to.
     """
+    rank = {item: index for index, item in enumerate(order)}
     place: dict[str, int] = {}
     for op in graph.ops:
-        place[op.name] = rank[op.name]
+        place[op.name] = rank[coarsening.item_of[op.name]]
         if op.phase is Phase.BACKWARD:
             sources = (graph.tensor[name].producer for name in op.inputs)
             before = [place[source] for source in sources if graph.op[source].phase is Phase.BACKWARD]
-            place[op.name] = min([rank[op.name], *before])
+            place[op.name] = min([place[op.name], *before])
     return place
+
+
+def between(sums: Floats) -> Floats:
+    """`x[i, j]`: the sum over items i to j, of running sums."""
+    return sums[None, :] - sums[:, None]
 
 
 def _seconds(costed: CostedGraph, place: Mapping[str, int], by_row: frozenset[str], count: int) -> dict[str, Floats]:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.ir.costed import CostedGraph
-from partitioner.planner.pipeline.item_order import Floats, OrderedItems
+from partitioner.planner.pipeline.item_order import Floats, OrderedItems, between
+from partitioner.planner.pipeline.least_cut import least_cut
 from partitioner.planner.pipeline.search_space import Recompute
 from partitioner.planner.pipeline.stage_end import StageSeconds
 from partitioner.planner.simulate.program_costs import CALL_SECONDS
@@ -69,7 +70,7 @@ class StageSplit:
         Where no stages fit, the one that exceeds a limit by the fewest bytes.
         """
         tables = [self._estimate(stage) for stage in range(self._num_stages)]
-        ends, seconds = self._least([ends_of_stage for ends_of_stage, _ in tables])
+        ends, seconds = least_cut([ends_of_stage for ends_of_stage, _ in tables])
         if ends is None:
             return None
         assignment = [0] * len(self.items.order)
@@ -89,29 +90,12 @@ class StageSplit:
         updates, num_devices = self.items.update_seconds.min(axis=0), len(set(self.devices))
         seconds = self.num_microbatches * float(self.items.pass_seconds.min(axis=0)[-1]) / num_devices
         if num_devices == self._num_stages:
-            _, seconds = self._least([self._bound(stage) for stage in range(self._num_stages)])
+            _, seconds = least_cut([self._bound(stage) for stage in range(self._num_stages)])
         return seconds + max(float(np.diff(updates).max(initial=0.0)), float(updates[-1]) / num_devices)
 
     @property
     def _num_stages(self) -> int:
         return len(self.devices)
-
-    def _least(self, tables: Sequence[Floats]) -> tuple[list[int] | None, float]:
-        """The ends of stages with the least largest entry; `tables[s][i, j]` is for stage s with items i to j."""
-        count = len(self.items.order)
-        best = np.full(count + 1, np.inf)
-        best[0] = -np.inf
-        starts: list[NDArray[np.intp]] = []
-        for table in tables:
-            reached = np.maximum(best[:, None], table)
-            starts.append(reached.argmin(axis=0))
-            best = reached[starts[-1], np.arange(count + 1)]
-        if not np.isfinite(best[count]):
-            return None, float("inf")
-        ends = [count]
-        for start in reversed(starts[1:]):
-            ends.append(int(start[ends[-1]]))
-        return ends[::-1], float(best[count])
 
     # -- seconds of stages, for all pairs of boundaries ------------------------------------------------------------
 
@@ -129,8 +113,8 @@ class StageSplit:
         if self._trains:  # a stage whose results need no gradient waits for none
             behind = np.where(items.backward_bytes > 0, behind, 0.0)
         return StageSeconds(
-            forward=_between(items.forward_seconds[device]) + CALL_SECONDS,
-            backward=_between(items.backward_seconds[device]) + calls - CALL_SECONDS,
+            forward=between(items.forward_seconds[device]) + CALL_SECONDS,
+            backward=between(items.backward_seconds[device]) + calls - CALL_SECONDS,
             before=before[:, None],
             behind=behind[None, :],
         )
@@ -154,12 +138,12 @@ class StageSplit:
         """0 where all items may be on the stage's device, else infinite."""
         wrong = [self.devices[stage] not in self.allowed[item] for item in self.items.order]
         counts = np.concatenate([[0], np.cumsum(wrong)])
-        return np.where(_between(counts) > 0, np.inf, self._possible)
+        return np.where(between(counts) > 0, np.inf, self._possible)
 
     def _bound(self, stage: int) -> Floats:
         items, limit = self.items, self._limit(stage)
         seconds = self._stage_seconds(stage, self._least_hop_seconds, self._least_hop_seconds)
-        variables, gradients = _between(items.variable_bytes), _between(items.gradient_bytes)
+        variables, gradients = between(items.variable_bytes), between(items.gradient_bytes)
         ends = np.where(variables + gradients <= limit, 0.0, np.inf) + self._allowed(stage)
         keeping, recomputing = self._end(stage, seconds), self._end(stage, seconds.recomputing)
         match self.recompute:
@@ -189,11 +173,11 @@ class StageSplit:
         given = self._hop_seconds(stage, -1, items.forward_bytes)[:, None]
         returned = self._hop_seconds(stage, 1, items.backward_bytes)[None, :]
         received = self.num_microbatches * (given + returned)
-        whole = _between(items.once_seconds[device]) + _between(items.update_seconds[device])
+        whole = between(items.once_seconds[device]) + between(items.update_seconds[device])
         keeping = self._end(stage, seconds) + received + whole
         recomputing = self._end(stage, seconds.recomputing) + received + whole
         saved = self._saved(stage)
-        held = _between(items.variable_bytes + 2 * items.gradient_bytes)
+        held = between(items.variable_bytes + 2 * items.gradient_bytes)
         inputs = items.forward_bytes[:, None] * self.num_live[stage] * self.costed.num_sharing(device)
         one = saved / max(1, self.num_live[stage])
         over_keeping = np.maximum(0.0, held + saved - self._limit(stage))
@@ -208,7 +192,7 @@ class StageSplit:
 
     def _saved(self, stage: int) -> Floats:
         live = self.num_live[stage] * self.costed.num_sharing(self.devices[stage])
-        return _between(self.items.saved_bytes) * live
+        return between(self.items.saved_bytes) * live
 
     def _limit(self, stage: int) -> int:
         device = self.devices[stage]
@@ -226,8 +210,3 @@ class StageSplit:
             return np.zeros(len(sizes))
         link = self.costed.topology.link(self.devices[other], self.devices[stage])
         return np.where(sizes > 0, link.latency_seconds + sizes / link.bandwidth_bytes_per_second, 0.0)
-
-
-def _between(sums: NDArray[np.float64] | NDArray[np.intp]) -> Floats:
-    """`x[i, j]`: the sum over items i to j."""
-    return np.asarray(sums[None, :] - sums[:, None], dtype=np.float64)
