@@ -14,8 +14,9 @@ import tensorflow as tf
 from tensorflow.python.ops.summary_ops_v2 import has_default_writer
 
 from cost_models.specs import TensorSpec
+from partitioner.capture.batch_axis.step import flows_of_step, loss_reduction, row_mixing
 from partitioner.capture.functions.loops import drop_idle_sums, only_reads, pass_on_idle_variables
-from partitioner.capture.functions.reader import Reading
+from partitioner.capture.functions.reading import Reading
 from partitioner.capture.lower.attributes import readable_attributes
 from partitioner.capture.lower.batching import fixed_batch, settled_fields
 from partitioner.capture.lower.gradient_order import sort_gradient_parts, tape_rank
@@ -29,14 +30,12 @@ from partitioner.capture.lower.graph_def import (
 )
 from partitioner.capture.lower.grouping import RawOp, colocation_groups, parameter_of_slots
 from partitioner.capture.lower.shapes import settle_shapes
-from partitioner.capture.probes.loss_reduction import loss_reduction
-from partitioner.capture.probes.row_mixing import row_mixing
 from partitioner.capture.trace.objective import TrainingObjective
 from partitioner.capture.trace.trace import Trace, trace_step
 from partitioner.gpu_kernels import is_host_only
 from partitioner.ir.graph_def import in_run_order, producer, prune, tensor_name
 from partitioner.ir.op_graph import Op, OpGraph, Phase, Tensor, Variable, VariableKind
-from partitioner.ir.step import RESULTS, CapturedStep, StepKind
+from partitioner.ir.step import RESULTS, CapturedStep, LossReduction, StepKind
 
 
 def capture_step(
@@ -111,7 +110,7 @@ def capture_step(
         lacks_summaries=_lacks_summaries(trace),
         fixed_batch=fixed_batch(trace),
     )
-    return _probed(step, trace, objective)
+    return _with_rows(step, trace, settled, inputs, objective)
 
 
 def _rewritten(
@@ -174,19 +173,33 @@ def _settled(
     return graph_def, settled
 
 
-def _probed(step: CapturedStep, trace: Trace, objective: TrainingObjective | None) -> CapturedStep:
-    """The step with the results of the probes: whether rows of the batch mix, and whether the loss averages."""
+def _with_rows(
+    step: CapturedStep, trace: Trace, settled: Reading, inputs: Mapping[str, Any], objective: TrainingObjective | None
+) -> CapturedStep:
+    """The step with what it does with the rows of its batch: whether they mix, and whether the loss averages."""
+    if step.fixed_batch:
+        is_other = objective is not None
+        return replace(step, loss_reduction=LossReduction.OTHER, loss_reduction_note=step.fixed_batch) if is_other else step
 
     def static_shape(name: str) -> Any:
         return trace.graph.get_tensor_by_name(name).shape
 
-    if not step.fixed_batch:
-        mixing = row_mixing(step, static_shape)
-        mixed = replace(step.graph, mixing_layer=mixing.layer)
-        step = replace(step, graph=mixed, fixed_batch=mixing.uncuttable)
+    def shapes_for(rows: int) -> Mapping[str, tuple[int, ...]] | str:
+        try:
+            specs = settle_shapes(step.graph_def, inputs, step.captures, rows).specs
+        except (ValueError, tf.errors.OpError) as error:
+            return f"the model takes {step.graph.batch_size} rows, but not {rows}: {str(error).strip().partition(chr(10))[0]}"
+        return {name: spec.shape for name, spec in specs.items()}
+
+    flows = flows_of_step(step, settled, static_shape)
+    mixing = row_mixing(step, flows, shapes_for)
+    graph = replace(step.graph, mixing_layer=mixing.layer, mixing_op=mixing.op_type)
+    step = replace(step, graph=graph, fixed_batch=mixing.uncuttable)
     if objective is None:
         return step
-    reduction, note = loss_reduction(step, objective.loss_name, static_shape)
+    if step.fixed_batch:
+        return replace(step, loss_reduction=LossReduction.OTHER, loss_reduction_note=step.fixed_batch)
+    reduction, note = loss_reduction(step, flows, objective.loss_name)
     return replace(step, loss_reduction=reduction, loss_reduction_note=note)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from partitioner.capture.probes.piece import piece_function
+from oracle_piece import piece_function
 from partitioner.ir.graph_def import producer
 from partitioner.ir.op_graph import OpGraph, Phase
 from partitioner.ir.step import CapturedStep, LossReduction

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from partitioner.capture.functions.reader import CONDITIONALS
 from partitioner.capture.lower.graph_def import READ
-from partitioner.capture.probes.piece import piece_function
+from oracle_piece import piece_function
 from partitioner.ir.op_graph import Op, OpGraph, Phase
 from partitioner.ir.step import CapturedStep
 
