@@ -6,7 +6,7 @@ from partitioner.capture.batch_axis.flow import Apart, Flow, Mixes
 from partitioner.capture.batch_axis.linear import Degree, added, mapped, multiplied
 from partitioner.capture.batch_axis.site import Site, rule
 
-_SAME = "Identity IdentityN StopGradient PreventGradient Snapshot CheckNumerics CheckNumericsV2 EnsureShape Neg Real Imag Conj ReadVariableOp"
+_SAME = "Identity IdentityN StopGradient PreventGradient Snapshot CheckNumerics CheckNumericsV2 Neg Real Imag Conj ReadVariableOp"
 _SUMS = "Add AddV2 Sub AddN BiasAddV1"
 _MAPS = """
 Abs Acos Acosh Angle ApproximateEqual Asin Asinh Atan Atan2 Atanh BesselI0 BesselI0e BesselI1 BesselI1e Betainc Bitcast
@@ -26,6 +26,16 @@ SigmoidGrad TanhGrad ReluGrad SqrtGrad RsqrtGrad
 def same(site: Site) -> Flow | list[Flow]:
     """Each output has the values of its input, or a multiple of them."""
     return list(site.flows) if site.op.type == "IdentityN" else site.flows[0]
+
+
+@rule("EnsureShape")
+def ensure(site: Site) -> Flow:
+    """The same, if it has a given shape."""
+    value = site.flows[0]
+    wanted = site.attr("shape")
+    if isinstance(value, Apart) and not wanted.unknown_rank and wanted.dim[value.axis].size >= 0:
+        raise Mixes(grouped=f"it takes {wanted.dim[value.axis].size} rows only")
+    return value
 
 
 @rule("Cast")

@@ -128,7 +128,7 @@ def uniform(numbers: np.ndarray, *, depends_on_rows: bool, origin: Origin | None
     if any(not number.is_known for number in numbers.flat):
         powers.add(None if depends_on_rows else 0)
     power = powers.pop() if len(powers) == 1 else None if powers else 0
-    known = any(number.is_known for number in numbers.flat)
+    known = not numbers.size or any(number.is_known for number in numbers.flat)
     return Uniform(power, numbers if known else None, None if power == 0 else origin)
 
 

@@ -6,7 +6,7 @@ loss of parts gives that of the whole only if it is a mean or a sum of what rows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,7 @@ def flows_of_step(step: CapturedStep, settled: Reading, static_shape: Callable[[
     walk = Walk(graph.batch_size, {op.name for op in graph.ops if op.layer in apart})
     flows: dict[str, Flow] = dict.fromkeys(step.inputs, Apart(0))
     names = {tensor.name: name for name, tensor in settled.tensors.items()}
+    of_targets = set(_targets(step))
 
     def read(name: str, reader: Op) -> Flow:
         flow = flows.get(name, Uniform())
@@ -71,7 +72,24 @@ def flows_of_step(step: CapturedStep, settled: Reading, static_shape: Callable[[
         # A handle of a variable is no tensor of the op graph.
         inputs = [read(name, op) if (name := names[t.name]) in graph.tensor else Uniform() for t in made.inputs]
         flows.update(zip(op.outputs, walk.flows(made, inputs, settled, op.name), strict=True))
+        if not op.layer and _is_of(op, of_targets, flows):
+            of_targets.update(op.outputs)
+            if op.type == "All":
+                # Which of the kinds of targets that it takes a data set has, such as -1 and 1 of a hinge loss.
+                flows.update(dict.fromkeys(op.outputs, Uniform()))
     return flows
+
+
+def _targets(step: CapturedStep) -> tuple[str, ...]:
+    num_x, num_y = (sum(spec is not None for spec in tf.nest.flatten(specs)) for specs in step.specs[:2])
+    return step.inputs[num_x : num_x + num_y]
+
+
+def _is_of(op: Op, tensors: Container[str], flows: Mapping[str, Flow]) -> bool:
+    """Whether an op depends on these tensors, and on nothing else but constants."""
+    return any(name in tensors for name in op.inputs) and all(
+        name in tensors or isinstance(flows.get(name), Uniform) for name in op.inputs
+    )
 
 
 def _needed(step: CapturedStep) -> list[Op]:
