@@ -28,8 +28,8 @@ def flows_of_call(site: Site, insides: Sequence[Inside], run: Run) -> Sequence[F
     if site.op.type not in CONDITIONALS:
         return _results(insides[0], run(insides[0], site.flows))
     choice, given = site.flows[0], site.flows[1:]
-    if not isinstance(choice, Uniform | Row):
-        raise Mixes
+    if not (isinstance(choice, Row) or (isinstance(choice, Uniform) and choice.power == 0)):
+        raise Mixes(choice.origin if isinstance(choice, Uniform) else None)
     branches = [_results(inside, run(inside, given)) for inside in insides]
     made = [reduce(lambda a, b: joined(a, b, site.origin), results) for results in zip(*branches, strict=True)]
     return [_of_one_row(flow, site) for flow in made] if isinstance(choice, Row) else made

@@ -95,12 +95,25 @@ def _each(function: Callable[..., Any]) -> Callable[..., Any]:
     return np.frompyfunc(function, function.__code__.co_argcount, 1)
 
 
-def _compare(function: Callable[[Any, Any], bool]) -> Callable[..., Any]:
+def _compare(function: Callable[[int], bool]) -> Callable[..., Any]:
+    """Of two numbers, by the sign of their difference, if it is the same for all numbers of rows."""
+
     def compare(a: Size, b: Size) -> Size:
-        comparable = a.is_known and b.is_known and (a.power == b.power or (a.is_constant and b.is_constant))
-        return Size(int(function(a.count, b.count))) if comparable else UNKNOWN
+        sign = _sign(a, b)
+        return UNKNOWN if sign is None else Size(int(function(sign)))
 
     return lambda _, a, b: _each(compare)(a, b)
+
+
+def _sign(a: Size, b: Size) -> int | None:
+    if not (a.is_known and b.is_known):
+        return None
+    if a.power == b.power or 0 in (a.count, b.count):
+        return int(a.count > b.count) - int(a.count < b.count)
+    low, high = sorted((a, b), key=lambda one: one.power)
+    if high.count <= max(low.count, 0):  # at least one row
+        return None
+    return 1 if high is a else -1
 
 
 def _both(a: Size, b: Size) -> Size:
@@ -199,12 +212,12 @@ _COMPUTE: dict[str, Callable[..., Any]] = {
     "Maximum": _two(_LARGEST),
     "Minimum": _two(_SMALLEST),
     "Neg": lambda _, value: _each(lambda one: -one)(value),
-    "Less": _compare(lambda a, b: a < b),
-    "LessEqual": _compare(lambda a, b: a <= b),
-    "Greater": _compare(lambda a, b: a > b),
-    "GreaterEqual": _compare(lambda a, b: a >= b),
-    "Equal": _compare(lambda a, b: a == b),
-    "NotEqual": _compare(lambda a, b: a != b),
+    "Less": _compare(lambda sign: sign < 0),
+    "LessEqual": _compare(lambda sign: sign <= 0),
+    "Greater": _compare(lambda sign: sign > 0),
+    "GreaterEqual": _compare(lambda sign: sign >= 0),
+    "Equal": _compare(lambda sign: sign == 0),
+    "NotEqual": _compare(lambda sign: sign != 0),
     "LogicalAnd": _two(_each(_both)),
     "LogicalNot": lambda _, value: _each(lambda one: Size(1 - one.count) if one.is_known else UNKNOWN)(value),
     **dict.fromkeys(

@@ -155,7 +155,7 @@ def test_left_to_choose_a_batch_whose_rows_meet_runs_in_one_piece() -> None:
     model = model_with(MIXING["mean over the batch"])
     found = partitioner.plan(model, devices=["GPU:0", "GPU:1"], batch_size=64, time_limit=5)
     assert (found.num_microbatches, found.num_replicas) == (1, 1)
-    assert any("only the rows of a microbatch come together (own)" in note for note in found.notes)
+    assert any("only the rows of a microbatch come together (own: Mean)" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -170,7 +170,7 @@ def test_a_batch_that_is_cut_all_the_same_says_so_and_is_verified(layout: dict[s
         model, **asked(devices=devices, batch_size=8, training=training, time_limit=5, **layout)
     )
     assert any(
-        "only the rows of a microbatch " in note and note.endswith(" come together (own)") for note in placed.plan.notes
+        "only the rows of a microbatch " in note and note.endswith(" come together (own: Roll)") for note in placed.plan.notes
     )
     found = partitioner.verify(model, placed)
     assert found.passed
