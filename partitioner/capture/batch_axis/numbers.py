@@ -29,7 +29,7 @@ def known_numbers(site: Site) -> list[Flow] | None:
         return _SHAPES[kind](site)
     if kind not in _COMPUTE or not all(isinstance(flow, Uniform) for flow in site.flows):
         return None
-    shapes = [tensor.shape for tensor in (*site.op.inputs, *site.op.outputs)]
+    shapes = [tensor.shape for tensor in site.op.inputs or site.op.outputs]
     if any(shape.num_elements() is None or shape.num_elements() > _MOST for shape in shapes):
         return None
     if site.flows and not any(flow.numbers is not None for flow in site.flows):  # type: ignore[union-attr]
@@ -193,6 +193,15 @@ def _split(site: Site, axis: np.ndarray, value: np.ndarray) -> list[np.ndarray]:
     return np.split(value, len(site.op.outputs), axis=_ints(axis)[0])
 
 
+def _broadcast_axes(_: Site, first: np.ndarray, second: np.ndarray) -> list[np.ndarray]:
+    """The axes along which one of two shapes is broadcast to the other."""
+    rank = max(first.size, second.size)
+    shapes = [[Size(1)] * (rank - shape.size) + list(shape) for shape in (first, second)]
+    if not all(size.is_known for shape in shapes for size in shape):
+        raise ValueError
+    return [np.array([axis for axis, size in enumerate(shape) if size == Size(1)], dtype=object) for shape in shapes]
+
+
 _SHAPES: dict[str, Callable[[Site], list[Flow] | None]] = {
     "Shape": _sizes,
     "ShapeN": _sizes,
@@ -201,6 +210,7 @@ _SHAPES: dict[str, Callable[[Site], list[Flow] | None]] = {
 }
 _COMPUTE: dict[str, Callable[..., Any]] = {
     "Const": _constant,
+    "BroadcastGradientArgs": _broadcast_axes,
     **dict.fromkeys(("Identity", "StopGradient", "Snapshot"), lambda _, value: value),
     "Cast": _cast,
     **dict.fromkeys(("Add", "AddV2"), _two(_PLUS)),

@@ -19,6 +19,7 @@ from partitioner.capture.functions.reading import Reading
 from partitioner.ir.op_graph import Op, OpGraph, Phase
 from partitioner.ir.step import CapturedStep, LossReduction
 
+_SIZES = ("Shape", "ShapeN", "Size", "Rank")
 ShapesFor = Callable[[int], Mapping[str, tuple[int, ...]] | str]
 """The shapes of all tensors for another number of rows, or why there are none."""
 
@@ -39,7 +40,7 @@ class RowMixing:
 
 
 def flows_of_step(step: CapturedStep, settled: Reading, static_shape: Callable[[str], Any]) -> dict[str, Flow]:
-    """What is known of the rows in each tensor that the outputs, the loss or a conditional of a step depend on.
+    """What is known of the rows in each tensor that the outputs or the loss of a step depend on.
 
     Layers of Keras compute each row by itself, except for statistics that they keep. The loss is looked at as if the
     layers before it did, too: what they make, row by row, has its rows apart there.
@@ -93,10 +94,9 @@ def _is_of(op: Op, tensors: Container[str], flows: Mapping[str, Flow]) -> bool:
 
 
 def _needed(step: CapturedStep) -> list[Op]:
-    """The forward ops that outputs, loss and conditionals depend on, in graph order."""
+    """The forward ops that outputs and loss depend on, in graph order."""
     graph = step.graph
     needed = {graph.tensor[name].producer for name in [*_outputs(step), *tf.nest.flatten(step.outputs.get("loss")) ] if name}
-    needed |= {op.name for op in _conditionals(graph)}
     for op in reversed(graph.ops):
         if op.name in needed:
             needed.update(graph.tensor[name].producer for name in op.inputs)
@@ -107,10 +107,19 @@ def _outputs(step: CapturedStep) -> list[str]:
     return [name for name in tf.nest.flatten(step.outputs["y_pred"]) if name is not None]
 
 
-def _conditionals(graph: OpGraph) -> list[Op]:
-    """Those of custom layers."""
+def _decided_by_rows(graph: OpGraph) -> list[Op]:
+    """The conditionals outside of Keras' layers that take one branch for all rows, by values in the rows.
+
+    They count even if no output depends on them: their branches may have effects.
+    """
     apart = {layer.path for layer in graph.layers if layer.keeps_rows_apart}
-    return [op for op in graph.ops if op.type in CONDITIONALS and op.phase is Phase.FORWARD and op.layer not in apart]
+    by_values = graph.depending_on((graph.tensor[name].producer for name in graph.inputs), but=_SIZES)
+    return [
+        op
+        for op in graph.ops
+        if op.type in CONDITIONALS and op.phase is Phase.FORWARD and op.layer not in apart
+        if graph.tensor[op.inputs[0]].producer in by_values
+    ]
 
 
 def row_mixing(step: CapturedStep, flows: Mapping[str, Flow], shapes_for: ShapesFor) -> RowMixing:
@@ -118,11 +127,7 @@ def row_mixing(step: CapturedStep, flows: Mapping[str, Flow], shapes_for: Shapes
     graph, outputs = step.graph, _outputs(step)
     place = {op.name: index for index, op in enumerate(graph.ops)}
     origins = {name: origin for name in outputs if (origin := _origin(graph, name, flows[name])) is not None}
-    origins |= {
-        op.name: Origin(op.name, op.type)
-        for op in _conditionals(graph)
-        if not isinstance(flows.get(op.inputs[0], Uniform()), Uniform)
-    }
+    origins |= {op.name: Origin(op.name, op.type) for op in _decided_by_rows(graph)}
     if not origins:
         return RowMixing()
     first = min(origins.values(), key=lambda origin: place[origin.op])
