@@ -129,5 +129,3 @@ def _ends_with_rows(result: Any, counters: set[str], flows: Mapping[str, Flow]) 
         return False
     limit = flows[result.op.inputs[1].name]
     return isinstance(limit, Uniform) and limit.numbers is not None and limit.numbers.item() == Size(1, 1)
-
-

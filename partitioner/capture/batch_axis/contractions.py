@@ -56,7 +56,11 @@ def contracted(site: Site, labels: Sequence[str], output: str) -> Flow:
     degree = multiplied(site.flows, site.origin)
     if not degree.has_rows:
         return degree.on(None)
-    marked = {(term[flow.axis], flow.major, flow.minor) for term, flow in zip(labels, site.flows, strict=True) if isinstance(flow, Apart)}
+    marked = {
+        (term[flow.axis], flow.major, flow.minor)
+        for term, flow in zip(labels, site.flows, strict=True)
+        if isinstance(flow, Apart)
+    }
     if len(marked) != 1:
         raise Mixes
     label, major, minor = marked.pop()

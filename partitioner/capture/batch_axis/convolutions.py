@@ -15,8 +15,8 @@ Conv2D Conv3D DepthwiseConv2dNative Conv AvgPool AvgPool3D ResizeBilinear Resize
 ScaleAndTranslate DepthToSpace SpaceToDepth ExtractImagePatches ExtractVolumePatches
 """
 _MAPS = """
-MaxPool MaxPoolV2 MaxPool3D MaxPoolWithArgmax Dilation2D LRN AdjustContrastv2 AdjustHue AdjustSaturation RGBToHSV HSVToRGB
-ImageProjectiveTransformV2 ImageProjectiveTransformV3 FractionalMaxPool Multinomial StatelessMultinomial
+MaxPool MaxPoolV2 MaxPool3D MaxPoolWithArgmax Dilation2D LRN AdjustContrastv2 AdjustHue AdjustSaturation RGBToHSV
+HSVToRGB ImageProjectiveTransformV2 ImageProjectiveTransformV3 FractionalMaxPool Multinomial StatelessMultinomial
 """
 
 
@@ -30,7 +30,11 @@ def image(site: Site) -> Flow:
     if not site.is_constant(*others):
         raise Mixes
     if not isinstance(value, Apart):
-        return site.only() if isinstance(value, Uniform) or site.op.type in _LINEAR.split() else mapped([value], site.origin).on(None)
+        return (
+            site.only()
+            if isinstance(value, Uniform) or site.op.type in _LINEAR.split()
+            else mapped([value], site.origin).on(None)
+        )
     if value.axis != 0:
         raise Mixes
     if site.op.type in _MAPS.split():
@@ -52,12 +56,12 @@ def transposed_convolution(site: Site) -> Flow:
 
 
 @rule("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
-def normalise(site: Site) -> Flow:
-    """By given statistics each image by itself, by those of the batch all together."""
+def normalise(site: Site) -> list[Flow]:
+    """By given statistics each image by itself, by those of the batch all together; behind it, the statistics."""
     value = site.flows[0]
     if isinstance(value, Apart) and site.attr("is_training"):
         raise Mixes
-    return image(site)
+    return [image(site), *(Uniform() for _ in site.op.outputs[1:])]
 
 
 @rule("SpaceToBatchND", "SpaceToBatch")

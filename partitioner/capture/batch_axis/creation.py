@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from partitioner.capture.batch_axis.flow import Apart, Flow, Mixes, Uniform
-from partitioner.capture.batch_axis.layout import rows_of_shape
 from partitioner.capture.batch_axis.linear import mapped
+from partitioner.capture.batch_axis.pieces import rows_of_shape
 from partitioner.capture.batch_axis.site import Site, rule
 
 _DRAWS = """
@@ -43,7 +43,11 @@ def shuffle(site: Site) -> Flow:
 def fill(site: Site) -> Flow:
     """One value, given as a scalar."""
     if site.is_constant(0):
-        return site.flows[1] if not isinstance(site.flows[1], Uniform) else Uniform(site.flows[1].power, None, site.flows[1].origin)
+        return (
+            site.flows[1]
+            if not isinstance(site.flows[1], Uniform)
+            else Uniform(site.flows[1].power, None, site.flows[1].origin)
+        )
     return rows_of_shape(list(site.numbers(0).flat), site.flows[1])
 
 

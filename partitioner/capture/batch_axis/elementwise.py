@@ -6,7 +6,7 @@ from partitioner.capture.batch_axis.flow import Apart, Flow, Mixes
 from partitioner.capture.batch_axis.linear import Degree, added, mapped, multiplied
 from partitioner.capture.batch_axis.site import Site, rule
 
-_SAME = "Identity IdentityN StopGradient PreventGradient Snapshot CheckNumerics CheckNumericsV2 Neg Real Imag Conj ReadVariableOp"
+_SAME = "Identity IdentityN StopGradient PreventGradient Snapshot CheckNumerics CheckNumericsV2 Neg Real Imag Conj"
 _SUMS = "Add AddV2 Sub AddN BiasAddV1"
 _MAPS = """
 Abs Acos Acosh Angle ApproximateEqual Asin Asinh Atan Atan2 Atanh BesselI0 BesselI0e BesselI1 BesselI1e Betainc Bitcast

@@ -1,7 +1,7 @@
 """What is known of a tensor about the rows of the batch.
 
-As sharding propagation does for a device axis (GSPMD, arXiv 2105.04663; Shardy): each value says which axis of the tensor
-enumerates the rows.
+As sharding propagation does for a device axis (GSPMD, arXiv 2105.04663; Shardy): each value says which axis of the
+tensor enumerates the rows.
 """
 
 from __future__ import annotations

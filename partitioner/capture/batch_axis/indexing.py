@@ -107,3 +107,30 @@ def first_axis(site: Site, inputs: tuple[int, ...]) -> Flow:
     if any(index in inputs for index in others):
         raise Mixes
     return rows[0]
+
+
+@rule(*(f"UnsortedSegment{kind}" for kind in ("Sum", "Max", "Min", "Prod")), "SegmentSum", "SegmentMean", "SegmentMax")
+def gather_segments(site: Site) -> Flow:
+    """One entry for all that have the same number, by numbers of the leading axes."""
+    value = site.flows[0]
+    if not isinstance(value, Apart):
+        return site.only()
+    if value.axis < site.rank(1) or not site.is_constant(*range(1, len(site.flows))):
+        raise Mixes
+    if not site.op.type.endswith(("Sum", "Mean")):
+        plain(value)
+    return replace(value, axis=value.axis - site.rank(1) + 1)
+
+
+@rule("TensorScatterAdd", "TensorScatterUpdate", "TensorScatterSub")
+def scatter_points(site: Site) -> Flow:
+    """A tensor with other entries at points, whose coordinates are along the last axis of the second input."""
+    value, _, update = site.flows
+    if not site.apart:
+        return site.only()
+    depth, last = site.op.inputs[1].shape[-1], site.rank(1) - 1
+    if not isinstance(value, Apart) or not site.is_constant(1) or depth is None or value.axis < depth:
+        raise Mixes
+    if update != replace(value, axis=last + value.axis - depth):
+        raise Mixes
+    return value

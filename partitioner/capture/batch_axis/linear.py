@@ -13,7 +13,14 @@ from partitioner.capture.batch_axis.flow import Apart, Flow, Mixes, Origin, Tota
 
 @dataclass(frozen=True, slots=True)
 class Degree:
-    """How a value depends on b, without where its rows are. `total` where it is a sum over rows; power as in Uniform."""
+    """How a value depends on b, without where its rows are.
+
+    Attributes:
+        power: As in `Uniform`.
+        origin: The op that made it depend on b.
+        has_rows: Whether it has a value for each row.
+        is_total: Whether it is a sum over rows.
+    """
 
     power: int | None
     origin: Origin | None

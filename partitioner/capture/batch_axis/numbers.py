@@ -11,9 +11,10 @@ import numpy as np
 from tensorflow.python.framework.tensor_util import MakeNdarray
 
 from partitioner.capture.batch_axis.flow import Apart, Flow, Mixes, Total, Uniform, uniform
-from partitioner.capture.batch_axis.layout import filled, slices
+from partitioner.capture.batch_axis.reshapes import filled
 from partitioner.capture.batch_axis.site import Site
 from partitioner.capture.batch_axis.sizes import UNKNOWN, Size, numbers, product
+from partitioner.capture.batch_axis.slices import index_of
 
 _MOST = 64
 """No shape, no list of axes and no padding has more numbers."""
@@ -87,7 +88,9 @@ def _cast(site: Site, value: np.ndarray) -> Any:
     if target.is_bool:
         return _each(lambda one: Size(int(one.count != 0)) if one.is_known else UNKNOWN)(value)
     if target.is_integer:
-        return _each(lambda one: Size(int(one.count), one.power) if one.is_known and one.count == int(one.count) else UNKNOWN)(value)
+        return _each(
+            lambda one: Size(int(one.count), one.power) if one.is_known and one.count == int(one.count) else UNKNOWN
+        )(value)
     return value
 
 
@@ -99,21 +102,10 @@ def _compare(function: Callable[[int], bool]) -> Callable[..., Any]:
     """Of two numbers, by the sign of their difference, if it is the same for all numbers of rows."""
 
     def compare(a: Size, b: Size) -> Size:
-        sign = _sign(a, b)
+        sign = a.compared(b)
         return UNKNOWN if sign is None else Size(int(function(sign)))
 
     return lambda _, a, b: _each(compare)(a, b)
-
-
-def _sign(a: Size, b: Size) -> int | None:
-    if not (a.is_known and b.is_known):
-        return None
-    if a.power == b.power or 0 in (a.count, b.count):
-        return int(a.count > b.count) - int(a.count < b.count)
-    low, high = sorted((a, b), key=lambda one: one.power)
-    if high.count <= max(low.count, 0):  # at least one row
-        return None
-    return 1 if high is a else -1
 
 
 def _both(a: Size, b: Size) -> Size:
@@ -165,13 +157,15 @@ def _ints(value: np.ndarray) -> list[int]:
 
 
 def _cut_steps(site: Site, value: np.ndarray, *_: np.ndarray) -> Any:
-    index = tuple(_python(one) for one in slices(site))
+    index = tuple(_python(one) for one in index_of(site))
     return value[index]
 
 
 def _python(index: Any) -> Any:
     if isinstance(index, slice):
-        return slice(*(None if end is None else _ints(numbers(end))[0] for end in (index.start, index.stop, index.step)))
+        return slice(
+            *(None if end is None else _ints(numbers(end))[0] for end in (index.start, index.stop, index.step))
+        )
     return _ints(numbers(index))[0] if isinstance(index, Size) else index
 
 
@@ -232,7 +226,9 @@ _COMPUTE: dict[str, Callable[..., Any]] = {
     "LogicalNot": lambda _, value: _each(lambda one: Size(1 - one.count) if one.is_known else UNKNOWN)(value),
     **dict.fromkeys(
         ("Select", "SelectV2"),
-        lambda _, condition, a, b: _each(lambda c, x, y: (x if c.count else y) if c.is_known else UNKNOWN)(condition, a, b),
+        lambda _, condition, a, b: _each(lambda c, x, y: (x if c.count else y) if c.is_known else UNKNOWN)(
+            condition, a, b
+        ),
     ),
     "Pack": lambda site, *values: np.stack(values, axis=site.attr("axis")),
     "ConcatV2": lambda _, *values: np.concatenate(values[:-1], axis=_ints(values[-1])[0]),
@@ -250,7 +246,7 @@ _COMPUTE: dict[str, Callable[..., Any]] = {
     "ZerosLike": lambda _, value: np.zeros(value.shape, dtype=int),
     "OnesLike": lambda _, value: np.ones(value.shape, dtype=int),
     "Tile": lambda _, value, times: np.tile(value, _ints(times)),
-    "ReverseV2": lambda _, value, axes: np.flip(value, _ints(axes)),
+    "ReverseV2": lambda _, value, axes: np.flip(value, tuple(_ints(axes))),
     "Prod": _along(_TIMES),
     "Sum": _along(_PLUS),
     "Max": _along(_LARGEST),

@@ -35,7 +35,9 @@ def place_of_largest(site: Site) -> Flow:
     if isinstance(value, Apart) and value.axis in axes:
         raise Mixes
     mapped((value,), site.origin)
-    return replace(value, axis=value.axis - sum(axis < value.axis for axis in axes)) if isinstance(value, Apart) else value
+    return (
+        replace(value, axis=value.axis - sum(axis < value.axis for axis in axes)) if isinstance(value, Apart) else value
+    )
 
 
 @rule("L2Loss")
@@ -78,7 +80,9 @@ def along_last_axes(site: Site) -> Flow:
 def _shared(site: Site) -> Apart | None:
     """The layout of all inputs that have rows; inputs without rows must not depend on the batch."""
     layouts = set(site.apart)
-    if len(layouts) > 1 or (layouts and not all(isinstance(f, Apart) or site.is_constant(i) for i, f in enumerate(site.flows))):
+    if len(layouts) > 1 or (
+        layouts and not all(isinstance(f, Apart) or site.is_constant(i) for i, f in enumerate(site.flows))
+    ):
         raise Mixes
     return layouts.pop() if layouts else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,14 +13,15 @@ from partitioner.capture.batch_axis.flow import Apart, Flow, Mixes, Origin, Tota
 from partitioner.capture.batch_axis.sizes import UNKNOWN, Size
 
 Rule = Callable[["Site"], "Flow | Sequence[Flow]"]
+AnyRule = TypeVar("AnyRule", bound=Rule)
 RULES: dict[str, Rule] = {}
 """By op type, what gives the flow of its outputs: one for all of them, or one for each. Raises Mixes."""
 
 
-def rule(*types: str) -> Callable[[Rule], Rule]:
+def rule(*types: str) -> Callable[[AnyRule], AnyRule]:
     """Register a rule for op types."""
 
-    def register(function: Rule) -> Rule:
+    def register(function: AnyRule) -> AnyRule:
         RULES.update(dict.fromkeys(types, function))
         return function
 
@@ -119,3 +120,16 @@ def plain(flow: Flow) -> Flow:
     if isinstance(flow, Total) or (isinstance(flow, Apart) and flow.power != 0):
         raise Mixes(flow.origin)
     return flow
+
+
+def unchanged(site: Site) -> Flow:
+    """For inputs without rows: the same entries, or some of them, in another shape."""
+    value = site.flows[0]
+    others = [flow for flow in site.rest if not isinstance(flow, Uniform)]
+    if others:
+        raise Mixes
+    if isinstance(value, Uniform):
+        bent = [flow for flow in site.flows if isinstance(flow, Uniform) and flow.power != 0]
+        power = value.power if all(site.is_constant(i) for i in range(1, len(site.flows))) else None
+        return Uniform(power, None, bent[0].origin if bent else None)
+    return value

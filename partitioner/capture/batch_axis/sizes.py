@@ -71,6 +71,17 @@ class Size:
             return size(self.count % other.count)
         return Size(0) if (self // other).is_known else UNKNOWN
 
+    def compared(self, other: Size) -> int | None:
+        """The sign of their difference, if it is the same for all numbers of rows."""
+        if not (self.is_known and other.is_known):
+            return None
+        if self.power == other.power or 0 in (self.count, other.count):
+            return int(self.count > other.count) - int(self.count < other.count)
+        low, high = sorted((self, other), key=lambda one: one.power)
+        if high.count <= max(low.count, 0):
+            return None
+        return 1 if high is self else -1
+
     def largest(self, other: Size) -> Size:
         """The larger of both."""
         if not (self.is_known and other.is_known):

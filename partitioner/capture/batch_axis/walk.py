@@ -14,9 +14,11 @@ from partitioner.capture.batch_axis import (  # noqa: F401
     creation,
     elementwise,
     indexing,
-    layout,
     lists,
+    pieces,
     reductions,
+    reshapes,
+    slices,
 )
 from partitioner.capture.batch_axis.calls import flows_of_call
 from partitioner.capture.batch_axis.flow import Apart, Flow, Items, Mixed, Mixes, Origin, Row, Uniform

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -14,7 +13,7 @@ import tensorflow as tf
 from tensorflow.python.ops.summary_ops_v2 import has_default_writer
 
 from cost_models.specs import TensorSpec
-from partitioner.capture.batch_axis.step import flows_of_step, loss_reduction, row_mixing
+from partitioner.capture.batch_axis.step import with_rows
 from partitioner.capture.functions.loops import drop_idle_sums, only_reads, pass_on_idle_variables
 from partitioner.capture.functions.reading import Reading
 from partitioner.capture.lower.attributes import readable_attributes
@@ -35,7 +34,7 @@ from partitioner.capture.trace.trace import Trace, trace_step
 from partitioner.gpu_kernels import is_host_only
 from partitioner.ir.graph_def import in_run_order, producer, prune, tensor_name
 from partitioner.ir.op_graph import Op, OpGraph, Phase, Tensor, Variable, VariableKind
-from partitioner.ir.step import RESULTS, CapturedStep, LossReduction, StepKind
+from partitioner.ir.step import RESULTS, CapturedStep, StepKind
 
 
 def capture_step(
@@ -110,7 +109,13 @@ def capture_step(
         lacks_summaries=_lacks_summaries(trace),
         fixed_batch=fixed_batch(trace),
     )
-    return _with_rows(step, trace, settled, inputs, objective)
+    return with_rows(
+        step,
+        settled,
+        static_shape=lambda name: trace.graph.get_tensor_by_name(name).shape,
+        settled_for=lambda rows: settle_shapes(graph_def, inputs, captures, rows),
+        loss_name=objective.loss_name if objective else "",
+    )
 
 
 def _rewritten(
@@ -171,36 +176,6 @@ def _settled(
         graph_def = prune(graph_def, roots)
         settled = settle_shapes(graph_def, inputs, captures, batch_size)
     return graph_def, settled
-
-
-def _with_rows(
-    step: CapturedStep, trace: Trace, settled: Reading, inputs: Mapping[str, Any], objective: TrainingObjective | None
-) -> CapturedStep:
-    """The step with what it does with the rows of its batch: whether they mix, and whether the loss averages."""
-    if step.fixed_batch:
-        is_other = objective is not None
-        return replace(step, loss_reduction=LossReduction.OTHER, loss_reduction_note=step.fixed_batch) if is_other else step
-
-    def static_shape(name: str) -> Any:
-        return trace.graph.get_tensor_by_name(name).shape
-
-    def shapes_for(rows: int) -> Mapping[str, tuple[int, ...]] | str:
-        try:
-            specs = settle_shapes(step.graph_def, inputs, step.captures, rows).specs
-        except (ValueError, tf.errors.OpError) as error:
-            return f"the model takes {step.graph.batch_size} rows, but not {rows}: {str(error).strip().partition(chr(10))[0]}"
-        return {name: spec.shape for name, spec in specs.items()}
-
-    flows = flows_of_step(step, settled, static_shape)
-    mixing = row_mixing(step, flows, shapes_for)
-    graph = replace(step.graph, mixing_layer=mixing.layer, mixing_op=mixing.op_type)
-    step = replace(step, graph=graph, fixed_batch=mixing.uncuttable)
-    if objective is None:
-        return step
-    if step.fixed_batch:
-        return replace(step, loss_reduction=LossReduction.OTHER, loss_reduction_note=step.fixed_batch)
-    reduction, note = loss_reduction(step, flows, objective.loss_name)
-    return replace(step, loss_reduction=reduction, loss_reduction_note=note)
 
 
 def _lacks_summaries(trace: Trace) -> bool:

@@ -1,4 +1,4 @@
-"""What is said of models without running them, beside probes that run their layers and losses on parts of random rows."""
+"""What is said of models without running them, beside probes that run them on parts of random rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oracle_loss_reduction import loss_reduction
 from oracle_row_mixing import row_mixing
 
 from partitioner.binding.traced_step import trace
-from partitioner.capture.lower import lower
+from partitioner.capture.batch_axis import step as batch_axis
 from partitioner.ir.step import CapturedStep, LossReduction, StepKind
 from tests.benchmarks.coverage_models import MODELS, NotInstalledError
 
@@ -29,13 +29,13 @@ CANNOT_BE_SAID = {
 def probed(capture_it: Capture, monkeypatch: pytest.MonkeyPatch) -> tuple[CapturedStep, str, str, LossReduction]:
     """The captured step, and beside it the mixing layer, why it cannot be cut, and the reduction by the probes."""
     seen: list[Any] = []
-    flows_of_step = lower.flows_of_step
+    flows_of_step = batch_axis.flows_of_step
 
     def spied(step: CapturedStep, settled: Any, static_shape: Any) -> Any:
         seen[:] = [step, static_shape]
         return flows_of_step(step, settled, static_shape)
 
-    monkeypatch.setattr(lower, "flows_of_step", spied)
+    monkeypatch.setattr(batch_axis, "flows_of_step", spied)
     step = capture_it()
     if not seen:
         return step, "", step.fixed_batch, step.loss_reduction

@@ -156,7 +156,9 @@ def test_of_each_op_alone(name: str) -> None:
         for second in range(2):
             steps = [(name, 1, second, number)]
             try:
-                wrong, count = wrong_claims(lambda x, w, s=steps: computed(s, x, w), (None, LENGTH, WIDTH), (WIDTH, WIDTH))
+                wrong, count = wrong_claims(
+                    lambda x, w, s=steps: computed(s, x, w), (None, LENGTH, WIDTH), (WIDTH, WIDTH)
+                )
             except (tf.errors.OpError, ValueError):
                 continue
             assert not wrong

@@ -170,7 +170,8 @@ def test_a_batch_that_is_cut_all_the_same_says_so_and_is_verified(layout: dict[s
         model, **asked(devices=devices, batch_size=8, training=training, time_limit=5, **layout)
     )
     assert any(
-        "only the rows of a microbatch " in note and note.endswith(" come together (own: Roll)") for note in placed.plan.notes
+        "only the rows of a microbatch " in note and note.endswith(" come together (own: Roll)")
+        for note in placed.plan.notes
     )
     found = partitioner.verify(model, placed)
     assert found.passed
