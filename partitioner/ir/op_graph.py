@@ -151,6 +151,7 @@ class OpGraph:
         assumed_trips: By loop whose number of trips depends on values, the number that was assumed.
         mixing_layer: Title of the first layer whose results for a row of the batch depend on other rows, other than by
             statistics that it keeps; empty if there is none.
+        mixing_op: Type of the op that brings rows together in it.
 
     Raises:
         ValueError: Listing every violation, when names repeat, a reference is unknown or the order is not
@@ -171,6 +172,7 @@ class OpGraph:
     passed_on: dict[str, str] = field(default_factory=dict)
     assumed_trips: dict[str, int] = field(default_factory=dict)
     mixing_layer: str = ""
+    mixing_op: str = ""
 
     def __post_init__(self) -> None:
         problems = list(_violations(self))

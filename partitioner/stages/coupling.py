@@ -36,7 +36,7 @@ _WRITES = ("Assign", "ResourceScatter")
 
 def batch_coupling(graph: OpGraph, *, replicas: bool = False) -> tuple[str, ...]:
     """A sentence per kind of result that depends on how the batch is cut, with the layers in graph order; last, a layer
-    that mixes rows.
+    that mixes rows, with the type of the op that does.
 
     Such a layer writes variables in its forward pass or draws from a random state that TensorFlow keeps.
     The written variables differ by kind: statistics depend on the step's arguments; the state of a random generator
@@ -51,7 +51,8 @@ def batch_coupling(graph: OpGraph, *, replicas: bool = False) -> tuple[str, ...]
         if op.phase is Phase.FORWARD and op.layer and (sentence := _sentence(graph, op, by_row, drawn, say)):
             layers.setdefault(sentence, {})[op.layer] = None
     if graph.mixing_layer and not any(graph.mixing_layer in named for named in layers.values()):
-        layers[say.mixing] = {graph.mixing_layer: None}
+        named = f"{graph.mixing_layer}: {graph.mixing_op}" if graph.mixing_op else graph.mixing_layer
+        layers[say.mixing] = {named: None}
     return tuple(f"{sentence} ({listed(list(named))})" for sentence, named in layers.items())
 
 

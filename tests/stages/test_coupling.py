@@ -94,10 +94,10 @@ def test_only_draws_from_a_kept_state_are_random() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_a_layer_that_mixes_rows_is_told_in_training_and_in_inference(training: bool) -> None:
-    mixing = replace(graph(mix("x:0"), training=training), mixing_layer="pairs")
-    assert batch_coupling(mixing) == ("only the rows of a microbatch come together (pairs)",)
+    mixing = replace(graph(mix("x:0"), training=training), mixing_layer="pairs", mixing_op="MatMul")
+    assert batch_coupling(mixing) == ("only the rows of a microbatch come together (pairs: MatMul)",)
     assert batch_coupling(mixing, replicas=True) == (
-        "only the rows of a microbatch of one replica come together (pairs)",
+        "only the rows of a microbatch of one replica come together (pairs: MatMul)",
     )
 
 

@@ -27,7 +27,7 @@ from partitioner.capture.functions.tensor_lists import TensorList, fullest, grow
 from partitioner.capture.functions.trips import count_trips, step
 from partitioner.ir.graph_def import in_run_order, producer, prune, tensor_name
 
-_LOOPS = frozenset(("While", "StatelessWhile"))
+LOOPS = frozenset(("While", "StatelessWhile"))
 # The first input of a conditional chooses a branch; the branches take the other inputs.
 CONDITIONALS = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
 _FUNCTIONS: Mapping[str, tuple[str, ...]] = {
@@ -85,8 +85,9 @@ class _Function:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Inside:
-    """An imported function: its results, and the reading of its ops."""
+class Inside:
+    """An imported function: its arguments and results, its operations in an order in which they can run, and the
+    reading of them."""
 
     arguments: Sequence[Any]
     results: Sequence[Any]
@@ -201,11 +202,12 @@ class GraphReader:
     def _read_functions(self, op: Any, reading: Reading) -> None:
         given = op.inputs[1:] if op.type in CONDITIONALS else op.inputs
         functions = [self._function(name, op.graph, given) for name in _function_names(op)]
-        if op.type in _LOOPS:
+        if op.type in LOOPS:
             condition, body = functions
             self._read_loop(op, condition, body, reading)
             return
         insides = [self._inside(op, function, given, range(len(given)), reading) for function in functions]
+        reading.insides[op.name] = tuple(insides)
         reading.runs[op.name] = tuple(inside.run() for inside in insides)
         for index, tensor in enumerate(op.outputs):
             results = [inside.results[index] for inside in insides]
@@ -225,6 +227,7 @@ class GraphReader:
         fixed = [index for index, name in variables.items() if body.returns(index) == name]
         saved = [index for index in variables if index not in fixed and body.saves(index)]
         asked, done = (self._inside(op, function, op.inputs, fixed, reading, saved) for function in (condition, body))
+        reading.insides[op.name] = asked, done
         starts = [reading.value(tensor) for tensor in op.inputs]
         steps = [
             step(argument, result, done.reading.value)
@@ -265,7 +268,7 @@ class GraphReader:
         fixed: Iterable[int],
         outside: Reading,
         saved: Iterable[int] = (),
-    ) -> _Inside:
+    ) -> Inside:
         """A function that `op` runs on `given`, imported.
 
         The arguments at `fixed` are the same in every run; those at `saved` were kept for a gradient by the previous
@@ -286,7 +289,7 @@ class GraphReader:
         for name, idle in inner.idle_sums.items():
             outside.idle_sums[name] = idle & outside.idle_sums.get(name, idle)
         results = [function.tensors[name] for name in function.results]
-        return _Inside(arguments=function.arguments, results=results, ops=ops, reading=inner)
+        return Inside(arguments=function.arguments, results=results, ops=ops, reading=inner)
 
     def _function(self, name: str, outer: Any, given: Sequence[Any]) -> _Function:
         definition = self.library[name]

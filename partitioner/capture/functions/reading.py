@@ -31,6 +31,8 @@ class Reading:
         passed_on: For loop outputs that no trip changes, the input that they equal; for lists whose items are replaced
             in turn, the input list whose place they take.
         assumed_trips: Loops whose number of trips is not known, and the number that was assumed.
+        insides: The imported functions, by the name in the scratch graph of the op that runs them.
+        tensors: The tensors of the scratch graph.
         idle_sums: By function name, the nodes for which `is_idle_sum` holds wherever the function runs.
     """
 
@@ -42,6 +44,8 @@ class Reading:
     runs: dict[str, tuple[FunctionRun, ...]] = field(default_factory=dict)
     passed_on: dict[str, str] = field(default_factory=dict)
     assumed_trips: dict[str, int] = field(default_factory=dict)
+    insides: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    tensors: dict[str, Any] = field(default_factory=dict)
     idle_sums: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def value(self, tensor: Any) -> float | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -14,8 +13,9 @@ import tensorflow as tf
 from tensorflow.python.ops.summary_ops_v2 import has_default_writer
 
 from cost_models.specs import TensorSpec
+from partitioner.capture.batch_axis.step import with_rows
 from partitioner.capture.functions.loops import drop_idle_sums, only_reads, pass_on_idle_variables
-from partitioner.capture.functions.reader import Reading
+from partitioner.capture.functions.reading import Reading
 from partitioner.capture.lower.attributes import readable_attributes
 from partitioner.capture.lower.batching import fixed_batch, settled_fields
 from partitioner.capture.lower.gradient_order import sort_gradient_parts, tape_rank
@@ -29,8 +29,6 @@ from partitioner.capture.lower.graph_def import (
 )
 from partitioner.capture.lower.grouping import RawOp, colocation_groups, parameter_of_slots
 from partitioner.capture.lower.shapes import settle_shapes
-from partitioner.capture.probes.loss_reduction import loss_reduction
-from partitioner.capture.probes.row_mixing import row_mixing
 from partitioner.capture.trace.objective import TrainingObjective
 from partitioner.capture.trace.trace import Trace, trace_step
 from partitioner.gpu_kernels import is_host_only
@@ -111,7 +109,13 @@ def capture_step(
         lacks_summaries=_lacks_summaries(trace),
         fixed_batch=fixed_batch(trace),
     )
-    return _probed(step, trace, objective)
+    return with_rows(
+        step,
+        settled,
+        static_shape=lambda name: trace.graph.get_tensor_by_name(name).shape,
+        settled_for=lambda rows: settle_shapes(graph_def, inputs, captures, rows),
+        loss_name=objective.loss_name if objective else "",
+    )
 
 
 def _rewritten(
@@ -172,22 +176,6 @@ def _settled(
         graph_def = prune(graph_def, roots)
         settled = settle_shapes(graph_def, inputs, captures, batch_size)
     return graph_def, settled
-
-
-def _probed(step: CapturedStep, trace: Trace, objective: TrainingObjective | None) -> CapturedStep:
-    """The step with the results of the probes: whether rows of the batch mix, and whether the loss averages."""
-
-    def static_shape(name: str) -> Any:
-        return trace.graph.get_tensor_by_name(name).shape
-
-    if not step.fixed_batch:
-        mixing = row_mixing(step, static_shape)
-        mixed = replace(step.graph, mixing_layer=mixing.layer)
-        step = replace(step, graph=mixed, fixed_batch=mixing.uncuttable)
-    if objective is None:
-        return step
-    reduction, note = loss_reduction(step, objective.loss_name, static_shape)
-    return replace(step, loss_reduction=reduction, loss_reduction_note=note)
 
 
 def _lacks_summaries(trace: Trace) -> bool:

@@ -47,5 +47,7 @@ def settle_shapes(graph_def: Any, inputs: Mapping[str, Any], captures: Mapping[s
         runs={original(name): runs for name, runs in reading.runs.items()},
         passed_on={original(after): original(before) for after, before in reading.passed_on.items()},
         assumed_trips={original(name): count for name, count in reading.assumed_trips.items()},
+        insides=reading.insides,
+        tensors=tensors,
         idle_sums=reading.idle_sums,
     )

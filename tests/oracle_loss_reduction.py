@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from oracle_piece import piece_function
 
-from partitioner.capture.probes.piece import piece_function
 from partitioner.ir.graph_def import producer
 from partitioner.ir.op_graph import OpGraph, Phase
 from partitioner.ir.step import CapturedStep, LossReduction

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import keras
@@ -193,17 +192,15 @@ def test_a_mask_made_from_the_input_is_not_averaged_by_rows() -> None:
     assert step.loss_reduction_note.startswith("the loss is masked by ")
 
 
-def test_the_sentence_has_the_numbers() -> None:
+def test_the_sentence_names_the_op() -> None:
     note = capture(dense(pairs)).loss_reduction_note
-    number = r"\d+\.\d+"
-    assert note.startswith("loss 'pairs' is not an average or a sum over rows: ")
-    assert re.search(f"{number} on 4 rows, {number} on (1|2) and {number} on (2|3) of them$", note), note
+    assert note == "loss 'pairs' is not an average or a sum over rows, because of MatMul (compile_loss/pairs/MatMul)"
 
 
-def test_a_loss_that_fails_on_other_rows_says_how() -> None:
+def test_a_loss_for_one_batch_size_says_how() -> None:
     step = capture(dense(Fails()))
     assert step.loss_reduction is OTHER
-    assert "cannot be run alone" in step.loss_reduction_note
+    assert "because of EnsureShape (compile_loss/fails/EnsureShape)" in step.loss_reduction_note
 
 
 def test_finding_out_changes_nothing() -> None:

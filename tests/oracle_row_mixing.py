@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from oracle_piece import piece_function
 
 from partitioner.capture.functions.reader import CONDITIONALS
 from partitioner.capture.lower.graph_def import READ
-from partitioner.capture.probes.piece import piece_function
 from partitioner.ir.op_graph import Op, OpGraph, Phase
 from partitioner.ir.step import CapturedStep
 

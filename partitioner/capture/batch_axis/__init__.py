@@ -1,0 +1,1 @@
+"""How the batch axis flows through a traced step: whether rows influence each other, and how the loss adds them up."""
