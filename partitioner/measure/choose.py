@@ -17,7 +17,7 @@ from cost_models.topology import Topology
 from partitioner.capture.lower.batching import BatchSizes
 from partitioner.deadline import MEASURING_SECONDS
 from partitioner.emit.graph.function import emit_function
-from partitioner.emit.graph.variables import held_variable
+from partitioner.emit.graph.variables import copied, held_variable
 from partitioner.emit.xla.calls import ops_of_calls
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName, share_memory
@@ -213,8 +213,7 @@ def _half_of_memory() -> int:
 
 def _with_own_variables(step: CapturedStep, device: str) -> CapturedStep:
     """The step with copies of its variables on a device."""
-    with tf.device(device):
-        copies = {name: tf.Variable(held_variable(variable)) for name, variable in step.variables.items()}
+    copies = {name: copied(held_variable(variable), device) for name, variable in step.variables.items()}
     return replace(step, variables=copies)
 
 
