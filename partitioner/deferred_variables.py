@@ -18,7 +18,6 @@ import tensorflow as tf
 from keras.src.backend import in_stateless_scope
 
 # TensorFlow exports no variable without a value.
-
 from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 _patching = threading.RLock()
