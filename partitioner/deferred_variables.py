@@ -26,7 +26,7 @@ _handles_only: ContextVar[bool] = ContextVar("handles_only", default=False)
 
 
 class DeferredVariable(UninitializedVariable):
-    """A variable whose value is made by `initial` when it is first read or written, or when a function takes its handle.
+    """A variable whose value is made by `initial` when it is first read or when a function takes its handle.
 
     Its handle costs no memory. Keras' symbolic calls and tracing under `handles_only` take the handle and no value.
 
@@ -72,7 +72,7 @@ class DeferredVariable(UninitializedVariable):
         initial, self._initial = self._initial, None
         try:
             with tf.init_scope(), tf.__internal__.eager_context.eager_mode(), tf.device(self._own_handle.device):
-                value = tf.convert_to_tensor(initial(), self.dtype)
+                value = tf.cast(initial(), self.dtype)
                 tf.raw_ops.AssignVariableOp(resource=self._own_handle, value=value)
         except BaseException:
             self._initial = initial
@@ -92,6 +92,11 @@ def creation_number(held: Any) -> int:
 def initial_value(held: Any) -> Any:
     """What to make a variable like this one from: the initializer of a deferred one, else the variable itself."""
     return held._initial if is_deferred(held) else held
+
+
+def valueless_handle(shape: Any, dtype: Any) -> Any:
+    """A handle that says the shape and dtype of a variable, and holds no value."""
+    return UninitializedVariable(shape=shape, dtype=dtype, trainable=False).handle
 
 
 @contextmanager

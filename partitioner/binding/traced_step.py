@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -16,7 +16,7 @@ from partitioner.capture.trace.objective import TrainingObjective, refuse_other_
 from partitioner.capture.trace.own_step import has_call, has_own_step
 from partitioner.capture.trace.signature import input_specs, specs_like, target_specs
 from partitioner.capture.trace.trace import build, output_specs
-from partitioner.deferred_variables import deferred_values, handles_only, is_deferred
+from partitioner.deferred_variables import deferred_values, handles_only, is_deferred, valueless_handle
 from partitioner.emit.graph.mirrored_variable import first_replica_only
 from partitioner.emit.graph.variables import contents
 from partitioner.errors import ModelError
@@ -141,7 +141,10 @@ def captured(model: keras.Model, kind: StepKind, specs: tuple[Any, Any, Any], **
         ModelError: The model cannot be traced.
     """
     with first_replica_only(), deferred_values(), handles_only():
-        return capture_step(model, kind, specs, **options)
+        step = capture_step(model, kind, specs, **options)
+    # Handles keep values, and those of variables that move would never be freed.
+    valueless = {name: valueless_handle(variable.shape, variable.dtype) for name, variable in step.variables.items()}
+    return replace(step, captures={**step.captures, **valueless})
 
 
 def traced_again(

