@@ -17,6 +17,7 @@ from cost_models.topology import Topology
 from partitioner.capture.lower.batching import BatchSizes
 from partitioner.deadline import MEASURING_SECONDS
 from partitioner.emit.graph.function import emit_function
+from partitioner.emit.graph.rewriting import op_by_op
 from partitioner.emit.graph.variables import held_variable
 from partitioner.emit.xla.calls import ops_of_calls
 from partitioner.errors import UsageError
@@ -239,7 +240,8 @@ def _runner(step: CapturedStep, function: Any, rows: int) -> Callable[[], None]:
         raise UsageError(f"cannot measure: {error}", help=argument("costs", "analytic")) from error
 
     def run() -> None:
-        function(*arguments)
+        with op_by_op():
+            function(*arguments)
         tf.test.experimental.sync_devices()
 
     return run

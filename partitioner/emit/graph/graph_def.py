@@ -46,7 +46,25 @@ def place_graph_def(
                 copy.CopyFrom(node)
                 copy.name, copy.device = name, other
     placed.library.CopyFrom(functions.library)
+    _keep_what_leaves(placed)
     return placed
+
+
+def _keep_what_leaves(graph_def: Any) -> None:
+    """Have TensorFlow's graph optimizers keep each node that another device reads, whatever their settings.
+
+    A function of the user, or whoever loads an export, may run the graph with settings of its own.
+    """
+    devices = {node.name: node.device for node in graph_def.node}
+    leaving = {
+        name
+        for node in graph_def.node
+        for read in node.input
+        if not read.startswith("^") and devices.get(name := producer(read), "") not in ("", node.device)
+    }
+    for node in graph_def.node:
+        if node.name in leaving:
+            node.attr["_grappler_do_not_remove"].b = True
 
 
 def rename_devices(graph_def: Any, devices: Mapping[str, str]) -> None:
