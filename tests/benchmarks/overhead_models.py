@@ -103,6 +103,7 @@ MODELS: dict[str, Callable[[], Built]] = {
     "vision transformer": partial(_vision, 4, 128, 32, 8),
     "decoder, GELU, 2 x 128": partial(_decoder, depth=2, width=128),
     "decoder, GELU, 8 x 256": partial(_decoder, depth=8, width=256),
+    "decoder, GELU by tanh, 4 x 256": partial(_decoder, depth=4, width=256, approximate=True),
     "decoder, gated SiLU, 4 x 256": partial(_gated_decoder, 4, 256, 64, 8),
     "lstm": partial(lstm, 128, 32, 32),
     "bidirectional lstm": partial(_bidirectional, "LSTM", 64, 32, 32),
