@@ -26,9 +26,15 @@ def _gated_decoder(depth: int, width: int, length: int, rows: int) -> Built:
         y = layers.RMSNormalization()(x)
         gate = layers.Dense(3 * width, activation="silu", use_bias=False)(y)
         x = x + layers.Dense(width, use_bias=False)(gate * layers.Dense(3 * width, use_bias=False)(y))
-    model = keras.Model(inputs, layers.Dense(VOCABULARY, use_bias=False)(layers.RMSNormalization()(x)))
+    model: Any = keras.Model(inputs, layers.Dense(VOCABULARY, use_bias=False)(layers.RMSNormalization()(x)))
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
-    sizes = {"depth": depth, "width": width, "batch_size": rows, "length": length, "vocabulary": VOCABULARY}
+    sizes: dict[str, Any] = {
+        "depth": depth,
+        "width": width,
+        "batch_size": rows,
+        "length": length,
+        "vocabulary": VOCABULARY,
+    }
     return model, batch(Workload(kind="decoder", **sizes))
 
 
@@ -50,7 +56,7 @@ def _unet(side: int, rows: int) -> Built:
     for channels, skip in zip((64, 32, 16), reversed(skips), strict=True):
         x = layers.Conv2DTranspose(channels, 2, strides=2)(x)
         x = twice(layers.Concatenate()([x, skip]), channels)
-    model = keras.Model(inputs, layers.Conv2D(3, 1)(x))
+    model: Any = keras.Model(inputs, layers.Conv2D(3, 1)(x))
     model.compile("adam", "mse", jit_compile=False)
     return model, (normal(rows, side, side, 3), normal(rows, side, side, 3))
 

@@ -61,8 +61,9 @@ def capture_step(
     order: dict[str, float] = {op.name: index for index, op in enumerate(trace.graph.get_operations())}
     graph_def, colocations = _rewritten(trace, kind, phases, order, names)
     squares = write_out_powers(graph_def)
-    for place in (phases, colocations, trace.layer_of):
-        place.update({name: place[cube] for name, cube in squares.items() if cube in place})
+    known: list[dict[str, Any]] = [phases, colocations, trace.layer_of]
+    for of_op in known:
+        of_op |= {name: of_op[cube] for name, cube in squares.items() if cube in of_op}
     order |= {name: order[cube] - 0.5 for name, cube in squares.items()}
 
     outputs = {key: tf.nest.map_structure(_tensor_names, value) for key, value in trace.outputs.items()}

@@ -1,4 +1,4 @@
-"""Powers with a constant exponent, written out: `x ** 3` takes a CPU ten times as long as `x * (x * x)`.
+"""Powers with a constant exponent, written out: `x ** 3` takes a CPU six times as long as `x * (x * x)`.
 
 TensorFlow's arithmetic optimizer does the same in steps that it may rewrite, to the same bits; on several devices it is
 off (`emit/graph/rewriting.py`). Written out in the traced graph, powers cost in plans what runs. GELU by its tanh has

@@ -27,7 +27,7 @@ def swish_net() -> keras.Model:
     y = layers.Conv2D(4, 3, activation="swish", padding="same")(x)
     x = layers.Add()([x, y, layers.Conv2D(4, 1)(y), layers.Conv2D(4, 1)(x)])
     x = layers.Dense(6, activation="gelu")(layers.Flatten()(x))
-    model = keras.Model(inputs, layers.Dense(2, activation="relu")(x))
+    model: Any = keras.Model(inputs, layers.Dense(2, activation="relu")(x))
     model.compile("sgd", "mse", jit_compile=False)
     return model
 
@@ -39,7 +39,7 @@ def powers() -> keras.Model:
     for _ in range(2):
         x = layers.Dense(7, activation=gelu)(x)
     x = layers.Lambda(lambda t: t**2 + (1 + t**2) ** 0.5 + (1 + t * t) ** -0.5 + (2 + t * t) ** -1)(x)
-    model = keras.Model(inputs, layers.Dense(2)(x))
+    model: Any = keras.Model(inputs, layers.Dense(2)(x))
     model.compile("adam", "mse", jit_compile=False)
     return model
 
@@ -108,7 +108,7 @@ def test_a_fit_on_one_device_is_that_of_keras() -> None:
     """TensorFlow orders summands by the names of ops, which differ: rounding is all that may."""
     x, y = data()
     keras.utils.set_random_seed(0)
-    model = swish_net()
+    model: Any = swish_net()
     model.fit(x, y, batch_size=ROWS, epochs=3, verbose=0)
     placed = placed_on(["CPU:1"], swish_net)
     placed.fit(x, y, batch_size=ROWS, epochs=3, verbose=0)
