@@ -72,7 +72,7 @@ class DeferredVariable(UninitializedVariable):
         initial, self._initial = self._initial, None
         try:
             with tf.init_scope(), tf.__internal__.eager_context.eager_mode(), tf.device(self._own_handle.device):
-                value = tf.cast(initial(), self.dtype)
+                value = tf.cast(initial(), str(self.dtype.name))
                 tf.raw_ops.AssignVariableOp(resource=self._own_handle, value=value)
         except BaseException:
             self._initial = initial
