@@ -100,7 +100,7 @@ def plan(
     memory_limit: str | float | Mapping[str, str | float] | None = None,
     costs: str | Path | MeasuredCosts = "analytic",
     objective: str = "throughput",
-    time_limit: float = 60.0,
+    time_limit: float | None = None,
     seed: int = 0,
     step: Step | None = None,
     parallelism: Parallelism | None = None,
@@ -127,7 +127,8 @@ def plan(
         costs: `analytic`, by FLOPs and bytes; `measured` on the devices that are here; or a file of measured costs.
         objective: `throughput`, the time of a step, or `memory`, the largest peak.
         time_limit: Seconds for tracing and the search, which then ends with the best plan so far; the search has 30 of
-            them, or all if there are fewer. Measuring, `what_if`, and the reasons of a refusal have time of their own.
+            them, or all if there are fewer. Without one, the search has ten seconds, however long tracing takes.
+            Measuring, `what_if`, and the reasons of a refusal have time of their own.
         seed: Seed of the solver; the same seed gives the same plan.
         step: Training or inference, another loss or optimizer, shapes of inputs.
         parallelism: Schedule, recompute, synchronous or asynchronous updates.

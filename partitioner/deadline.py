@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 # All of planning. Tracing, costing, the search and writing the plan share the time limit.
 SHARE_OF_TRACING_AND_SEARCH = 0.78
+SEARCH_SECONDS = 10.0
+"""Seconds of the search without a time limit."""
 LEAST_SEARCH_SECONDS = 30.0
 """Seconds of the time limit that the search gets at least, however long tracing took."""
 
@@ -51,8 +53,10 @@ MEASURING_SECONDS = 30.0
 SHARE_OF_CROWD = 0.3
 
 
-def search_seconds(time_limit_seconds: float, tracing_seconds: float) -> float:
+def search_seconds(time_limit_seconds: float | None, tracing_seconds: float) -> float:
     """Seconds for the search after tracing: at least 30 s, or the whole time limit if that is less."""
+    if time_limit_seconds is None:
+        return SEARCH_SECONDS
     left = SHARE_OF_TRACING_AND_SEARCH * time_limit_seconds - tracing_seconds
     return max(min(time_limit_seconds, LEAST_SEARCH_SECONDS), left)
 

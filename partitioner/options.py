@@ -231,6 +231,7 @@ class Search:
     Attributes:
         objective: `throughput`, the time of a step, or `memory`, the largest peak.
         time_limit: Seconds for tracing and the search, which then ends with the best plan so far; see `deadline`.
+            Without one, the search alone has ten seconds.
         seed: Seed of the solver; the same seed gives the same plan.
         what_if: Whether to plan anew for one more device, twice the bandwidth of links, and 1 GiB more where memory is
             tightest; each change takes as long as the first plan.
@@ -240,7 +241,7 @@ class Search:
     """
 
     objective: str = "throughput"
-    time_limit: float = 60.0
+    time_limit: float | None = None
     seed: int = 0
     what_if: bool = False
 
@@ -250,7 +251,7 @@ class Search:
                 "the objective latency went: steps do not overlap, so that it is the time of a step",
                 help=argument("objective", Objective.THROUGHPUT.value),
             )
-        if not self.time_limit > 0:
+        if self.time_limit is not None and not self.time_limit > 0:
             raise UsageError(f"time_limit is {self.time_limit}, expected more than 0 seconds")
 
 

@@ -147,14 +147,14 @@ def add_memory_limit(group: argparse._ActionsContainer) -> None:
     )
 
 
-def add_search(group: argparse._ActionsContainer, time_limit: str) -> None:
-    """Add the limits of a search; `time_limit` describes the time limit."""
+def add_search(group: argparse._ActionsContainer, time_limit: str, *, default: float | None, otherwise: str) -> None:
+    """Add the limits of a search; `time_limit` describes the time limit, `otherwise` what holds without one."""
     group.add_argument(
         "--time-limit",
         type=seconds,
-        default=60.0,
+        default=default,
         metavar="SECONDS",
-        help=f"{time_limit} (default: %(default)g)",
+        help=f"{time_limit} (default: {otherwise})",
     )
     group.add_argument(
         "--what-if",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
-from partitioner.deadline import search_seconds
+from partitioner.deadline import SEARCH_SECONDS, search_seconds
 from partitioner.errors import InfeasibleError, UsageError
 from partitioner.ir.op_graph import OpGraph
 from partitioner.ir.plan import CostsInfo, DeviceInfo, JitCompile, ModelInfo, Objective, Origin, PlanDocument
@@ -46,7 +46,7 @@ class PlanningProblem:
         objective: Whether the step time or the largest peak is minimised.
         requirements: Allowed devices and colocations of ops.
         max_staleness: Of asynchronous updates; None where updates are synchronous.
-        time_limit_seconds: For tracing and the search.
+        time_limit_seconds: For tracing and the search; None if there is no limit.
         tracing_seconds: The seconds of it that tracing took.
         seed: Of the solver.
         what_if: Whether to say what a better machine would gain.
@@ -68,7 +68,7 @@ class PlanningProblem:
     objective: Objective
     requirements: tuple[Requirement, ...]
     max_staleness: int | None
-    time_limit_seconds: float
+    time_limit_seconds: float | None
     tracing_seconds: float
     seed: int
     what_if: bool
@@ -136,7 +136,7 @@ def _layout_planner(problem: PlanningProblem, progress: SearchProgress = SILENT)
         recompute=problem.recompute,
         objective=problem.objective,
         requirements=problem.requirements,
-        time_limit_seconds=problem.time_limit_seconds,
+        time_limit_seconds=problem.time_limit_seconds or SEARCH_SECONDS,
         seed=problem.seed,
         progress=progress,
     )

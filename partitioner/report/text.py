@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -135,7 +135,7 @@ def _sections(plan: PlanDocument, files: Sequence[str | Path], spell: Spell, wid
     yield limits_section(plan)
     if plan.memory:
         yield all_memory_section(plan, width=width)
-    yield Section(title="solver", body=lines(_bound(plan)))
+    yield Section(title="solver", body=lines([*_bound(plan), *_family(plan)]))
     yield Section(title="bottleneck", body=lines(bottleneck_sentences(plan)))
     yield from what_if_sections(plan)
     yield from assumption_sections(plan, spell)
@@ -162,7 +162,15 @@ def _bound(plan: PlanDocument) -> tuple[str, str]:
     solver = plan.solver
     proof = "under these costs no placement is faster"
     bound = f"lower bound {format_seconds(solver.lower_bound)}: {proof}; gap {format_percent(solver.gap)}"
+    if solver.family_lower_bound is not None and solver.family_gap is not None:
+        bound += f", to the bound of its family {format_percent(solver.family_gap)}"
     return f"{solver.status} in {format_seconds(solver.seconds)}, seed {solver.seed}", bound
+
+
+def _family(plan: PlanDocument) -> Iterator[str]:
+    solver = plan.solver
+    if solver.family_lower_bound is not None:
+        yield f"lower bound of the family {format_seconds(solver.family_lower_bound)}: {solver.family}"
 
 
 def _not_verified(spell: Spell) -> str:

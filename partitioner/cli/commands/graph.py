@@ -43,7 +43,7 @@ def add_arguments(parser: Parser) -> None:
     group = parser.add_argument_group("the search")
     group.add_argument("--contiguous", action="store_true", help="give each device one piece of a chain")
     add_constraints(group, "nodes")
-    add_search(group, "for the search, which then ends with the best plan so far")
+    add_search(group, "for the search, which then ends with the best plan so far", default=60.0, otherwise="60")
     group.add_argument(
         "--work-limit",
         type=work,
