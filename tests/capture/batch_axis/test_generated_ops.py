@@ -133,7 +133,7 @@ def computed(steps: list[tuple[str, int, int, int]], x: Any, weight: Any) -> Any
         a, b = made[-1 - first % len(made)], made[-1 - second % len(made)]
         try:
             made.append(UNARY[name](a, number) if name in UNARY else BINARY[name](a, b, number))
-        except (ValueError, IndexError, TypeError, tf.errors.OpError):
+        except (ValueError, IndexError, TypeError, ZeroDivisionError, tf.errors.OpError):
             continue
     return made[-1]
 
