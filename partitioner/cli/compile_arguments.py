@@ -140,7 +140,7 @@ def add_goal(group: argparse._ArgumentGroup) -> None:
         help="least time of a step, or least memory on the fullest device (default: %(default)s)",
     )
     add_constraints(group, "layers or ops")
-    add_search(group, "for tracing and the search", default=None, otherwise="10 for the search alone")
+    add_search(group, "for tracing and search", default=None, otherwise="10 s for search")
 
 
 def add_results(group: argparse._ArgumentGroup) -> None:

@@ -60,7 +60,7 @@ def test_what_is_printed_asks_for_the_same(options: str) -> None:
 
 
 def test_nothing_that_was_left_out_is_in_it() -> None:
-    request = read("partition model.py --devices GPU:0,GPU:1 --strategy auto --time-limit 60 --batch-size 32 --seed 0")
+    request = read("partition model.py --devices GPU:0,GPU:1 --strategy auto --batch-size 32 --seed 0")
     assert request.given == {"devices": "GPU:0,GPU:1"}
     assert command_of(replace(PLAN, request={})) == ""
 
