@@ -37,7 +37,7 @@ LEAST_SOLVE_SECONDS = 0.1
 LOCAL_SEARCH_OPS_PER_SECOND, MAX_LOCAL_SEARCH_OPS = 10_000, 400_000
 """Ops that local search may simulate per second of the time limit, and at most: at about 20 microseconds an op, a fifth
 of the time limit and at most 8 s."""
-BOUNDARY_SEARCH_OPS = 100_000
+BOUNDARY_SEARCH_OPS = 200_000
 """Ops that may be cut when items are moved at boundaries of stages, at about 20 microseconds an op."""
 
 # Explaining why nothing fits: a single packing, a single changed plan, and all of them.

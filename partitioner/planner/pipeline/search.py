@@ -26,8 +26,8 @@ from partitioner.stages.schedules import ScheduleKind
 # Placements of other searches that are tried with every number of microbatches.
 _MAX_GIVEN = 3
 _MAX_IMPROVED = 3
-# Simulations of cuts on GPUs end up to 3 % after their estimates, seldom before them.
-_MARGIN = 1.05
+# Simulations of cuts may end before their estimates: transfers may hide behind other work.
+_MARGIN = 1.1
 
 
 @dataclass(frozen=True, kw_only=True)

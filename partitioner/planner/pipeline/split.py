@@ -172,7 +172,7 @@ class StageSplit:
         # What a device receives mostly delays what it does next (`simulate/streams.py`).
         given = self._hop_seconds(stage, -1, items.forward_bytes)[:, None]
         returned = self._hop_seconds(stage, 1, items.backward_bytes)[None, :]
-        received = self.num_microbatches * (given + returned)
+        received = self.devices.count(device) * self.num_microbatches * (given + returned)
         whole = between(items.once_seconds[device]) + between(items.update_seconds[device])
         keeping = self._end(stage, seconds) + received + whole
         recomputing = self._end(stage, seconds.recomputing) + received + whole
