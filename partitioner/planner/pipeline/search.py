@@ -65,7 +65,8 @@ class PipelineSearch:
         cuts = [(cut.seconds, index, cut) for index, shape in enumerate(self.shapes) if (cut := self._cut(shape))]
         for seconds, index, cut in sorted(cuts, key=itemgetter(0, 1)):
             shape = self.shapes[index]
-            is_left = not self.deadline.is_over and not self._is_needless(shape)
+            # The best estimate is simulated even when time is over: without it the search would have been for nothing.
+            is_left = not (self.deadline.is_over and self.evaluator.candidates()) and not self._is_needless(shape)
             least = max(shape.bound_seconds, seconds / _MARGIN if self.eligible() else 0.0)
             if self._has_nothing() or (is_left and not self._is_hopeless(least)):
                 self._try(cut.assignment, shape.num_microbatches, shape.schedule, cut.recompute)
