@@ -1,6 +1,6 @@
 """What TensorFlow's graph optimizers may rewrite in a placed step; functions of the user keep their own settings.
 
-On one device, in one piece: all that they would in the same step of Keras. On several devices two
+On one device, in one piece: all that they would in the same step of Keras, to the same numbers. On several devices two
 of them are off. The remapper fuses ops of two devices (Conv with BiasAdd), and so undoes a placement. The arithmetic
 optimizer merges sums only where they share a device, so rounding would depend on the placement. What it has of use,
 powers, is written out before (`capture/lower/powers.py`).
