@@ -28,7 +28,6 @@ from partitioner.capture.lower.graph_def import (
     take_colocations,
 )
 from partitioner.capture.lower.grouping import RawOp, colocation_groups, parameter_of_slots
-from partitioner.capture.lower.powers import write_out_powers
 from partitioner.capture.lower.shapes import settle_shapes
 from partitioner.capture.trace.objective import TrainingObjective
 from partitioner.capture.trace.trace import Trace, trace_step
@@ -56,13 +55,8 @@ def capture_step(
     variables = _captured_variables(trace, captures, model, objective)
     names = _unique_names(variables)
     phases = _phases(trace)
-    order: dict[str, float] = {op.name: index for index, op in enumerate(trace.graph.get_operations())}
+    order = {op.name: index for index, op in enumerate(trace.graph.get_operations())}
     graph_def, colocations = _rewritten(trace, kind, phases, order, names)
-    squares = write_out_powers(graph_def)
-    known: list[dict[str, Any]] = [phases, colocations, trace.layer_of]
-    for of_op in known:
-        of_op |= {name: of_op[cube] for name, cube in squares.items() if cube in of_op}
-    order |= {name: order[cube] - 0.5 for name, cube in squares.items()}
 
     outputs = {key: tf.nest.map_structure(_tensor_names, value) for key, value in trace.outputs.items()}
     needed = _names_in(outputs, *outputs)
@@ -79,7 +73,6 @@ def capture_step(
     graph = _op_graph(
         trace,
         nodes=_topological(graph_def, order),
-        squares=squares,
         phases=phases,
         colocations=colocations,
         specs=settled.specs,
@@ -116,22 +109,17 @@ def capture_step(
         lacks_summaries=_lacks_summaries(trace),
         fixed_batch=fixed_batch(trace),
     )
-
-    def static_shape(name: str) -> Any:
-        op = producer(name)
-        return trace.graph.get_tensor_by_name(name.replace(op, squares.get(op, op), 1)).shape
-
     return with_rows(
         step,
         settled,
-        static_shape=static_shape,
+        static_shape=lambda name: trace.graph.get_tensor_by_name(name).shape,
         settled_for=lambda rows: settle_shapes(graph_def, inputs, captures, rows),
         loss_name=objective.loss_name if objective else "",
     )
 
 
 def _rewritten(
-    trace: Trace, kind: StepKind, phases: Mapping[str, Phase], order: Mapping[str, float], names: Mapping[str, str]
+    trace: Trace, kind: StepKind, phases: Mapping[str, Phase], order: Mapping[str, int], names: Mapping[str, str]
 ) -> tuple[Any, dict[str, str]]:
     """The traced graph without what would override or hinder a placement, and the partner of each colocated op."""
     graph_def = trace.graph.as_graph_def()
@@ -230,7 +218,7 @@ def _phases(trace: Trace) -> dict[str, Phase]:
     return phases
 
 
-def _topological(graph_def: Any, order: Mapping[str, float]) -> list[Any]:
+def _topological(graph_def: Any, order: Mapping[str, int]) -> list[Any]:
     """Nodes in order of creation, but each after its inputs."""
     nodes = sorted(graph_def.node, key=lambda node: order[node.name])
     return in_run_order(nodes, lambda node: map(producer, node.input))
@@ -280,7 +268,6 @@ def _op_graph(
     trace: Trace,
     *,
     nodes: Iterable[Any],
-    squares: Mapping[str, str],
     phases: Mapping[str, Phase],
     colocations: Mapping[str, str],
     specs: Mapping[str, TensorSpec],
@@ -292,11 +279,10 @@ def _op_graph(
     nodes = [node for node in nodes if node.name not in variables]
     # Looked up once: TensorFlow's Python is slow at finding an operation and its outputs.
     traced = {op.name: op for op in trace.graph.get_operations()}
-    traced |= {name: traced[cube] for name, cube in squares.items()}
     outputs = {
         node.name: tuple(f"{node.name}:{index}" for index in range(len(traced[node.name].outputs))) for node in nodes
     }
-    stateful = {kind for kind, op in {op.type: op for op in traced.values()}.items() if op.op_def.is_stateful}
+    stateful = {kind: op.op_def.is_stateful for kind, op in {op.type: op for op in traced.values()}.items()}
     scalars = {name for name, made in outputs.items() if made and not any(specs[t].shape for t in made)}
     raw = [_raw_op(node, phases, names, colocations, scalars) for node in nodes]
     parameters = {id(variable): name for name, variable in _by_name(variables, names).items()}
@@ -326,7 +312,7 @@ def _op_graph(
             attributes=readable_attributes(node),
             host_only=is_host_only(node),
             differentiates=op.differentiates if op.differentiates in live else "",
-            stateful=op.type in stateful,
+            stateful=stateful[op.type],
             takes_table=any(producer(reference) in tables for reference in node.input),
         )
         for op, node in zip(raw, nodes, strict=True)
