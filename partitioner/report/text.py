@@ -160,11 +160,12 @@ def _about_model(plan: PlanDocument) -> str:
 
 def _bound(plan: PlanDocument) -> tuple[str, str]:
     solver = plan.solver
-    proof = "under these costs no placement is faster"
-    bound = f"lower bound {format_seconds(solver.lower_bound)}: {proof}; gap {format_percent(solver.gap)}"
-    if solver.family_lower_bound is not None and solver.family_gap is not None:
-        bound += f", to the bound of its family {format_percent(solver.family_gap)}"
-    return f"{solver.status} in {format_seconds(solver.seconds)}, seed {solver.seed}", bound
+    bound = f"lower bound {format_seconds(solver.lower_bound)}: under these costs no placement is faster"
+    gap = f"gap {format_percent(solver.gap)}"
+    if solver.family_gap is not None:
+        bound = f"lower bound {format_seconds(solver.lower_bound)}: no placement is faster"
+        gap += f", of its family {format_percent(solver.family_gap)}"
+    return f"{solver.status} in {format_seconds(solver.seconds)}, seed {solver.seed}", f"{bound}; {gap}"
 
 
 def _family(plan: PlanDocument) -> Iterator[str]:
