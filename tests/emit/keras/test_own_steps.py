@@ -54,7 +54,7 @@ def test_adversaries_with_a_penalty_on_gradients_train_to_the_same_bits() -> Non
     assert split.fit(images(), batch_size=ROWS, epochs=2, shuffle=False, verbose=0).history == expected
     verification = partitioner.verify(other, split)
     assert verification.passed
-    # On some processors the sums of a bias' gradient round by where they run, by one unit in the last place.
+    # On some processors a bias of the placed step rounds by one unit in the last place, on one device too.
     assert verification.weights_max_rel_diff < 1e-6
 
 
