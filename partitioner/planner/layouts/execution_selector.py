@@ -89,9 +89,8 @@ class ExecutionSelector:
         """The family in words: stages of consecutive parts of the model, and what may be chosen for them."""
         if self.evaluator is None:
             return ""
-        stages = (
-            f"stages of consecutive parts of the model ({len(self.evaluator.order)} parts), each waiting for the last"
-        )
+        parts = f"stages of consecutive parts of the model ({len(self.evaluator.order)} parts)"
+        stages = f"{parts}, each waiting for the one before"
         search = self._stage_search(unpipelined)
         if not self.pipelines_help(unpipelined) or not search.shapes:
             return f"{stages}; the batch in one piece"

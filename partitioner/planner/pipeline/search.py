@@ -66,9 +66,9 @@ class PipelineSearch:
         for seconds, index, cut in sorted(cuts, key=itemgetter(0, 1)):
             shape = self.shapes[index]
             # The best estimate is simulated even when time is over: without it the search would have been for nothing.
-            is_left = not (self.deadline.is_over and self.evaluator.candidates()) and not self._is_needless(shape)
+            is_late = self.deadline.is_over and self.evaluator.candidates()
             least = max(shape.bound_seconds, seconds / _MARGIN if self.eligible() else 0.0)
-            if self._has_nothing() or (is_left and not self._is_hopeless(least)):
+            if not (is_late or self._is_needless(shape) or self._is_hopeless(least)):
                 self._try(cut.assignment, shape.num_microbatches, shape.schedule, cut.recompute)
         if self.evaluator.search_space.recompute == "auto":
             self._recompute_where_needed()
@@ -115,12 +115,11 @@ class PipelineSearch:
     @cached_property
     def shapes(self) -> list[_Shape]:
         """All shapes in which the step can run."""
-        rounds = {ScheduleKind.INTERLEAVED: 2}
         shapes = []
         for devices in self._device_sequences():
             for count in self.counts():
                 for schedule in self._schedules(devices, count):
-                    stages = devices * rounds.get(schedule, 1)
+                    stages = devices * (2 if schedule is ScheduleKind.INTERLEAVED else 1)
                     if len(stages) <= len(self.evaluator.order):
                         bound = self.evaluator.cut_bound_seconds(stages, count, schedule)
                         shapes.append(
@@ -130,10 +129,6 @@ class PipelineSearch:
 
     def _cut(self, shape: _Shape) -> Cut | None:
         return self.evaluator.cut(shape.devices, shape.num_microbatches, shape.schedule)
-
-    def _has_nothing(self) -> bool:
-        """Whether there is no candidate yet: one pipeline is then simulated even when time is over."""
-        return self.unpipelined_seconds == float("inf") and not self.evaluator.candidates()
 
     def _is_hopeless(self, least_seconds: float) -> bool:
         """Whether pipelines that take so long at the least are slower than the incumbent."""

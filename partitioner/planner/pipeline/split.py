@@ -7,7 +7,7 @@ used; what counts there is what no pipeline of such stages can avoid.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -106,18 +106,28 @@ class StageSplit:
         calls = 2 * CALL_SECONDS if self._trains and last else CALL_SECONDS
         whole = items.pass_seconds.min(axis=0)
         before, behind = whole, whole[-1] - whole
+        # A stage whose results need no gradient waits for none.
+        goes_back = items.backward_bytes > 0
+        passes = np.where(goes_back, 2, 1) * CALL_SECONDS
         if stage > 0:
-            before = before + start_hops + calls + (stage - 1) * (calls + start_hops[1:-1].min())
+            first = start_hops + passes
+            before = before + first + (stage - 1) * first[1:-1].min()
         if stage < last:
-            behind = behind + end_hops + calls + (last - stage - 1) * (calls + end_hops[1:-1].min())
-        if self._trains:  # a stage whose results need no gradient waits for none
-            behind = np.where(items.backward_bytes > 0, behind, 0.0)
+            first = end_hops + passes
+            behind = behind + first + (last - stage - 1) * first[1:-1].min()
+        if self._trains:
+            behind = np.where(goes_back, behind, 0.0)
         return StageSeconds(
             forward=between(items.forward_seconds[device]) + CALL_SECONDS,
             backward=between(items.backward_seconds[device]) + calls - CALL_SECONDS,
             before=before[:, None],
             behind=behind[None, :],
         )
+
+    def _recomputing(self, stage: int, seconds: StageSeconds) -> StageSeconds:
+        """The same where the stage runs its forward again in each backward: one call, with the work of both."""
+        again = between(self.items.forward_seconds[self.devices[stage]])
+        return replace(seconds, backward=seconds.backward + again)
 
     def _end(self, stage: int, seconds: StageSeconds) -> Floats:
         rounds = self.devices.count(self.devices[stage])
@@ -145,7 +155,7 @@ class StageSplit:
         seconds = self._stage_seconds(stage, self._least_hop_seconds, self._least_hop_seconds)
         variables, gradients = between(items.variable_bytes), between(items.gradient_bytes)
         ends = np.where(variables + gradients <= limit, 0.0, np.inf) + self._allowed(stage)
-        keeping, recomputing = self._end(stage, seconds), self._end(stage, seconds.recomputing)
+        keeping, recomputing = self._end(stage, seconds), self._end(stage, self._recomputing(stage, seconds))
         match self.recompute:
             case "all":
                 return ends + recomputing
@@ -175,7 +185,7 @@ class StageSplit:
         received = self.devices.count(device) * self.num_microbatches * (given + returned)
         whole = between(items.once_seconds[device]) + between(items.update_seconds[device])
         keeping = self._end(stage, seconds) + received + whole
-        recomputing = self._end(stage, seconds.recomputing) + received + whole
+        recomputing = self._end(stage, self._recomputing(stage, seconds)) + received + whole
         saved = self._saved(stage)
         held = between(items.variable_bytes + 2 * items.gradient_bytes)
         inputs = items.forward_bytes[:, None] * self.num_live[stage] * self.costed.num_sharing(device)

@@ -21,7 +21,7 @@ ends: they are lower bounds, which the test of this module checks against simula
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,11 +46,6 @@ class StageSeconds:
     backward: Floats
     before: Floats
     behind: Floats
-
-    @property
-    def recomputing(self) -> StageSeconds:
-        """The same for a stage that runs its forward again before each backward."""
-        return replace(self, backward=self.backward + self.forward)
 
     def end(self, kind: ScheduleKind, num_microbatches: int, num_live: int, rounds: int = 1) -> Floats:
         """Seconds from the start of the step to the end of the last action that needs the stage.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 
 import pytest
@@ -10,10 +10,11 @@ from graphs import Builder, link, microbatching, pinned, pipeline, random_steps,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import Phase
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
-from partitioner.planner.pipeline.search_space import PipelineCandidate
+from partitioner.planner.pipeline.search_space import PipelineCandidate, Recompute
 from partitioner.planner.simulate.program_costs import CALL_SECONDS
 from partitioner.stages.schedules import ScheduleKind
 
@@ -45,7 +46,11 @@ def chains(draw: st.DrawFn) -> Builder:
 
 
 def all_cuts(
-    evaluator: PipelineEvaluator, num_stages: int, num_microbatches: int, kind: ScheduleKind
+    evaluator: PipelineEvaluator,
+    num_stages: int,
+    num_microbatches: int,
+    kind: ScheduleKind,
+    recompute: Sequence[int] = (),
 ) -> Iterator[PipelineCandidate]:
     """The simulated pipelines of every cut whose stages wait for those next to them, both ways."""
     order = evaluator.order
@@ -54,7 +59,7 @@ def all_cuts(
         for stage, (start, end) in enumerate(pairwise([0, *ends, len(order)])):
             for item in order[start:end]:
                 assignment[item] = stage
-        candidate = evaluator(assignment, num_microbatches, kind)
+        candidate = evaluator(assignment, num_microbatches, kind, recompute)
         if candidate is None or len(candidate.programs.stages) < num_stages:
             continue
         forward, backward = candidate.programs.forward, candidate.programs.backward
@@ -64,26 +69,48 @@ def all_cuts(
             yield candidate
 
 
+def check_bound(
+    costed: CostedGraph, num_stages: int, count: int, kind: ScheduleKind, recompute: Recompute = "none"
+) -> None:
+    """No cut that fits, with any of the stages that may recompute, is simulated to end before the bound."""
+    evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, count, recompute=recompute))
+    if len(evaluator.order) < num_stages:
+        return
+    bound = evaluator.cut_bound_seconds(tuple(range(num_stages)), count, kind)
+    stages = range(num_stages)
+    choices = [()] if recompute == "none" else [tuple(stages)] if recompute == "all" else subsets(stages)
+    for again in choices:
+        for candidate in all_cuts(evaluator, num_stages, count, kind, again):
+            if candidate.fits:
+                assert candidate.staged.step_seconds >= bound * (1 - 1e-9)
+
+
+def subsets(stages: Sequence[int]) -> list[tuple[int, ...]]:
+    return [chosen for size in range(len(stages) + 1) for chosen in combinations(stages, size)]
+
+
 @settings(max_examples=60)
 @given(chains(), st.integers(1, 4), st.sampled_from([1, 2, 4, 8]), KINDS, st.sampled_from(["CPU", "GPU"]))
 def test_no_cut_of_a_chain_ends_before_the_bound(made: Builder, num_stages: int, count: int, kind, devices) -> None:
-    costed = made.costed(topology(num_stages, kind=devices))
-    evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, count, recompute="none"))
-    bound = evaluator.cut_bound_seconds(tuple(range(num_stages)), count, kind)
-    for candidate in all_cuts(evaluator, num_stages, count, kind):
-        assert candidate.staged.step_seconds >= bound * (1 - 1e-9)
+    check_bound(made.costed(topology(num_stages, kind=devices)), num_stages, count, kind)
 
 
 @settings(max_examples=40)
 @given(random_steps(), st.integers(2, 3), st.sampled_from([1, 2, 4]), KINDS)
 def test_no_cut_of_any_step_ends_before_the_bound(made: Builder, num_stages: int, count: int, kind) -> None:
-    costed = made.costed(topology(num_stages, wire=FREE))
-    evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, count, recompute="none"))
-    if len(evaluator.order) < num_stages:
-        return
-    bound = evaluator.cut_bound_seconds(tuple(range(num_stages)), count, kind)
-    for candidate in all_cuts(evaluator, num_stages, count, kind):
-        assert candidate.staged.step_seconds >= bound * (1 - 1e-9)
+    check_bound(made.costed(topology(num_stages, wire=FREE)), num_stages, count, kind)
+
+
+@settings(max_examples=60)
+@given(
+    st.one_of(chains(), random_steps()), st.integers(1, 3), st.sampled_from([1, 2, 4]), KINDS,
+    st.sampled_from([2**10, 2**11, 2**12, 2**13]), st.sampled_from(["none", "auto", "all"]),
+)  # fmt: skip
+def test_no_cut_that_fits_ends_before_the_bound(
+    made: Builder, num_stages: int, count: int, kind, memory_bytes: int, recompute
+) -> None:
+    costed = made.costed(topology(num_stages, wire=FREE, memory_bytes=memory_bytes))
+    check_bound(costed, num_stages, count, kind, recompute)
 
 
 @settings(max_examples=25)
