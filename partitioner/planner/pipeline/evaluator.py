@@ -126,8 +126,9 @@ class PipelineEvaluator:
     ) -> StageSplit:
         training = self.costed.graph.training
         orders = device_orders(schedule, [str(device) for device in devices], num_microbatches, training=training)
-        live = [0] * len(devices)
-        for actions in orders.values() if training else ():
+        # A single stage runs forward and backward in one program.
+        live = [1 if len(devices) == 1 and training else 0] * len(devices)
+        for actions in orders.values() if training and len(devices) > 1 else ():
             for stage, most in max_live(actions).items():
                 live[stage] = most
         return StageSplit(

@@ -71,6 +71,8 @@ class OrderedItems:
         order: The items.
         forward_seconds: Forward ops of a microbatch.
         backward_seconds: Backward ops of a microbatch.
+        again_seconds: Forward ops that a stage runs again if it recomputes, wherever it is cut: those that backward ops
+            of the same item read, and what these need of the item.
         once_seconds: Ops that depend on no row, and run once before all microbatches.
         update_seconds: Ops that run once after all microbatches.
         saved_bytes: Of activations that a microbatch keeps for its backward.
@@ -85,6 +87,7 @@ class OrderedItems:
     order: tuple[int, ...]
     forward_seconds: Floats
     backward_seconds: Floats
+    again_seconds: Floats
     once_seconds: Floats
     update_seconds: Floats
     saved_bytes: Floats
@@ -157,7 +160,9 @@ def between(sums: Floats) -> Floats:
 
 def _seconds(costed: CostedGraph, place: Mapping[str, int], by_row: frozenset[str], count: int) -> dict[str, Floats]:
     num_devices = len(costed.topology.devices)
-    seconds = {name: np.zeros((num_devices, count)) for name in ("forward", "backward", "once", "update")}
+    kinds = ("forward", "backward", "again", "once", "update")
+    seconds = {name: np.zeros((num_devices, count)) for name in kinds}
+    again = _run_again(costed.graph, place, by_row)
     launch = np.array([placed.device.launch_overhead_seconds for placed in costed.topology.devices])
     measured = np.array([index in costed.measured for index in range(num_devices)])
     dispatch = np.where(measured | (costed.fusion is not None), 0.0, np.maximum(0.0, OP_SECONDS - launch))
@@ -165,8 +170,24 @@ def _seconds(costed: CostedGraph, place: Mapping[str, int], by_row: frozenset[st
         kind = "update" if op.phase is Phase.UPDATE else "forward" if op.phase is Phase.FORWARD else "backward"
         # The seed of the gradients is an argument, too: only forward ops are known to depend on no row.
         kind = "once" if kind == "forward" and op.name not in by_row else kind
-        seconds[kind][:, place[op.name]] += row if op.type == "Placeholder" else np.add(row, dispatch)
+        taken = row if op.type == "Placeholder" else np.add(row, dispatch)
+        seconds[kind][:, place[op.name]] += taken
+        if op.name in again:
+            seconds["again"][:, place[op.name]] += taken
     return seconds
+
+
+def _run_again(graph: OpGraph, place: Mapping[str, int], by_row: frozenset[str]) -> set[str]:
+    """The ops of `again_seconds`."""
+    again: set[str] = set()
+    for op in reversed(graph.ops):
+        if op.phase is not Phase.FORWARD or op.stateful or op.name not in by_row or op.type == "Placeholder":
+            continue
+        readers = (graph.op[name] for tensor in op.outputs for name in graph.consumers[tensor])
+        near = (reader for reader in readers if place[reader.name] == place[op.name])
+        if any(reader.phase is Phase.BACKWARD or reader.name in again for reader in near):
+            again.add(op.name)
+    return again
 
 
 def _crossing_bytes(

@@ -126,7 +126,7 @@ class StageSplit:
 
     def _recomputing(self, stage: int, seconds: StageSeconds) -> StageSeconds:
         """The same where the stage runs its forward again in each backward: one call, with the work of both."""
-        again = between(self.items.forward_seconds[self.devices[stage]])
+        again = between(self.items.again_seconds[self.devices[stage]])
         return replace(seconds, backward=seconds.backward + again)
 
     def _end(self, stage: int, seconds: StageSeconds) -> Floats:

@@ -54,12 +54,9 @@ def test_models_of_all_kinds(name: str, kind: StepKind, monkeypatch: pytest.Monk
     assert [step.graph.mixing_layer, step.fixed_batch, step.loss_reduction] == probes
 
 
-@pytest.mark.parametrize("mode", ["training", "inference"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "mode"), [(name, mode) for name, entry in MODELS.items() for mode in entry.modes])
 def test_models_of_the_coverage_benchmark(name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = MODELS[name]
-    if mode not in entry.modes:
-        pytest.skip("not run in this mode")
     keras.utils.set_random_seed(0)
     try:
         built = entry.built()
