@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partitioner.ir.devices import short_ranges
-from partitioner.ir.plan import DeviceInfo, LinkInfo, PlanDocument, Verification
+from partitioner.ir.plan import DeviceInfo, LinkInfo, PlanDocument, SolverInfo, Verification
 from partitioner.ir.units import format_bandwidth, format_bytes, format_percent, format_seconds
 
 
@@ -32,6 +32,12 @@ def settings_in_words(plan: PlanDocument) -> dict[str, str]:
         "time limit": format_seconds(plan.request["time_limit"]) if "time_limit" in plan.request else "",
         "seed": str(plan.solver.seed),
     }
+
+
+def gaps_in_words(solver: SolverInfo) -> str:
+    """How far the plan is from its bounds."""
+    of_family = "" if solver.family_gap is None else f", of its family {format_percent(solver.family_gap)}"
+    return f"gap {format_percent(solver.gap)}{of_family}"
 
 
 def assumptions_in_words(plan: PlanDocument) -> dict[str, str]:

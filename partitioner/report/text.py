@@ -9,10 +9,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from partitioner.ir.plan import PlanDocument
-from partitioner.ir.units import format_count, format_percent, format_seconds, plural
+from partitioner.ir.units import format_count, format_seconds, plural
 from partitioner.report.assumptions import assumption_sections, assumptions
 from partitioner.report.bottleneck import bottleneck_sentences
 from partitioner.report.checks import brief_verification, verification_lines
+from partitioner.report.facts import gaps_in_words
 from partitioner.report.layout import (
     LABEL_WIDTH,
     MARGIN,
@@ -161,11 +162,12 @@ def _about_model(plan: PlanDocument) -> str:
 def _bound(plan: PlanDocument) -> tuple[str, str]:
     solver = plan.solver
     bound = f"lower bound {format_seconds(solver.lower_bound)}: under these costs no placement is faster"
-    gap = f"gap {format_percent(solver.gap)}"
     if solver.family_gap is not None:
         bound = f"lower bound {format_seconds(solver.lower_bound)}: no placement is faster"
-        gap += f", of its family {format_percent(solver.family_gap)}"
-    return f"{solver.status} in {format_seconds(solver.seconds)}, seed {solver.seed}", f"{bound}; {gap}"
+    return (
+        f"{solver.status} in {format_seconds(solver.seconds)}, seed {solver.seed}",
+        f"{bound}; {gaps_in_words(solver)}",
+    )
 
 
 def _family(plan: PlanDocument) -> Iterator[str]:

@@ -27,6 +27,7 @@ from partitioner.report.bottleneck import bottleneck_sentences
 from partitioner.report.checks import verification_lines
 from partitioner.report.command import command_of
 from partitioner.report.compilation import compilation_sentence
+from partitioner.report.facts import gaps_in_words
 from partitioner.report.first_replica import of_first_replica, replica_names, shows_first_only
 from partitioner.report.html.chart import (
     BAR,
@@ -160,7 +161,7 @@ def _figures(plan: PlanDocument) -> list[Figure]:
     bound = Figure(
         name="lower bound",
         text=format_seconds(solver.lower_bound),
-        remark=f"no placement is faster under these costs; gap {format_percent(solver.gap)}",
+        remark=f"no placement is faster under these costs; {gaps_in_words(solver)}",
         value=solver.lower_bound,
     )
     figures = [step, bound]
