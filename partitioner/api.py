@@ -123,9 +123,8 @@ def plan(
         memory_limit: Usable memory of each device: `8GiB`, or a size by device.
         costs: `analytic`, by FLOPs and bytes; `measured` on the devices that are here; or a file of measured costs.
         objective: `throughput`, the time of a step, or `memory`, the largest peak.
-        time_limit: Seconds for tracing and the search, which then ends with the best plan so far; the search has 30 of
-            them, or all if there are fewer. Without one, the search has ten seconds, however long tracing takes.
-            Measuring, `what_if`, and the reasons of a refusal have time of their own.
+        time_limit: Seconds for tracing and the search, which has 30 of them, or all if there are fewer; without one, it
+            has ten. Measuring, `what_if`, and the reasons of a refusal have time of their own.
         seed: Seed of the solver; the same seed gives the same plan.
         step: Training or inference, another loss or optimizer, shapes of inputs.
         parallelism: Schedule, recompute, synchronous or asynchronous updates.

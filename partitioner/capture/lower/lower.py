@@ -53,8 +53,7 @@ def capture_step(
     trace = trace_step(model, kind, specs, objective)
     captures = {placeholder.op.name: external for external, placeholder in trace.graph.captures}
     variables = _captured_variables(trace, captures, model, objective)
-    names = _unique_names(variables)
-    phases = _phases(trace)
+    names, phases = _unique_names(variables), _phases(trace)
     order = {op.name: index for index, op in enumerate(trace.graph.get_operations())}
     graph_def, colocations = _rewritten(trace, kind, phases, order, names)
 
@@ -63,9 +62,7 @@ def capture_step(
     side_effects = _side_effects(trace, graph_def)
     inputs = {tensor.op.name: tensor for tensor in trace.inputs}
     roots = [*map(producer, needed), *side_effects, *inputs]
-    graph_def = prune(graph_def, roots)
-    pass_on_idle_variables(graph_def, needed)
-    graph_def = prune(graph_def, roots)
+    graph_def = _pruned(graph_def, roots, needed)
     live = {node.name for node in graph_def.node}
     captures = {name: external for name, external in captures.items() if name in live}
     graph_def, settled = _settled(graph_def, inputs, captures, batch_size, needed, roots)
@@ -80,8 +77,7 @@ def capture_step(
         names=names,
         tables={name for name, external in captures.items() if external.dtype == tf.resource and name not in variables},
     )
-    with_outputs = objective is None or objective.has_metrics
-    results = tuple(key for key in RESULTS[kind] if key in outputs and (key != "y_pred" or with_outputs))
+    results = _results(kind, outputs, objective)
     step = CapturedStep(
         kind=kind,
         graph=OpGraph(
@@ -116,6 +112,19 @@ def capture_step(
         settled_for=lambda rows: settle_shapes(graph_def, inputs, captures, rows),
         loss_name=objective.loss_name if objective else "",
     )
+
+
+def _pruned(graph_def: Any, roots: Sequence[str], needed: Sequence[str]) -> Any:
+    """The graph without what nothing needs; loop variables that serve only themselves need nothing."""
+    graph_def = prune(graph_def, roots)
+    pass_on_idle_variables(graph_def, needed)
+    return prune(graph_def, roots)
+
+
+def _results(kind: StepKind, outputs: Mapping[str, Any], objective: TrainingObjective | None) -> tuple[str, ...]:
+    """What the caller of the step gets: outputs only where a metric looks at them."""
+    with_outputs = objective is None or objective.has_metrics
+    return tuple(key for key in RESULTS[kind] if key in outputs and (key != "y_pred" or with_outputs))
 
 
 def _rewritten(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
@@ -23,16 +22,6 @@ from partitioner.planner.simulate.dataflow import Dataflow
 from partitioner.planner.simulate.pipelined import simulate_stages
 from partitioner.planner.simulate.program_costs import StageCosts
 from partitioner.stages.schedules import ScheduleKind, device_orders, max_live
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LowerBounds:
-    """Lower bounds on a step, in seconds: all work on the fastest devices, the load of the busiest device, and the
-    critical path of a microbatch."""
-
-    work_seconds: float
-    load_seconds: float
-    path_seconds: float
 
 
 class PipelineEvaluator:
@@ -57,7 +46,7 @@ class PipelineEvaluator:
         self._items: dict[int, OrderedItems] = {}
         self._programs: dict[tuple[Assignment, frozenset[int]], StagePrograms | None] = {}
         self._wiring: dict[tuple[Assignment, frozenset[int], int], Dataflow] = {}
-        self._lower_bounds: dict[int, LowerBounds] = {}
+        self._bounds: dict[int, float] = {}
         self._cuts: dict[tuple[object, ...], Cut | None] = {}
         self._cut_bounds: dict[tuple[object, ...], float] = {}
 
@@ -222,42 +211,34 @@ class PipelineEvaluator:
         return {op: assignment[item] for op, item in self.coarsening.item_of.items()}
 
     def bound_seconds(self, num_microbatches: int) -> float:
-        """Lower bound on a step in so many microbatches: the load of the busiest device, the path of a microbatch."""
-        bounds = self.lower_bounds(num_microbatches)
-        return max(bounds.load_seconds, bounds.path_seconds)
-
-    def lower_bounds(self, num_microbatches: int) -> LowerBounds:
-        """Lower bounds on a step in so many microbatches.
+        """Lower bound on a step in so many microbatches: the load of the busiest device, the path of a microbatch.
 
         Only ops of stage programs count. A sum of gradients may run once a step or for each microbatch; it counts once.
         """
         any_programs = next((programs for programs in self._programs.values() if programs is not None), None)
         programs = any_programs or self.programs((min(self.coarsening.allowed[0]),) * len(self.coarsening.items))
         if programs is None:
-            return LowerBounds(work_seconds=0.0, load_seconds=0.0, path_seconds=0.0)
-        if num_microbatches not in self._lower_bounds:
-            self._lower_bounds[num_microbatches] = self._lower_bounds_of(programs, num_microbatches)
-        return self._lower_bounds[num_microbatches]
+            return 0.0
+        if num_microbatches not in self._bounds:
+            costed = self._costed_for(self.rows(num_microbatches))
+            self._bounds[num_microbatches] = _bound_seconds(costed, programs, num_microbatches)
+        return self._bounds[num_microbatches]
 
-    def _lower_bounds_of(self, programs: StagePrograms, num_microbatches: int) -> LowerBounds:
-        repeated = {name for program in (*programs.forward, *programs.backward) for name in program.ops}
-        once = {name for program in (*programs.once, *programs.update) for name in program.ops}
-        costed = self._costed_for(self.rows(num_microbatches))
-        graph = costed.graph
-        before: list[tuple[float, ...]] = []
-        updates: list[tuple[float, ...]] = []
-        ends: dict[str, float] = {}
-        for op, row in zip(graph.ops, costed.seconds, strict=True):
-            seconds = min(row) if op.name in repeated or op.name in once else 0.0
-            is_repeated = op.name in repeated and op.name not in once and op.type != "AddN"
-            is_update = op.phase is Phase.UPDATE
-            if seconds:
-                times = num_microbatches if is_repeated and not is_update else 1
-                (updates if is_update else before).append(tuple(times * seconds_there for seconds_there in row))
-            ends[op.name] = seconds + max((ends[graph.tensor[name].producer] for name in op.inputs), default=0.0)
-        everything = [*before, *updates]
-        return LowerBounds(
-            work_seconds=sum(map(min, everything)),
-            load_seconds=max(least_load_seconds(before), least_load_seconds(everything)),
-            path_seconds=max(ends.values(), default=0.0),
-        )
+
+def _bound_seconds(costed: CostedGraph, programs: StagePrograms, num_microbatches: int) -> float:
+    repeated = {name for program in (*programs.forward, *programs.backward) for name in program.ops}
+    once = {name for program in (*programs.once, *programs.update) for name in program.ops}
+    graph = costed.graph
+    before: list[tuple[float, ...]] = []
+    updates: list[tuple[float, ...]] = []
+    ends: dict[str, float] = {}
+    for op, row in zip(graph.ops, costed.seconds, strict=True):
+        seconds = min(row) if op.name in repeated or op.name in once else 0.0
+        is_repeated = op.name in repeated and op.name not in once and op.type != "AddN"
+        is_update = op.phase is Phase.UPDATE
+        if seconds:
+            times = num_microbatches if is_repeated and not is_update else 1
+            (updates if is_update else before).append(tuple(times * seconds_there for seconds_there in row))
+        ends[op.name] = seconds + max((ends[graph.tensor[name].producer] for name in op.inputs), default=0.0)
+    path_seconds = max(ends.values(), default=0.0)
+    return max(path_seconds, least_load_seconds(before), least_load_seconds([*before, *updates]))
