@@ -14,10 +14,12 @@ from cost_models.measured import MeasuredCosts
 from cost_models.topology import Topology
 from partitioner.binding.place import place_traced
 from partitioner.binding.traced_step import traced_again
+from partitioner.capture.source.build import built
 from partitioner.capture.source.load import LoadedModel
 from partitioner.capture.source.load import load_model as _load_model
 from partitioner.capture.trace.objective import training_objective
 from partitioner.compile import compile_plan
+from partitioner.deferred_variables import deferred_values
 from partitioner.emit.cluster import runtime
 from partitioner.emit.graph.function import emit_function, emit_stepwise
 from partitioner.emit.keras.export import export_saved_model
@@ -70,7 +72,7 @@ def set_up_devices(devices: str | Sequence[str], *, cluster: Any = None) -> dict
 
 
 def load_model(source: str, *, unsafe: bool = False) -> LoadedModel:
-    """Load `PATH[:NAME]` with its variables in host memory, so that a model larger than a GPU can be loaded.
+    """Load `PATH[:NAME]`; values of its variables are made where something first needs them, by default in host memory.
 
     Args:
         source: A `.py` file, whose code runs, or a `.keras` file.
@@ -79,13 +81,13 @@ def load_model(source: str, *, unsafe: bool = False) -> LoadedModel:
     Raises:
         ModelError: There is no such file or no such model in it, or it holds code and `unsafe` is false.
     """
-    with tf.device("CPU:0"):
+    with tf.device("CPU:0"), deferred_values():
         return _load_model(source, unsafe=unsafe)
 
 
 @refusing_old_arguments
 def plan(
-    model: keras.Model,
+    model: keras.Model | Callable[[], keras.Model],
     devices: str | Sequence[str] | None = None,
     *,
     batch_size: int = 32,
@@ -109,7 +111,8 @@ def plan(
     """Find the best placement of a model's step.
 
     Args:
-        model: A Keras model. Loss and optimizer are those it was compiled with, unless `step` says others.
+        model: A Keras model, or a function that builds one, whose variables then need no memory until they are placed.
+            Loss and optimizer are those it was compiled with, unless `step` says others.
         devices: `["GPU:0", "GPU:1"]` or `"GPU:0-1"`; they need not be present on this machine. Of a topology, all.
         batch_size: Rows of a batch.
         strategy: `auto`, `single`, `layer-split`, `mirrored` (a replica on each device) or `mixed` (of several).
@@ -158,19 +161,28 @@ def plan(
         costs=costs,
         search=Search(objective=objective, time_limit=time_limit, seed=seed, what_if=what_if),
     )
-    return compile_plan(model, request, on_progress=on_progress)
+    planned = compile_plan(built(model), request, on_progress=on_progress)
+    if isinstance(model, keras.Model):
+        return planned
+    return replace(planned, traced=replace(planned.traced, build=model))
 
 
 def place(
-    model: keras.Model, plan: PlanDocument, *, example_inputs: Any = None, example_targets: Any = None
+    model: keras.Model | Callable[[], keras.Model],
+    plan: PlanDocument,
+    *,
+    example_inputs: Any = None,
+    example_targets: Any = None,
 ) -> PlacedModel:
     """A Keras model that runs as planned: compile, fit, evaluate, predict and save work as usual.
 
-    The placed model shares its variables with `model`; they move to their planned devices. It is compiled with the
-    plan's loss and optimizer. A logical CPU device replaces each missing GPU of the plan.
+    The placed model shares its variables with `model`; they move to their planned devices. Those of a model that a
+    function builds are initialized there, to the values that they would have had without a plan. It is compiled with
+    the plan's loss and optimizer. A logical CPU device replaces each missing GPU of the plan.
 
     Args:
-        model: The model that was planned, or a model built alike.
+        model: The model that was planned, or a model built alike, or a function that builds one: each call then places
+            another model, which is `placed.model`.
         plan: From `plan`, or `Plan.load`.
         example_inputs: As in `Step`, where the plan was loaded and the model needs them.
         example_targets: As `example_inputs`.
@@ -193,11 +205,13 @@ def place(
     devices = runtime.set_up_devices(sorted({*plan.placement.values(), *plan.used_devices}))
     traced = plan.traced if isinstance(plan, Plan) else None
     if traced is None or not traced.serves(model):
-        traced = traced_again(model, plan, example_inputs=example_inputs, example_targets=example_targets)
-    return place_traced(traced, plan, model, devices)
+        traced = traced_again(built(model), plan, example_inputs=example_inputs, example_targets=example_targets)
+    return place_traced(traced, plan, traced.model, devices)
 
 
-def auto_place(model: keras.Model, devices: str | Sequence[str] | None = None, **arguments: Any) -> PlacedModel:
+def auto_place(
+    model: keras.Model | Callable[[], keras.Model], devices: str | Sequence[str] | None = None, **arguments: Any
+) -> PlacedModel:
     """`place(model, plan(model, ...))`; takes the arguments of `plan`; `placed.plan` is the plan.
 
     Example:
@@ -330,12 +344,15 @@ def _made_from(model: keras.Model, placed: PlacedModel, function: str) -> tuple[
     """
     program = placed.program
     if placed.model is not model or placed.plan is None or not isinstance(program, PlacedProgram):
-        raise UsageError(f"{function}() needs the model that `placed` was made from", help="place(model, plan) first")
+        raise UsageError(
+            f"{function}() needs the model that `placed` was made from",
+            help="that is placed.model, as place() returned it",
+        )
     return placed.plan, program
 
 
 def explain(
-    model: keras.Model,
+    model: keras.Model | Callable[[], keras.Model],
     plan: PlanDocument,
     *,
     time_limit: float | None = None,
@@ -345,7 +362,7 @@ def explain(
     """What limits a plan, and the three changes of its request that gain most; each is planned before it is named.
 
     Args:
-        model: The model that was planned, or a model built alike.
+        model: The model that was planned, or a model built alike, or a function that builds one.
         plan: From `plan`, or `Plan.load`. Without a model, `plan.explain()` says what limits it.
         time_limit: Seconds for each change, in place of those that the plan had.
         example_inputs: As in `Step`, where the plan was loaded and the model needs them.
@@ -356,7 +373,7 @@ def explain(
         ModelError: The model cannot be traced.
     """
     return explain_with_moves(
-        model, plan, time_limit=time_limit, example_inputs=example_inputs, example_targets=example_targets
+        built(model), plan, time_limit=time_limit, example_inputs=example_inputs, example_targets=example_targets
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from partitioner.deferred_variables import DeferredVariable
 from partitioner.ir.graph_def import producer
 from partitioner.ir.step import CapturedStep
 
@@ -30,6 +31,11 @@ def piece_function(step: CapturedStep, ops: Collection[str], given: Mapping[str,
             del new.input[:]
             new.input.extend(reference for reference in node.input if not reference.startswith("^"))
     used = {producer(reference) for node in graph_def.node for reference in node.input}
+
+    for name in used & step.captures.keys():
+        owner = getattr(step.captures[name], "_parent_trackable", lambda: None)()
+        if isinstance(owner, DeferredVariable):
+            owner.read_value()
 
     def run(*arguments: Any) -> Any:
         graph = tf.compat.v1.get_default_graph()

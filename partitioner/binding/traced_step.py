@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -16,7 +16,9 @@ from partitioner.capture.trace.objective import TrainingObjective, refuse_other_
 from partitioner.capture.trace.own_step import has_call, has_own_step
 from partitioner.capture.trace.signature import input_specs, specs_like, target_specs
 from partitioner.capture.trace.trace import build, output_specs
+from partitioner.deferred_variables import deferred_values, handles_only, is_deferred, valueless_handle
 from partitioner.emit.graph.mirrored_variable import first_replica_only
+from partitioner.emit.graph.variables import contents
 from partitioner.errors import ModelError
 from partitioner.ir.plan import PlanDocument
 from partitioner.ir.step import CapturedStep, StepKind
@@ -31,16 +33,24 @@ class TracedStep:
         objective: Its loss and optimizer; None in inference, and where the model defines the step itself.
         model: The model.
         compiled: Keras' compile configuration of the model at that time.
+        build: The function that built the model for planning; None if a model was given.
     """
 
     step: CapturedStep
     objective: TrainingObjective | None
     model: keras.Model
     compiled: Any
+    build: Callable[[], keras.Model] | None = None
 
-    def serves(self, model: keras.Model) -> bool:
-        """Whether it is a step of this model, and the model was not compiled anew since."""
-        return self.model is model and self.compiled is _compile_config(model)
+    def serves(self, model: keras.Model | Callable[[], keras.Model]) -> bool:
+        """Whether it is a step of this model, and the model was not compiled anew since.
+
+        For a function: whether it is a step of a model of its that was not placed yet, so that each placed model has
+        variables of its own.
+        """
+        if isinstance(model, keras.Model):
+            return self.model is model and self.compiled is _compile_config(model)
+        return self.build == model and any(is_deferred(contents(variable)) for variable in self.model.variables)
 
     @property
     def num_parameters(self) -> int:
@@ -62,6 +72,8 @@ class TracedStep:
         }
 
 
+@deferred_values()
+@handles_only()
 def trace(
     model: keras.Model,
     *,
@@ -73,7 +85,7 @@ def trace(
     example_inputs: Any = None,
     example_targets: Any = None,
 ) -> TracedStep:
-    """Trace the step to plan.
+    """Trace the step to plan. Variables made meanwhile, such as an optimizer's slots, are deferred.
 
     Args:
         model: It is built if it is not yet.
@@ -128,8 +140,11 @@ def captured(model: keras.Model, kind: StepKind, specs: tuple[Any, Any, Any], **
     Raises:
         ModelError: The model cannot be traced.
     """
-    with first_replica_only():
-        return capture_step(model, kind, specs, **options)
+    with first_replica_only(), deferred_values(), handles_only():
+        step = capture_step(model, kind, specs, **options)
+    # Handles keep values, and those of variables that move would never be freed.
+    valueless = {name: valueless_handle(variable.shape, variable.dtype) for name, variable in step.variables.items()}
+    return replace(step, captures={**step.captures, **valueless})
 
 
 def traced_again(

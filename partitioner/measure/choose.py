@@ -16,8 +16,9 @@ from cost_models.measured import MeasuredCosts, MeasuredDevice, MeasuredLink
 from cost_models.topology import Topology
 from partitioner.capture.lower.batching import BatchSizes
 from partitioner.deadline import MEASURING_SECONDS
+from partitioner.deferred_variables import is_deferred
 from partitioner.emit.graph.function import emit_function
-from partitioner.emit.graph.variables import held_variable
+from partitioner.emit.graph.variables import copied, held_variable
 from partitioner.emit.xla.calls import ops_of_calls
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName, share_memory
@@ -84,7 +85,7 @@ def costs_for(
     for index in here:
         kinds.setdefault(_kind(topology.devices[index].name, titles), index)
     devices = {(device.type, device.title): device for device in cached.devices}
-    with restored(list(step.variables.values())):
+    with restored([one for one in step.variables.values() if not is_deferred(held_variable(one))]):
         for kind, index in kinds.items():
             execution = partial(_everything_on, step, compiled)
             devices[kind] = _measured_device(kind, index, step, topology, sizes, devices.get(kind), report, execution)
@@ -178,7 +179,8 @@ def _measured_device(
             notes=[f"needs {need:,} bytes at a batch of {step.graph.batch_size}, {short} has {placed.memory_bytes:,}"],
             help=f"measure with a smaller {argument('batch_size')}; the measured costs serve larger batches too",
         )
-    function = _function(step, execution(placed.name))
+    # Deferred variables stay so.
+    function = _function(_with_own_variables(step, placed.name, is_deferred), execution(placed.name))
     others = [_function(_with_own_variables(step, name), execution(name)) for name in neighbours]
     calls = ops_of_calls(function.graph.as_graph_def())
     return measure_device(
@@ -211,11 +213,11 @@ def _half_of_memory() -> int:
         return 0
 
 
-def _with_own_variables(step: CapturedStep, device: str) -> CapturedStep:
-    """The step with copies of its variables on a device."""
-    with tf.device(device):
-        copies = {name: tf.Variable(held_variable(variable)) for name, variable in step.variables.items()}
-    return replace(step, variables=copies)
+def _with_own_variables(step: CapturedStep, device: str, which: Callable[[Any], bool] = lambda _: True) -> CapturedStep:
+    """The step with copies of its variables, or of some, on a device."""
+    held = {name: held_variable(variable) for name, variable in step.variables.items()}
+    copies = {name: copied(variable, device) for name, variable in held.items() if which(variable)}
+    return replace(step, variables={**step.variables, **copies})
 
 
 def _everything_on(step: CapturedStep, compiled: Collection[str], device: str) -> Execution:

@@ -238,6 +238,24 @@ def test_a_keras_file_for_inference(run: Run, tmp_path: Path) -> None:
     assert plan["objective"] == "memory"
 
 
+def test_a_model_that_a_file_builds_gets_no_values_to_be_planned(run: Run, tmp_path: Path) -> None:
+    """A dry run never calls its initializers; placing does."""
+    (tmp_path / "kept.py").write_text(
+        "import keras\n\n"
+        "def first(shape, dtype=None):\n"
+        "    print('values are made')\n"
+        "    return keras.ops.ones(shape, dtype)\n\n"
+        "def build_model():\n"
+        "    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, kernel_initializer=first)])\n",
+        encoding="utf-8",
+    )
+    arguments = ("kept.py", *TWO, "--strategy", "single", *QUICK)
+    code, _, err = run(*arguments, "--dry-run")
+    assert (code, err.count("values are made")) == (0, 0)
+    code, _, err = run(*arguments, "--no-verify")
+    assert (code, err.count("values are made")) == (0, 1)
+
+
 def test_memory_as_objective_splits_the_parameters(run: Run) -> None:
     plan = _plan(run, SMALL, "--objective", "memory", "--strategy", "layer-split")
     held = Counter[str]()  # a device may have a stage without parameters besides

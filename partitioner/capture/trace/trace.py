@@ -12,6 +12,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+# TensorFlow has no way to unregister a gradient.
+from tensorflow.python.framework.ops import gradient_registry
+
 from partitioner.capture.source.module_file import described, shown
 from partitioner.capture.trace.layers import LayerRecorder
 from partitioner.capture.trace.objective import TrainingObjective
@@ -159,11 +162,23 @@ def _graph_of(
 ) -> Any:
     """The graph of a function of a step's arguments."""
     try:
-        return tf.function(step, autograph=False).get_concrete_function(*specs).graph
+        graph = tf.function(step, autograph=False).get_concrete_function(*specs).graph
+        _forget_gradients(graph)
+        return graph
     except PartitionError:
         raise
     except Exception as error:
         raise _untraceable(model, kind, error, targets=specs[1] if is_in_loss() else None) from error
+
+
+def _forget_gradients(graph: Any) -> None:
+    """Take the graph's custom gradients out of TensorFlow's registry, which would keep the graph for ever.
+
+    The graph is differentiated already. Those of functions that it calls stay: others may call them.
+    """
+    for op in graph.get_operations():
+        if op.type == "IdentityN" and "_gradient_op_type" in op.node_def.attr:
+            gradient_registry._registry.pop(op.get_attr("_gradient_op_type").decode(), None)
 
 
 def _arguments(graph: Any) -> tuple[Any, ...]:

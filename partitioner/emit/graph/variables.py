@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from partitioner.deferred_variables import creation_number, initial_value, is_deferred
 from partitioner.emit.graph.mirrored_variable import each_copy, mirrored
 from partitioner.errors import ModelError
 from partitioner.ir.devices import DeviceName
@@ -14,7 +15,9 @@ from partitioner.spelling import argument
 
 
 def move_variables(homes: Iterable[tuple[Any, Sequence[str]]]) -> None:
-    """Put each variable on its device, values unchanged. The variable objects stay; what they hold is replaced.
+    """Put each variable on its device, values unchanged; a deferred value is made there.
+
+    The variable objects stay; what they hold is replaced.
 
     Args:
         homes: Pairs of a variable (Keras' object, or TensorFlow's where a layer made it itself) and its device in each
@@ -23,8 +26,13 @@ def move_variables(homes: Iterable[tuple[Any, Sequence[str]]]) -> None:
     Raises:
         ModelError: A variable that Keras does not own would have to have a copy.
     """
-    for variable, devices in homes:
+    # Initializers may draw from one generator, so they run in the order in which they would have run.
+    for variable, devices in sorted(homes, key=lambda home: creation_number(held_variable(home[0]))):
         held = held_variable(variable)
+        if is_deferred(held):
+            first = copied(held, devices[0])
+            put(variable, mirrored([first, *(copied(first, device) for device in devices[1:])]))
+            continue
         copies = each_copy(held)
         wanted = [DeviceName.parse(device) for device in devices]
         if [DeviceName.parse(copy.device) for copy in copies] == wanted:
@@ -51,9 +59,11 @@ def put(variable: Any, held: Any) -> None:
 
 
 def copied(held: Any, device: str) -> Any:
-    """A TensorFlow variable like another, on a device."""
+    """A TensorFlow variable like another, on a device; the value of a deferred one is made there."""
     with tf.device(device):
-        return tf.Variable(held, trainable=held.trainable, name=held.name.split(":")[0], dtype=held.dtype)
+        return tf.Variable(
+            initial_value(held), trainable=held.trainable, name=held.name.split(":")[0], dtype=held.dtype
+        )
 
 
 def held_variable(variable: Any) -> Any:
