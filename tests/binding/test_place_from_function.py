@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import partitioner
 from partitioner.emit.graph.mirrored_variable import each_copy
@@ -118,3 +121,17 @@ def test_a_model_with_values_gets_no_slots_while_planning_and_trains_by_itself_a
 def test_measuring_leaves_the_model_without_values() -> None:
     plan = planned(MODELS["mlp"], devices="CPU:0", costs="measured")
     assert {path.rpartition("/")[2] for path in with_values(variables_of(plan))} == {"iteration", "learning_rate"}
+
+
+def test_nothing_keeps_the_values_of_variables_that_moved_nor_the_traced_graph() -> None:
+    """TensorFlow's registry of gradients kept the graph, which kept the handles that it captured."""
+    model = plain(MODELS["mlp"])
+    before = [weakref.ref(variable.value.handle) for variable in model.variables]
+    graphs = {id(one) for one in gc.get_objects() if isinstance(one, tf.__internal__.FuncGraph)}
+    plan = partitioner.plan(model, "CPU:1-2", batch_size=BATCH, strategy="layer-split", time_limit=4)
+    gc.collect()
+    assert not [one for one in gc.get_objects() if isinstance(one, tf.__internal__.FuncGraph) and id(one) not in graphs]
+    placed = partitioner.place(model, plan)
+    gc.collect()
+    assert not [handle for handle in before if handle() is not None]
+    assert placed.model is model
