@@ -129,7 +129,7 @@ class StepRecorder:
             self.updates.append(Update(optimizer, tuple(grads), tuple(variables)))
             self._is_inside = True
             try:
-                with self._span(Phase.UPDATE), predicated_writes(variables[0].value) if variables else nullcontext():
+                with self._span(Phase.UPDATE), predicated_writes():
                     return apply(optimizer, grads, variables)
             finally:
                 self._is_inside = False

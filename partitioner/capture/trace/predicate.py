@@ -15,21 +15,17 @@ from typing import Any
 
 import tensorflow as tf
 
+# The real classes of variables behind `tf.Variable` have no public names.
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable
+
 _patching = threading.RLock()
 _WRITES = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update")
 
 
 @contextmanager
-def predicated_writes(variable: tf.Variable) -> Iterator[None]:
-    """While this lasts, every `keras.ops.cond` of this process runs both branches and selects.
-
-    Args:
-        variable: Any variable; the writes of its class (which has no public name) are watched.
-    """
+def predicated_writes() -> Iterator[None]:
+    """While this lasts, every `keras.ops.cond` of this process runs both branches and selects."""
     owner = tf.__internal__.smart_cond
-    # Some variables have a class of their own before TensorFlow's.
-    classes = (c for c in type(variable).__mro__ if c.__module__.startswith("tensorflow."))
-    resource = next(c for c in classes if "assign" in vars(c))
     taken: list[Any] = []
 
     def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], name: str | None = None) -> Any:
@@ -54,16 +50,22 @@ def predicated_writes(variable: tf.Variable) -> Iterator[None]:
         return run
 
     with _patching:
-        originals = {name: getattr(resource, name) for name in _WRITES}
+        # Each class has writes of its own, and neither's call the other's.
+        originals = [
+            (kind, name, vars(kind)[name])
+            for kind in (ResourceVariable, BaseResourceVariable)
+            for name in _WRITES
+            if name in vars(kind)
+        ]
         smart_cond, owner.smart_cond = owner.smart_cond, cond
-        for name, write in originals.items():
-            setattr(resource, name, guarded(name, write))
+        for kind, name, write in originals:
+            setattr(kind, name, guarded(name, write))
         try:
             yield
         finally:
             owner.smart_cond = smart_cond
-            for name, write in originals.items():
-                setattr(resource, name, write)
+            for kind, name, write in originals:
+                setattr(kind, name, write)
 
 
 def _kept(write: str, variable: Any, value: Any, condition: Any) -> Any:

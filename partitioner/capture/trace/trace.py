@@ -105,7 +105,7 @@ def trace_step(
         parameters = [variable.value for variable in trainable]
         outputs["gradients"] = tf.gradients([loss], parameters, grad_ys=[differentiated["seed"]])
         num_differentiated = len(graph.get_operations())
-        with predicated_writes(trainable[0].value):
+        with predicated_writes():
             objective.optimizer.apply_gradients(list(zip(outputs["gradients"], trainable, strict=True)))
         spans.append((num_forward, num_differentiated, Phase.BACKWARD))
         spans.append((num_differentiated, len(graph.get_operations()), Phase.UPDATE))
