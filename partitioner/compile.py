@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -102,21 +103,38 @@ def compile_plan(
     titles = {name: gpu.title for name, gpu in gpus.items()}
     request = replace(request, machine=request.machine.recognised(gpus)) if gpus else request
     tell = on_progress or (lambda _text, _fraction: None)
-    began = time.monotonic()
+    seconds: dict[str, float] = {}
     tell("tracing", 0.0)
-    traced = _trace(model, request, example_inputs, example_targets)
-    tracing_seconds = time.monotonic() - began
+    with _timed(seconds, "tracing"):
+        traced = _trace(model, request, example_inputs, example_targets)
     tell("tracing", 1.0)
     layout = _layout_request(request, traced.step)
     choice = _jit_compile(request, model, gpus_present=bool(gpus))
-    costs = _costs(request, traced, layout, titles, choice, on_progress)
-    sizes = BatchSizes(traced.step)
-    problem = _problem(request, traced, layout, costs, sizes, tracing_seconds, choice)
+    with _timed(seconds, "measuring"):
+        costs = _costs(request, traced, layout, titles, choice, on_progress)
+    with _timed(seconds, "sizes of tensors"):
+        sizes = BatchSizes(traced.step)
+        problem = _problem(request, traced, layout, costs, sizes, seconds["tracing"], choice)
     try:
-        document = plan_step(problem, tell)
+        with _timed(seconds, "search"):
+            document = plan_step(problem, tell)
     except OutOfMemoryError as error:
         raise explain_infeasibility(error, _on_more_devices(problem, sizes, MOST_MORE_DEVICES)) from error
-    return Plan.of(document, request=request.given, versions=_versions(), traced=traced, measured_costs=costs.measured)
+    return Plan.of(
+        document,
+        request=request.given,
+        versions=_versions(),
+        traced=traced,
+        measured_costs=costs.measured,
+        planning_seconds=seconds,
+    )
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], part: str) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    seconds[part] = time.monotonic() - began
 
 
 def _trace(model: keras.Model, request: Request, example_inputs: Any, example_targets: Any) -> TracedStep:

@@ -29,6 +29,7 @@ class Plan(PlanDocument):
     Attributes:
         traced: The step it was made from, for placing the model without tracing it again; None if it was loaded.
         measured_costs: The measured costs it was made with, if any.
+        planning_seconds: What each part of planning took, by its name; empty if the plan was not made just now.
 
     Example:
         >>> import keras, partitioner, tempfile
@@ -44,6 +45,7 @@ class Plan(PlanDocument):
 
     traced: Any = field(default=None, repr=False, compare=False)
     measured_costs: MeasuredCosts | None = field(default=None, repr=False, compare=False)
+    planning_seconds: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, document: PlanDocument, **more: Any) -> Plan:

@@ -24,8 +24,12 @@ class Progress:
 
     def __call__(self, text: str) -> None:
         """Print the pass that begins, and the seconds so far."""
+        self.said(f"{text} ...")
+
+    def said(self, text: str) -> None:
+        """Print a line, and the seconds so far."""
         if self._enabled:
-            print(f"[{time.monotonic() - self._start:5.1f} s] {text} ...", file=sys.stderr, flush=True)
+            print(f"[{time.monotonic() - self._start:5.1f} s] {text}", file=sys.stderr, flush=True)
 
     @contextlib.contextmanager
     def during(self, text: str) -> Iterator[Callable[[str, float], None]]:

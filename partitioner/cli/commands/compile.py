@@ -119,6 +119,9 @@ def _compiled(
     progress(f"loading {options.model}")
     loaded = api.load_model(options.model, unsafe=options.unsafe)
     plan = asked if isinstance(asked, Plan) else _planned(asked, loaded, progress)
+    if options.verbose and plan.planning_seconds:
+        parts = (f"{part} {seconds:.1f} s" for part, seconds in plan.planning_seconds.items())
+        progress.said(f"planned: {', '.join(parts)}")
     if not places:
         return plan, []
     with progress.during("placing"):

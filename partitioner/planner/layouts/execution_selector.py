@@ -20,7 +20,6 @@ from partitioner.planner.pipeline.search import PipelineSearch
 from partitioner.planner.pipeline.search_space import PREFERENCE, PipelineCandidate, PipelineSearchSpace
 from partitioner.planner.placement.evaluator import Evaluation
 from partitioner.spelling import argument, arguments
-from partitioner.stages.schedules import ScheduleKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +97,10 @@ class ExecutionSelector:
             {shape.num_microbatches for shape in search.shapes} | ({1} if self.allows_unpipelined else set())
         )
         schedules = dict.fromkeys(shape.schedule.value for shape in search.shapes)
-        work = ", interleaved stages by their work alone" if ScheduleKind.INTERLEAVED in schedules else ""
         most = max(len(set(shape.devices)) for shape in search.shapes)
         return (
             f"{stages}; up to {plural(most, 'device')}, {', '.join(map(str, counts))} microbatches, the schedules "
-            f"{', '.join(schedules)}{work}"
+            f"{', '.join(schedules)}"
         )
 
     @cached_property

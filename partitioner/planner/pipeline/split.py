@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.ir.costed import CostedGraph
+from partitioner.planner.pipeline.interleaved_bound import least_interleaved_share
 from partitioner.planner.pipeline.item_order import Floats, OrderedItems, between
 from partitioner.planner.pipeline.least_cut import least_cut
 from partitioner.planner.pipeline.search_space import Recompute
@@ -84,13 +85,13 @@ class StageSplit:
     def bound_seconds(self) -> float:
         """Lower bound on the step of all cuts into these stages, each of which waits for the stage before it.
 
-        Infinite where there is no cut whose variables and activations fit. Of `interleaved` pipelines only the work
-        is bounded, shared out evenly.
+        Infinite where there is no cut whose variables and activations fit.
         """
         updates, num_devices = self.items.update_seconds.min(axis=0), len(set(self.devices))
-        seconds = self.num_microbatches * float(self.items.pass_seconds.min(axis=0)[-1]) / num_devices
-        if num_devices == self._num_stages:
-            _, seconds = least_cut([self._bound(stage) for stage in range(self._num_stages)])
+        _, seconds = least_cut([self._bound(stage) for stage in range(self._num_stages)])
+        if self._num_stages == 2 * num_devices:
+            share = least_interleaved_share(num_devices, self.num_microbatches)
+            seconds = max(seconds, share * float(self.items.pass_seconds.min(axis=0)[-1]))
         return seconds + max(float(np.diff(updates).max(initial=0.0)), float(updates[-1]) / num_devices)
 
     @property
@@ -129,8 +130,7 @@ class StageSplit:
         again = between(self.items.again_seconds[self.devices[stage]])
         return replace(seconds, backward=seconds.backward + again)
 
-    def _end(self, stage: int, seconds: StageSeconds) -> Floats:
-        rounds = self.devices.count(self.devices[stage])
+    def _end(self, stage: int, seconds: StageSeconds, rounds: int) -> Floats:
         kind = self.schedule if self._trains else ScheduleKind.GPIPE
         return seconds.end(kind, self.num_microbatches, max(1, self.num_live[stage]), rounds)
 
@@ -151,11 +151,13 @@ class StageSplit:
         return np.where(between(counts) > 0, np.inf, self._possible)
 
     def _bound(self, stage: int) -> Floats:
-        items, limit = self.items, self._limit(stage)
+        items, limit = self.items, self.costed.topology.devices[self.devices[stage]].memory_bytes
         seconds = self._stage_seconds(stage, self._least_hop_seconds, self._least_hop_seconds)
+        if self.devices.count(self.devices[stage]) > 1:
+            seconds = replace(seconds, behind=np.zeros_like(seconds.behind))  # the other stage may run meanwhile
         variables, gradients = between(items.variable_bytes), between(items.gradient_bytes)
         ends = np.where(variables + gradients <= limit, 0.0, np.inf) + self._allowed(stage)
-        keeping, recomputing = self._end(stage, seconds), self._end(stage, self._recomputing(stage, seconds))
+        keeping, recomputing = self._end(stage, seconds, 1), self._end(stage, self._recomputing(stage, seconds), 1)
         match self.recompute:
             case "all":
                 return ends + recomputing
@@ -178,14 +180,15 @@ class StageSplit:
     def _estimate(self, stage: int) -> tuple[Floats, NDArray[np.bool_]]:
         """Estimated seconds, and whether the stage recomputes."""
         items, device = self.items, self.devices[stage]
+        rounds = self.devices.count(device)
         seconds = self._stage_seconds(stage, self._both_ways_seconds(stage, -1), self._both_ways_seconds(stage, 1))
         # What a device receives mostly delays what it does next (`simulate/streams.py`).
         given = self._hop_seconds(stage, -1, items.forward_bytes)[:, None]
         returned = self._hop_seconds(stage, 1, items.backward_bytes)[None, :]
-        received = self.devices.count(device) * self.num_microbatches * (given + returned)
+        received = rounds * self.num_microbatches * (given + returned)
         whole = between(items.once_seconds[device]) + between(items.update_seconds[device])
-        keeping = self._end(stage, seconds) + received + whole
-        recomputing = self._end(stage, self._recomputing(stage, seconds)) + received + whole
+        keeping = self._end(stage, seconds, rounds) + received + whole
+        recomputing = self._end(stage, self._recomputing(stage, seconds), rounds) + received + whole
         saved = self._saved(stage)
         held = between(items.variable_bytes + 2 * items.gradient_bytes)
         inputs = items.forward_bytes[:, None] * self.num_live[stage] * self.costed.num_sharing(device)

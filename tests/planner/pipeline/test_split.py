@@ -14,6 +14,7 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import Phase
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
+from partitioner.planner.pipeline.interleaved_bound import least_interleaved_share
 from partitioner.planner.pipeline.search_space import PipelineCandidate, Recompute
 from partitioner.planner.simulate.program_costs import CALL_SECONDS
 from partitioner.stages.schedules import ScheduleKind
@@ -47,20 +48,20 @@ def chains(draw: st.DrawFn) -> Builder:
 
 def all_cuts(
     evaluator: PipelineEvaluator,
-    num_stages: int,
+    devices: Sequence[int],
     num_microbatches: int,
     kind: ScheduleKind,
     recompute: Sequence[int] = (),
 ) -> Iterator[PipelineCandidate]:
     """The simulated pipelines of every cut whose stages wait for those next to them, both ways."""
     order = evaluator.order
-    for ends in combinations(range(1, len(order)), num_stages - 1):
+    for ends in combinations(range(1, len(order)), len(devices) - 1):
         assignment = [0] * len(order)
-        for stage, (start, end) in enumerate(pairwise([0, *ends, len(order)])):
+        for device, (start, end) in zip(devices, pairwise([0, *ends, len(order)]), strict=True):
             for item in order[start:end]:
-                assignment[item] = stage
+                assignment[item] = device
         candidate = evaluator(assignment, num_microbatches, kind, recompute)
-        if candidate is None or len(candidate.programs.stages) < num_stages:
+        if candidate is None or len(candidate.programs.stages) < len(devices):
             continue
         forward, backward = candidate.programs.forward, candidate.programs.backward
         ahead = all(set(before.outputs).intersection(stage.inputs) for before, stage in pairwise(forward))
@@ -70,17 +71,17 @@ def all_cuts(
 
 
 def check_bound(
-    costed: CostedGraph, num_stages: int, count: int, kind: ScheduleKind, recompute: Recompute = "none"
+    costed: CostedGraph, devices: Sequence[int], count: int, kind: ScheduleKind, recompute: Recompute = "none"
 ) -> None:
     """No cut that fits, with any of the stages that may recompute, is simulated to end before the bound."""
     evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, count, recompute=recompute))
-    if len(evaluator.order) < num_stages:
+    if len(evaluator.order) < len(devices):
         return
-    bound = evaluator.cut_bound_seconds(tuple(range(num_stages)), count, kind)
-    stages = range(num_stages)
+    bound = evaluator.cut_bound_seconds(tuple(devices), count, kind)
+    stages = range(len(devices))
     choices = [()] if recompute == "none" else [tuple(stages)] if recompute == "all" else subsets(stages)
     for again in choices:
-        for candidate in all_cuts(evaluator, num_stages, count, kind, again):
+        for candidate in all_cuts(evaluator, devices, count, kind, again):
             if candidate.fits:
                 assert candidate.staged.step_seconds >= bound * (1 - 1e-9)
 
@@ -92,13 +93,13 @@ def subsets(stages: Sequence[int]) -> list[tuple[int, ...]]:
 @settings(max_examples=60)
 @given(chains(), st.integers(1, 4), st.sampled_from([1, 2, 4, 8]), KINDS, st.sampled_from(["CPU", "GPU"]))
 def test_no_cut_of_a_chain_ends_before_the_bound(made: Builder, num_stages: int, count: int, kind, devices) -> None:
-    check_bound(made.costed(topology(num_stages, kind=devices)), num_stages, count, kind)
+    check_bound(made.costed(topology(num_stages, kind=devices)), range(num_stages), count, kind)
 
 
 @settings(max_examples=40)
 @given(random_steps(), st.integers(2, 3), st.sampled_from([1, 2, 4]), KINDS)
 def test_no_cut_of_any_step_ends_before_the_bound(made: Builder, num_stages: int, count: int, kind) -> None:
-    check_bound(made.costed(topology(num_stages, wire=FREE)), num_stages, count, kind)
+    check_bound(made.costed(topology(num_stages, wire=FREE)), range(num_stages), count, kind)
 
 
 @settings(max_examples=60)
@@ -110,7 +111,26 @@ def test_no_cut_that_fits_ends_before_the_bound(
     made: Builder, num_stages: int, count: int, kind, memory_bytes: int, recompute
 ) -> None:
     costed = made.costed(topology(num_stages, wire=FREE, memory_bytes=memory_bytes))
-    check_bound(costed, num_stages, count, kind, recompute)
+    check_bound(costed, range(num_stages), count, kind, recompute)
+
+
+@settings(max_examples=60)
+@given(
+    st.one_of(chains(), random_steps()), st.sampled_from([(2, 2), (2, 4), (2, 8), (3, 3), (3, 6)]),
+    st.sampled_from([2**11, 2**13, 2**30]), st.sampled_from(["none", "auto"]),
+)  # fmt: skip
+def test_no_interleaved_cut_that_fits_ends_before_the_bound(
+    made: Builder, shape: tuple[int, int], memory_bytes: int, recompute
+) -> None:
+    num_devices, count = shape
+    costed = made.costed(topology(num_devices, wire=FREE, memory_bytes=memory_bytes))
+    check_bound(costed, [*range(num_devices)] * 2, count, ScheduleKind.INTERLEAVED, recompute)
+
+
+@pytest.mark.parametrize(("num_devices", "count"), [(2, 2), (2, 8), (4, 4), (4, 16), (8, 64)])
+def test_the_least_interleaved_share_is_between_the_work_and_equal_stages(num_devices: int, count: int) -> None:
+    work, bubble = count / num_devices, (num_devices - 1) / (2 * num_devices)
+    assert work + 0.4 * bubble < least_interleaved_share(num_devices, count) <= work + bubble
 
 
 @settings(max_examples=25)
@@ -123,7 +143,7 @@ def test_the_best_cut_is_simulated_nearly_as_fast_as_any(made: Builder, num_stag
     cut = evaluator.cut(tuple(range(num_stages)), count, kind)
     assert cut is not None
     simulated = evaluator(cut.assignment, count, kind)
-    steps = [candidate.staged.step_seconds for candidate in all_cuts(evaluator, num_stages, count, kind)]
+    steps = [candidate.staged.step_seconds for candidate in all_cuts(evaluator, range(num_stages), count, kind)]
     if simulated is not None and steps:
         assert simulated.staged.step_seconds <= 1.15 * min(steps)
 

@@ -1,11 +1,11 @@
-"""Transformers of the sizes that people train, of plain Keras layers and ops: builders that take no argument.
+"""Models of the sizes that people train, of plain Keras layers and ops: builders that take no argument.
 
-MODELS["llama-70b"]()   # a compiled keras.Model; give the function itself to `partitioner.plan`
+MODELS["llama-70b"].build()   # a compiled keras.Model; give the function itself to `partitioner.plan`
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -42,13 +42,13 @@ class Sizes:
 GPT2_SMALL = Sizes(blocks=12, width=768, heads=12, kv_heads=12, inner=3072, vocabulary=50257, length=1024)
 GPT2_MEDIUM = Sizes(blocks=24, width=1024, heads=16, kv_heads=16, inner=4096, vocabulary=50257, length=1024)
 GPT2_XL = Sizes(blocks=48, width=1600, heads=25, kv_heads=25, inner=6400, vocabulary=50257, length=1024)
-LLAMA_7B = Sizes(blocks=32, width=4096, heads=32, kv_heads=32, inner=11008, vocabulary=32000, length=4096)
-LLAMA_70B = Sizes(blocks=80, width=8192, heads=64, kv_heads=8, inner=28672, vocabulary=128256, length=8192)
+LLAMA_7B = Sizes(blocks=32, width=4096, heads=32, kv_heads=32, inner=11008, vocabulary=32000, length=4096)  # Llama 2
+LLAMA_70B = Sizes(blocks=80, width=8192, heads=64, kv_heads=8, inner=28672, vocabulary=32000, length=4096)  # Llama 2
 BERT_LARGE = Sizes(blocks=24, width=1024, heads=16, kv_heads=16, inner=4096, vocabulary=30522, length=512)
 T5_LARGE = Sizes(blocks=24, width=1024, heads=16, kv_heads=16, inner=4096, vocabulary=32128, length=512)
 VIT_LARGE = Sizes(blocks=24, width=1024, heads=16, kv_heads=16, inner=4096, vocabulary=1000, length=196)
 
-ROTATION_BASE = 500_000.0  # of Llama 3
+ROTATION_BASE = 500_000.0  # Llama 3's
 NEVER = -1e9
 
 
@@ -254,13 +254,82 @@ def vit(sizes: Sizes) -> keras.Model:
     return keras.Model(images, layers.Dense(sizes.vocabulary, name="logits")(x), name="vit")
 
 
-MODELS: Mapping[str, Callable[[], keras.Model]] = {
-    "gpt2-small": partial(gpt2, GPT2_SMALL),
-    "gpt2-medium": partial(gpt2, GPT2_MEDIUM),
-    "gpt2-xl": partial(gpt2, GPT2_XL),
-    "llama-7b": partial(llama, LLAMA_7B),
-    "llama-70b": partial(llama, LLAMA_70B),
-    "bert-large": partial(bert, BERT_LARGE),
-    "t5-large": partial(t5, T5_LARGE),
-    "vit-large": partial(vit, VIT_LARGE),
+def image_classifier(name: str) -> keras.Model:
+    """An architecture of `keras.applications`, of 1000 classes."""
+    model = getattr(keras.applications, name)(weights=None)
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy")
+    return model
+
+
+def unet(side: int = 256, channels: Sequence[int] = (64, 128, 256, 512, 1024)) -> keras.Model:
+    """Two convolutions at each size, down and up again, and a class for each pixel (arXiv 1505.04597)."""
+
+    def twice(x: Any, filters: int) -> Any:
+        for _ in range(2):
+            x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)))
+        return x
+
+    x = images = keras.Input((side, side, 3))
+    skipped = []
+    for filters in channels[:-1]:
+        x = twice(x, filters)
+        skipped.append(x)
+        x = layers.MaxPooling2D()(x)
+    x = twice(x, channels[-1])
+    for filters, beside in zip(reversed(channels[:-1]), reversed(skipped), strict=True):
+        up = layers.Conv2DTranspose(filters, 2, strides=2)(x)
+        x = twice(layers.Concatenate()([beside, up]), filters)
+    model = keras.Model(images, layers.Conv2D(21, 1)(x), name="unet")
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def two_towers(users: int = 10_000_000, items: int = 1_000_000, width: int = 128) -> keras.Model:
+    """A user and an item, each from a table and dense layers, and the score of their product."""
+    inputs, ends = [], []
+    for name, count in (("user", users), ("item", items)):
+        number = keras.Input((), dtype="int32", name=name)
+        x = layers.Embedding(count, width, name=f"{name}_table")(number)
+        for units in (1024, 512, 128):
+            x = layers.Dense(units, activation="relu")(x)
+        inputs.append(number)
+        ends.append(x)
+    model = keras.Model(inputs, layers.Dot(axes=1)(ends), name="two_towers")
+    model.compile("adagrad", keras.losses.BinaryCrossentropy(from_logits=True))
+    return model
+
+
+def lstm(units: int = 1024, depth: int = 4, length: int = 128, vocabulary: int = 32000) -> keras.Model:
+    """Layers of LSTM over tokens, and logits of the next token."""
+    tokens = keras.Input((length,), dtype="int32")
+    x = layers.Embedding(vocabulary, units)(tokens)
+    for _ in range(depth):
+        x = layers.LSTM(units, return_sequences=True)(x)
+    model = keras.Model(tokens, layers.Dense(vocabulary, name="logits")(x), name="lstm")
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedModel:
+    """A builder, and the rows of the batch that it is planned for on 8 devices; on others in proportion."""
+
+    build: Callable[[], keras.Model]
+    rows: int
+
+
+MODELS: Mapping[str, PlannedModel] = {
+    "resnet50": PlannedModel(build=partial(image_classifier, "ResNet50"), rows=1024),
+    "inception-v3": PlannedModel(build=partial(image_classifier, "InceptionV3"), rows=1024),
+    "unet": PlannedModel(build=unet, rows=128),
+    "gpt2-small": PlannedModel(build=partial(gpt2, GPT2_SMALL), rows=64),
+    "gpt2-medium": PlannedModel(build=partial(gpt2, GPT2_MEDIUM), rows=32),
+    "gpt2-xl": PlannedModel(build=partial(gpt2, GPT2_XL), rows=16),
+    "llama-7b": PlannedModel(build=partial(llama, LLAMA_7B), rows=8),
+    "llama-70b": PlannedModel(build=partial(llama, LLAMA_70B), rows=16),
+    "bert-large": PlannedModel(build=partial(bert, BERT_LARGE), rows=64),
+    "t5-large": PlannedModel(build=partial(t5, T5_LARGE), rows=64),
+    "vit-large": PlannedModel(build=partial(vit, VIT_LARGE), rows=256),
+    "two-towers": PlannedModel(build=two_towers, rows=16384),
+    "lstm": PlannedModel(build=lstm, rows=512),
 }
