@@ -18,6 +18,7 @@ from partitioner.capture.lower.batching import BatchSizes
 from partitioner.deadline import MEASURING_SECONDS
 from partitioner.deferred_variables import is_deferred
 from partitioner.emit.graph.function import emit_function
+from partitioner.emit.graph.rewriting import op_by_op
 from partitioner.emit.graph.variables import copied, held_variable
 from partitioner.emit.xla.calls import ops_of_calls
 from partitioner.errors import UsageError
@@ -241,7 +242,8 @@ def _runner(step: CapturedStep, function: Any, rows: int) -> Callable[[], None]:
         raise UsageError(f"cannot measure: {error}", help=argument("costs", "analytic")) from error
 
     def run() -> None:
-        function(*arguments)
+        with op_by_op():
+            function(*arguments)
         tf.test.experimental.sync_devices()
 
     return run

@@ -6,12 +6,11 @@ import statistics
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
 
-from partitioner.emit.keras.options import as_given
+from partitioner.emit.graph.rewriting import as_allowed
 from partitioner.errors import UsageError
 from partitioner.ir.execution import Execution
 from partitioner.ir.plan import MeasuredStep, PlannedAction, Updates
@@ -51,7 +50,7 @@ def measure_placed_step(placed: Any, *, seed: int = 0) -> MeasuredStep:
     (batch,) = random_batches(specs, step.graph.batch_size, 1, seed)
 
     def run() -> None:
-        with as_given() if execution.is_staged else nullcontext():
+        with as_allowed(is_staged=execution.is_staged):
             for value in tf.nest.flatten(function(*batch)):
                 if value is not None:
                     value.numpy()  # returns once the step has ended

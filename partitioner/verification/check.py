@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from partitioner.emit.graph.rewriting import op_by_op
 from partitioner.emit.graph.variables import held_variable
 from partitioner.emit.pipeline.microbatches import HOST
 from partitioner.emit.xla.refusals import refused_ops
@@ -88,7 +89,7 @@ def verify_placed(
     pairs = batches or random_batches((x_specs, y_specs), step.graph.batch_size, num_steps, seed)
     subject = _Subject(model, step, execution, emit, emit_stepwise, ran_on, with_reference)
     try:
-        with without_tensor_float_32():
+        with without_tensor_float_32(), op_by_op():
             if step.kind is not StepKind.TRAIN:
                 return _verify_outputs(subject, pairs[0])
             if step.is_own:
@@ -151,7 +152,7 @@ def _verify_training(
         restore()
         first = placed_gradients(*batches[0], None)
         restore()
-        with hard_placement():
+        with hard_placement(), op_by_op():
             executed = _audited(placed_stepwise, batches[0]) if execution.is_staged else {}
             restore()
             executed |= _audited(_fresh(placed_train), batches[0])
@@ -169,9 +170,10 @@ def _verify_training(
         tolerance = tolerance_of(step.graph, execution, subject.ran_on)
         settings: dict[str, Any] = {"num_steps": len(batches), "tolerance": tolerance}
         result = compared(placed, expected, trajectories, audit, subject.ran_on, **settings)
-        while not (result.passed or result.misplaced_ops) and (control := next(controls, None)):
-            trajectories.append(control)
-            result = compared(placed, expected, trajectories, audit, subject.ran_on, **settings)
+        with op_by_op():
+            while not (result.passed or result.misplaced_ops) and (control := next(controls, None)):
+                trajectories.append(control)
+                result = compared(placed, expected, trajectories, audit, subject.ran_on, **settings)
     return replace(result, differing_copies=apart, passed=result.passed and not apart)
 
 
@@ -197,7 +199,7 @@ def _verify_own_step(subject: _Subject, batches: Sequence[tuple[Any, Any]]) -> V
                 reference = own_step_function(model, step.kind, step.specs, jit_compile=subject.is_compiled)
                 expected = run(reference, batches, restore)
                 controls = [run(reference, reordered, start) for start in starts]
-        with hard_placement():
+        with hard_placement(), op_by_op():
             restore()
             executed = executed_ops(lambda: _fresh(placed_step)(*batches[0], None))[1]
             placed = run(lambda *arguments: placed_step(*arguments)["logs"], batches, restore)
@@ -253,7 +255,7 @@ def _verify_outputs(subject: _Subject, batch: tuple[Any, Any]) -> Verification:
                 restore()
                 reordered = flat_arrays(reference(permuted(x, order)))
             controls = [outputs_only([array[np.argsort(order)] if array.ndim else array for array in reordered])]
-        with hard_placement():
+        with hard_placement(), op_by_op():
             restore()
             outputs, executed = executed_ops(lambda: _fresh(placed)(x, None, None))
             if execution.is_staged:

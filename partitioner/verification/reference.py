@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import keras
@@ -16,6 +17,7 @@ from partitioner.emit.pipeline.microbatches import HOST
 from partitioner.ir.execution import SEED_STRIDE
 from partitioner.ir.step import StepKind
 from partitioner.verification.data import as_dense, flat_arrays
+from partitioner.verification.written_out import with_powers_written_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,13 +131,11 @@ def reference_functions(
             [_added(gradient, weights, given) for gradient in zip(*gradients, strict=True)],
         )
 
-    @tf.function(autograph=False, input_signature=list(specs), jit_compile=jit_compile)
     def gradients(x: Any, y: Any) -> tuple[Any, Any, Any]:
         with tf.device(HOST):
             y_pred, loss, values = accumulated(x, y)
             return y_pred, loss, [None if g is None else as_dense(g, v.shape) for g, v in _pairs(values, model)]
 
-    @tf.function(autograph=False, input_signature=list(specs), jit_compile=jit_compile)
     def train(x: Any, y: Any) -> Any:
         with tf.device(HOST):
             _, loss, values = accumulated(x, y)
@@ -143,7 +143,8 @@ def reference_functions(
                 optimizer.apply_gradients(list(_pairs(values, model)))
             return loss
 
-    return gradients, train
+    written_out = partial(with_powers_written_out, specs=specs, jit_compile=jit_compile)
+    return written_out(gradients), written_out(train)
 
 
 def own_step_function(
@@ -155,7 +156,7 @@ def own_step_function(
         with tf.device(HOST):
             return run_own_step(model, kind, x, y, sample_weight)
 
-    return tf.function(step, autograph=False, jit_compile=jit_compile).get_concrete_function(*specs)
+    return with_powers_written_out(step, specs, jit_compile=jit_compile)
 
 
 def outputs_function(model: keras.Model, x_specs: Any, *, num_parts: int = 1, jit_compile: bool = False) -> Any:
@@ -164,7 +165,6 @@ def outputs_function(model: keras.Model, x_specs: Any, *, num_parts: int = 1, ji
     def of_part(x: Any) -> Any:
         return model(x, training=False) if model._call_has_training_arg else model(x)
 
-    @tf.function(autograph=False, input_signature=[x_specs], jit_compile=jit_compile)
     def outputs(x: Any) -> Any:
         with tf.device(HOST):
             if num_parts == 1:
@@ -172,7 +172,7 @@ def outputs_function(model: keras.Model, x_specs: Any, *, num_parts: int = 1, ji
             results = map(of_part, _parts(x, num_parts)[0])
             return tf.nest.map_structure(lambda *rows: tf.concat(rows, axis=0), *results)
 
-    return outputs
+    return with_powers_written_out(outputs, [x_specs], jit_compile=jit_compile)
 
 
 def _parts(batch: Any, count: int) -> tuple[list[Any], list[Any]]:

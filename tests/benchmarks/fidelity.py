@@ -15,7 +15,6 @@ import os
 import statistics
 import tempfile
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,7 +76,7 @@ def _run(name: str, way: str, others: Path) -> None:
     import tensorflow as tf
 
     import partitioner
-    from partitioner.emit.keras.options import as_given
+    from partitioner.emit.graph.rewriting import as_allowed
 
     devices = _start(way)
     os.environ["XDG_CACHE_HOME"] = str(others.parent / f"cache-{name}-{way}")  # measured now, lest the machine changed
@@ -95,7 +94,7 @@ def _run(name: str, way: str, others: Path) -> None:
     step = placed.program.function(kind, specs)
 
     def turn() -> None:
-        with as_given() if placed.program.is_staged else nullcontext():
+        with as_allowed(is_staged=placed.program.is_staged):
             step(*arguments)["y_pred" if way == "infer" else "loss"].numpy()
 
     answer_turns(turn, predicted)

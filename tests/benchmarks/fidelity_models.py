@@ -14,24 +14,24 @@ CLASSES = 10
 Built = tuple[Any, tuple[Any, Any]]
 
 
-def _labels(rows: int) -> Any:
+def labels(rows: int) -> Any:
     return np.random.default_rng(1).integers(0, CLASSES, rows)
 
 
-def _normal(*shape: int) -> Any:
+def normal(*shape: int) -> Any:
     return np.random.default_rng(0).standard_normal(shape, np.float32)
 
 
-def _classifier(model: Any, x: Any, optimizer: Any = "adam") -> Built:
+def classifier(model: Any, x: Any, optimizer: Any = "adam") -> Built:
     model.compile(optimizer, "sparse_categorical_crossentropy", jit_compile=False)
-    return model, (x, _labels(len(x)))
+    return model, (x, labels(len(x)))
 
 
-def _application(name: str, side: int, rows: int) -> Built:
+def application(name: str, side: int, rows: int) -> Built:
     import keras
 
     model = getattr(keras.applications, name)(weights=None, input_shape=(side, side, 3), classes=CLASSES)
-    return _classifier(model, _normal(rows, side, side, 3))
+    return classifier(model, normal(rows, side, side, 3))
 
 
 def _vgg(side: int, rows: int) -> Built:
@@ -45,16 +45,16 @@ def _vgg(side: int, rows: int) -> Built:
         x = layers.MaxPooling2D()(x)
     x = layers.Dense(256, activation="relu")(layers.Flatten()(x))
     model = keras.Model(inputs, layers.Dense(CLASSES, activation="softmax")(x))
-    return _classifier(model, _normal(rows, side, side, 3), keras.optimizers.SGD(0.01, momentum=0.9))
+    return classifier(model, normal(rows, side, side, 3), keras.optimizers.SGD(0.01, momentum=0.9))
 
 
-def _perceptron(width: int, depth: int, rows: int) -> Built:
+def perceptron(width: int, depth: int, rows: int) -> Built:
     import keras
     from keras import layers
 
     hidden = [layers.Dense(width, activation="relu") for _ in range(depth)]
     model = keras.Sequential([keras.Input((784,)), *hidden, layers.Dense(CLASSES, activation="softmax")])
-    return _classifier(model, _normal(rows, 784))
+    return classifier(model, normal(rows, 784))
 
 
 def _mixed(build: Callable[[], Built]) -> Built:
@@ -68,7 +68,7 @@ def _mixed(build: Callable[[], Built]) -> Built:
         keras.config.set_dtype_policy("float32")
 
 
-def _lstm(units: int, length: int, rows: int) -> Built:
+def lstm(units: int, length: int, rows: int) -> Built:
     import keras
     from keras import layers
 
@@ -80,7 +80,7 @@ def _lstm(units: int, length: int, rows: int) -> Built:
             layers.Dense(CLASSES, activation="softmax"),
         ]
     )
-    return _classifier(model, _normal(rows, length, 64))
+    return classifier(model, normal(rows, length, 64))
 
 
 def _encoder(depth: int, width: int, length: int, rows: int) -> Built:
@@ -96,28 +96,28 @@ def _encoder(depth: int, width: int, length: int, rows: int) -> Built:
         x = layers.LayerNormalization()(layers.Add()([x, y]))
     scores = layers.Dense(CLASSES, activation="softmax")(layers.GlobalAveragePooling1D()(x))
     tokens = np.random.default_rng(0).integers(0, 1000, (rows, length)).astype(np.int32)
-    return _classifier(keras.Model(inputs, scores), tokens)
+    return classifier(keras.Model(inputs, scores), tokens)
 
 
-def _workload(**sizes: Any) -> Built:
-    workload = Workload(**sizes)
-    return keras_model(workload), batch(workload)
+def workload(**sizes: Any) -> Built:
+    sized = Workload(**sizes)
+    return keras_model(sized), batch(sized)
 
 
 MODELS: dict[str, Callable[[], Built]] = {
-    "mlp-1024": partial(_perceptron, 1024, 3, 256),
-    "mlp-384-deep": partial(_perceptron, 384, 12, 512),
-    "dense-512": partial(_workload, kind="dense", depth=8, width=512, batch_size=1024),
+    "mlp-1024": partial(perceptron, 1024, 3, 256),
+    "mlp-384-deep": partial(perceptron, 384, 12, 512),
+    "dense-512": partial(workload, kind="dense", depth=8, width=512, batch_size=1024),
     "vgg": partial(_vgg, 48, 32),
-    "resnet50": partial(_application, "ResNet50", 64, 16),
-    "densenet121": partial(_application, "DenseNet121", 64, 8),
-    "mobilenet-v2": partial(_application, "MobileNetV2", 96, 16),
-    "efficientnet-b0": partial(_application, "EfficientNetB0", 64, 16),
-    "convnext-tiny": partial(_application, "ConvNeXtTiny", 64, 4),
-    "xception": partial(_application, "Xception", 71, 8),
+    "resnet50": partial(application, "ResNet50", 64, 16),
+    "densenet121": partial(application, "DenseNet121", 64, 8),
+    "mobilenet-v2": partial(application, "MobileNetV2", 96, 16),
+    "efficientnet-b0": partial(application, "EfficientNetB0", 64, 16),
+    "convnext-tiny": partial(application, "ConvNeXtTiny", 64, 4),
+    "xception": partial(application, "Xception", 71, 8),
     "encoder": partial(_encoder, 3, 192, 64, 16),
-    "decoder-256": partial(_workload, kind="decoder", depth=3, width=256, batch_size=8, length=64, vocabulary=512),
-    "decoder-128": partial(_workload, kind="decoder", depth=4, width=128, batch_size=16, length=96, vocabulary=1000),
-    "lstm": partial(_lstm, 128, 32, 32),
-    "mlp-384-mixed": partial(_mixed, partial(_perceptron, 384, 4, 256)),
+    "decoder-256": partial(workload, kind="decoder", depth=3, width=256, batch_size=8, length=64, vocabulary=512),
+    "decoder-128": partial(workload, kind="decoder", depth=4, width=128, batch_size=16, length=96, vocabulary=1000),
+    "lstm": partial(lstm, 128, 32, 32),
+    "mlp-384-mixed": partial(_mixed, partial(perceptron, 384, 4, 256)),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ class Workload:
         batch_size: Rows per step.
         length: Tokens per row, of a decoder.
         vocabulary: Tokens that a decoder knows.
+        approximate: Whether a decoder's GELU is the approximation by a tanh, as in GPT-2.
     """
 
     kind: str
@@ -30,6 +32,7 @@ class Workload:
     batch_size: int
     length: int = 0
     vocabulary: int = 0
+    approximate: bool = False
 
     @property
     def text(self) -> str:
@@ -77,6 +80,7 @@ def keras_model(workload: Workload, scope: Callable[[int], Any] = lambda _: cont
         model = keras.Model(inputs, x)
         model.compile(keras.optimizers.SGD(1e-3), "mse", jit_compile=False)
         return model
+    gelu = partial(keras.activations.gelu, approximate=workload.approximate)
     inputs = keras.Input((workload.length,), dtype="int32")
     with scope(0):
         x = layers.Embedding(workload.vocabulary, workload.width, name="tokens")(inputs)
@@ -86,7 +90,7 @@ def keras_model(workload: Workload, scope: Callable[[int], Any] = lambda _: cont
             attention = layers.MultiHeadAttention(workload.num_heads, 64, name=f"attention_{index}")
             x = layers.Add(name=f"add_a_{index}")([x, attention(y, y, use_causal_mask=True)])
             y = layers.LayerNormalization(name=f"norm_b_{index}")(x)
-            y = layers.Dense(4 * workload.width, activation="gelu", name=f"up_{index}")(y)
+            y = layers.Dense(4 * workload.width, activation=gelu, name=f"up_{index}")(y)
             y = layers.Dense(workload.width, name=f"down_{index}")(y)
             x = layers.Add(name=f"add_b_{index}")([x, y])
     with scope(workload.depth - 1):

@@ -19,7 +19,7 @@ from tests.benchmarks.turns import answer_turns, take_turns
 NUM_FEATURES = 256
 
 
-def _towers(width: int, depth: int) -> Any:
+def towers(width: int, depth: int) -> Any:
     import keras
     from keras import layers
 
@@ -49,7 +49,7 @@ def _contender(kind: str, width: int, depth: int, batch_size: int) -> None:
     if not is_placed:
         os.sched_setaffinity(0, {0})
     partitioner.set_up_devices("CPU:0,CPU:1" if is_placed else "CPU:0")
-    model: Any = _towers(width, depth)
+    model: Any = towers(width, depth)
     predicted: dict[str, float] = {}
     if is_placed:
         plan = partitioner.plan(model, devices="CPU:0,CPU:1", batch_size=batch_size, time_limit=20)

@@ -86,17 +86,17 @@ def test_soft_placed_op_is_named() -> None:
 def test_ops_that_python_calls_are_none_of_the_plan() -> None:
     """Bug: a sum of two replicas that an audit called itself stood for an op of the step that had the same name."""
     with tf.device("CPU:1"):
-        one = tf.constant([1.0])
+        one, two = tf.constant([1.0]), tf.constant([2.0])
 
     @tf.function(autograph=False)
     def placed() -> tf.Tensor:
         with tf.device("CPU:1"):
-            return tf.raw_ops.AddV2(x=one, y=one) * 3.0
+            return tf.raw_ops.AddV2(x=one, y=two) * 3.0
 
     def run() -> None:
         placed()
         with tf.device("CPU:2"):
-            tf.raw_ops.AddV2(x=one, y=one)
+            tf.raw_ops.AddV2(x=one, y=two)
 
     _, executed = executed_ops(run)
     assert executed["AddV2"] == ("AddV2", DeviceName.parse("CPU:1").canonical)

@@ -79,7 +79,7 @@ def limit_trips_at_once(graph_def: Any) -> None:
             limit.i = min(limit.i, _TRIPS_AT_ONCE)
 
 
-def share_reads(graph_def: Any, order: Mapping[str, int], variable_of: Mapping[str, str]) -> dict[str, str]:
+def share_reads(graph_def: Any, order: Mapping[str, float], variable_of: Mapping[str, str]) -> dict[str, str]:
     """Replace all reads of a variable before its first write by a single read.
 
     All of them read the same value. Keras reads the learning rate and the step count once per parameter, and TensorFlow
@@ -93,7 +93,7 @@ def share_reads(graph_def: Any, order: Mapping[str, int], variable_of: Mapping[s
     Returns:
         The read that stays, by the removed read.
     """
-    first_write: dict[str, int] = {}
+    first_write: dict[str, float] = {}
     reads: dict[str, list[str]] = {}
     for node in sorted(graph_def.node, key=lambda n: order[n.name]):
         touched = [variable_of[p] for r in node.input if (p := producer(r)) in variable_of and not r.startswith("^")]

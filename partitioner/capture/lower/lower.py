@@ -28,6 +28,7 @@ from partitioner.capture.lower.graph_def import (
     take_colocations,
 )
 from partitioner.capture.lower.grouping import RawOp, colocation_groups, parameter_of_slots
+from partitioner.capture.lower.powers import write_out_powers
 from partitioner.capture.lower.shapes import settle_shapes
 from partitioner.capture.trace.objective import TrainingObjective
 from partitioner.capture.trace.trace import Trace, trace_step
@@ -54,8 +55,8 @@ def capture_step(
     captures = {placeholder.op.name: external for external, placeholder in trace.graph.captures}
     variables = _captured_variables(trace, captures, model, objective)
     names, phases = _unique_names(variables), _phases(trace)
-    order = {op.name: index for index, op in enumerate(trace.graph.get_operations())}
-    graph_def, colocations = _rewritten(trace, kind, phases, order, names)
+    order: dict[str, float] = {op.name: index for index, op in enumerate(trace.graph.get_operations())}
+    graph_def, colocations, traced = _rewritten(trace, kind, phases, order, names)
 
     outputs = {key: tf.nest.map_structure(_tensor_names, value) for key, value in trace.outputs.items()}
     needed = _names_in(outputs, *outputs)
@@ -70,6 +71,7 @@ def capture_step(
     graph = _op_graph(
         trace,
         nodes=_topological(graph_def, order),
+        traced=traced,
         phases=phases,
         colocations=colocations,
         specs=settled.specs,
@@ -105,10 +107,11 @@ def capture_step(
         lacks_summaries=_lacks_summaries(trace),
         fixed_batch=fixed_batch(trace),
     )
+
     return with_rows(
         step,
         settled,
-        static_shape=lambda name: trace.graph.get_tensor_by_name(name).shape,
+        static_shape=lambda name: traced[producer(name)].outputs[int(name.partition(":")[2])].shape,
         settled_for=lambda rows: settle_shapes(graph_def, inputs, captures, rows),
         loss_name=objective.loss_name if objective else "",
     )
@@ -128,9 +131,10 @@ def _results(kind: StepKind, outputs: Mapping[str, Any], objective: TrainingObje
 
 
 def _rewritten(
-    trace: Trace, kind: StepKind, phases: Mapping[str, Phase], order: Mapping[str, int], names: Mapping[str, str]
-) -> tuple[Any, dict[str, str]]:
-    """The traced graph without what would override or hinder a placement, and the partner of each colocated op."""
+    trace: Trace, kind: StepKind, phases: dict[str, Phase], order: dict[str, float], names: Mapping[str, str]
+) -> tuple[Any, dict[str, str], dict[str, Any]]:
+    """The traced graph without what would override or hinder a placement, the partner of each colocated op, and the
+    traced op behind each node. `phases` and `order` get the nodes that were added."""
     graph_def = trace.graph.as_graph_def()
     call_functions(graph_def)
     colocations = take_colocations(graph_def)
@@ -141,7 +145,15 @@ def _rewritten(
     bypass_identity_n(graph_def, (name for name, phase in phases.items() if phase is Phase.UPDATE))
     limit_trips_at_once(graph_def)
     shared = share_reads(graph_def, order, names)
-    return graph_def, {name: shared.get(target, target) for name, target in colocations.items()}
+    colocations = {name: shared.get(target, target) for name, target in colocations.items()}
+    # Looked up once: TensorFlow's Python is slow at finding an operation and its outputs.
+    traced = {op.name: op for op in trace.graph.get_operations()}
+    for square, cube in write_out_powers(graph_def).items():
+        known: list[dict[str, Any]] = [phases, colocations, trace.layer_of, traced]
+        for of_op in known:
+            of_op |= {square: of_op[cube]} if cube in of_op else {}
+        order[square] = order[cube] - 0.5
+    return graph_def, colocations, traced
 
 
 def _adopt_gradients(trace: Trace, colocations: dict[str, str], phases: Mapping[str, Phase]) -> None:
@@ -227,7 +239,7 @@ def _phases(trace: Trace) -> dict[str, Phase]:
     return phases
 
 
-def _topological(graph_def: Any, order: Mapping[str, int]) -> list[Any]:
+def _topological(graph_def: Any, order: Mapping[str, float]) -> list[Any]:
     """Nodes in order of creation, but each after its inputs."""
     nodes = sorted(graph_def.node, key=lambda node: order[node.name])
     return in_run_order(nodes, lambda node: map(producer, node.input))
@@ -277,6 +289,7 @@ def _op_graph(
     trace: Trace,
     *,
     nodes: Iterable[Any],
+    traced: Mapping[str, Any],
     phases: Mapping[str, Phase],
     colocations: Mapping[str, str],
     specs: Mapping[str, TensorSpec],
@@ -286,12 +299,10 @@ def _op_graph(
 ) -> dict[str, Any]:
     """The `ops`, `tensors` and `variables` of the op graph."""
     nodes = [node for node in nodes if node.name not in variables]
-    # Looked up once: TensorFlow's Python is slow at finding an operation and its outputs.
-    traced = {op.name: op for op in trace.graph.get_operations()}
     outputs = {
         node.name: tuple(f"{node.name}:{index}" for index in range(len(traced[node.name].outputs))) for node in nodes
     }
-    stateful = {kind: op.op_def.is_stateful for kind, op in {op.type: op for op in traced.values()}.items()}
+    stateful = {kind for kind, op in {op.type: op for op in traced.values()}.items() if op.op_def.is_stateful}
     scalars = {name for name, made in outputs.items() if made and not any(specs[t].shape for t in made)}
     raw = [_raw_op(node, phases, names, colocations, scalars) for node in nodes]
     parameters = {id(variable): name for name, variable in _by_name(variables, names).items()}
@@ -321,7 +332,7 @@ def _op_graph(
             attributes=readable_attributes(node),
             host_only=is_host_only(node),
             differentiates=op.differentiates if op.differentiates in live else "",
-            stateful=stateful[op.type],
+            stateful=op.type in stateful,
             takes_table=any(producer(reference) in tables for reference in node.input),
         )
         for op, node in zip(raw, nodes, strict=True)

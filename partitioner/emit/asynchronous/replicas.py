@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from partitioner.emit.keras.options import as_given
+from partitioner.emit.graph.rewriting import as_given
 
 _RETRY_SECONDS = 1.0
 

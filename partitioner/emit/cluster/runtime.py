@@ -1,4 +1,4 @@
-"""Get TensorFlow ready for a plan: logical CPU devices, stand-ins for absent GPUs, workers, optimizer options."""
+"""Get TensorFlow ready for a plan: logical CPU devices, stand-ins for absent GPUs, workers."""
 
 from __future__ import annotations
 
@@ -47,10 +47,6 @@ def set_up_devices(names: Sequence[str], cluster: Any = None) -> dict[str, str]:
     num_cpus = 1 + max((d.index for d in local if d.type == "CPU"), default=0)
     stand_ins = {device: num_cpus + offset for offset, device in enumerate(absent)}
     _make_logical_cpus(num_cpus + len(absent))
-    # Two graph rewrites ignore devices or depend on them: the remapper fuses ops of two devices (Conv with BiasAdd) and
-    # so undoes a placement; the arithmetic optimizer merges sums only on a shared device, so a placed model would round
-    # differently from the unplaced model. Workers get these options when this process connects to them.
-    tf.config.optimizer.set_experimental_options({"remapping": False, "arithmetic_optimization": False})
     if remote:
         connect(remote, cluster)
     return {

@@ -11,6 +11,8 @@ from tensorflow.python.eager import context
 from partitioner.gpu_kernels import is_host_only
 from partitioner.ir.graph_def import producer
 
+_FOLDED_THROUGH = frozenset({"Add", "AddN", "AddV2", "Div", "Mul", "Neg", "RealDiv", "Sub"})
+
 
 def place_graph_def(
     graph_def: Any, placement: Mapping[str, str], suffix: str, *, host_of: Callable[[str], str] = str
@@ -46,7 +48,26 @@ def place_graph_def(
                 copy.CopyFrom(node)
                 copy.name, copy.device = name, other
     placed.library.CopyFrom(functions.library)
+    _keep_what_leaves(placed)
     return placed
+
+
+def _keep_what_leaves(graph_def: Any) -> None:
+    """Have TensorFlow's graph optimizers keep the nodes that another device reads, whatever their settings.
+
+    A function of the user, or whoever loads an export, may run the graph with settings of its own. Sums and products
+    are left alone: constants are folded through them, and would round otherwise than in the unplaced model.
+    """
+    devices = {node.name: node.device for node in graph_def.node}
+    leaving = {
+        name
+        for node in graph_def.node
+        for read in node.input
+        if not read.startswith("^") and devices.get(name := producer(read), "") not in ("", node.device)
+    }
+    for node in graph_def.node:
+        if node.name in leaving and node.op not in _FOLDED_THROUGH:
+            node.attr["_grappler_do_not_remove"].b = True
 
 
 def rename_devices(graph_def: Any, devices: Mapping[str, str]) -> None:

@@ -11,10 +11,10 @@ import keras
 import tensorflow as tf
 
 from partitioner.emit.cluster.lost_worker import naming_lost_workers
+from partitioner.emit.graph.rewriting import as_allowed
 from partitioner.emit.keras.export import export_saved_model
 from partitioner.emit.keras.interrupt import interruptible
 from partitioner.emit.keras.objective import saved_objective, share_counting, share_objective
-from partitioner.emit.keras.options import as_given
 from partitioner.emit.keras.program import Program
 from partitioner.emit.keras.stand_in import StandIn
 from partitioner.errors import UsageError
@@ -177,8 +177,9 @@ class PlacedModel(StandIn):
             self.program.refuse_moved()
             with naming_lost_workers(self.program.devices.values()):
                 if not self.program.is_staged:
-                    return function(*arguments)
-                with interruptible(), as_given():
+                    with self._rewriting():
+                        return function(*arguments)
+                with interruptible(), self._rewriting():
                     return function(*arguments)
 
         return guarded
@@ -197,7 +198,12 @@ class PlacedModel(StandIn):
     def _run(self, kind: StepKind, x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, Any]:
         arguments = self.program.standardize(kind, (x, y, sample_weight))
         specs = tf.nest.map_structure(spec_of, arguments)
-        return self.program.function(kind, specs)(*arguments)
+        function = self.program.function(kind, specs)
+        with self._rewriting():
+            return function(*arguments)
+
+    def _rewriting(self) -> Any:
+        return as_allowed(is_staged=self.program.is_staged)
 
     def _step_with_metrics(self, kind: StepKind, data: Any) -> dict[str, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)

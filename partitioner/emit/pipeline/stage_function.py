@@ -14,6 +14,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function
 
 from partitioner.emit.graph.graph_def import add_waits, place_graph_def, register_functions
+from partitioner.emit.graph.rewriting import op_by_op_options
 from partitioner.emit.graph.variables import held_variable
 from partitioner.emit.pipeline.microbatches import HOST
 from partitioner.emit.xla.calls import CompiledGraph, with_compiled_calls
@@ -280,7 +281,7 @@ def _isolated(function: Any) -> Any:
     call.attr["Tin"].list.type.extend(argument.type for argument in called.input_arg)
     call.attr["Tout"].list.type.extend(output.type for output in called.output_arg)
     call.attr["f"].func.name = called.name
-    call.attr["config_proto"].s = runtime.function_call_options.config_proto_serialized
+    call.attr["config_proto"].s = op_by_op_options().config_proto_serialized
     for index, output in enumerate(called.output_arg):
         definition.ret[output.name] = f"call:output:{index}"
     definition.control_ret["call"] = "call"

@@ -10,10 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 # A function made of a graph rather than traced from Python has no public constructor.
-from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function
 
 from partitioner.emit.graph.dtypes import output_dtypes
+from partitioner.emit.graph.rewriting import op_by_op_options
 from partitioner.emit.xla.clusters import Cluster, find_clusters, is_constant
 from partitioner.emit.xla.confirm import Known, objected_nodes, objection
 from partitioner.emit.xla.constants import needed_as_constants
@@ -285,8 +285,7 @@ def _call_node(name: str, function: Any, device: str, inputs: Sequence[str]) -> 
     call.attr["Tin"].list.type.extend(argument.type for argument in signature.input_arg)
     call.attr["Tout"].list.type.extend(output.type for output in signature.output_arg)
     call.attr["f"].func.name = signature.name
-    runtime: Any = context.context()
-    call.attr["config_proto"].s = runtime.function_call_options.config_proto_serialized
+    call.attr["config_proto"].s = op_by_op_options().config_proto_serialized
     call.attr[_MUST_COMPILE].b = True
     return call
 

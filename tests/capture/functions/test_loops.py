@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 from captures import capture
 from keras import layers
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 from partitioner.capture.functions.loops import drop_idle_sums, only_reads, pass_on_idle_variables
 from partitioner.capture.lower.shapes import settle_shapes
@@ -41,7 +42,9 @@ def results(graph_def: Any, names: Sequence[str], fed: Mapping[str, np.ndarray])
     graph = tf.Graph()
     with graph.as_default():
         tf.graph_util.import_graph_def(graph_def, name="")
-    with tf.compat.v1.Session(graph=graph) as session:
+    config = tf.compat.v1.ConfigProto()  # TensorFlow would merge sums, and round otherwise where there are others
+    config.graph_options.rewrite_options.arithmetic_optimization = RewriterConfig.OFF
+    with tf.compat.v1.Session(graph=graph, config=config) as session:
         return session.run(names, fed)
 
 
