@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import Any
 
@@ -10,10 +10,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from partitioner.emit.graph.rewriting import as_given
 from partitioner.emit.pipeline import all_reduce as module
 from partitioner.emit.pipeline.all_reduce import all_gather, all_reduce
 
 DEVICES = [f"/job:localhost/replica:0/task:0/device:CPU:{index + 1}" for index in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def rewrites() -> Iterator[None]:
+    """None, as in steps of replicas; TensorFlow would merge sums, in another order."""
+    with as_given():
+        yield
 
 
 @pytest.fixture
