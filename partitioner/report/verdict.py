@@ -57,8 +57,10 @@ def _single_reasons(plan: PlanDocument) -> list[str]:
     if plan.requested_strategy is not Strategy.AUTO:
         faster = [b for b in _alternatives(plan) if b.fits and b.step_seconds < plan.predicted.step_seconds]
         return [f"a split would be faster: {_compared(plan, faster)}"] if faster else []
+    others = _alternatives(plan)
+    is_fastest = not any(other.fits and other.step_seconds < plan.predicted.step_seconds for other in others)
     why = {
-        Objective.THROUGHPUT: "one device is fastest",
+        Objective.THROUGHPUT: f"one device is {'fastest' if is_fastest else 'nearly as fast as more'}",
         Objective.LATENCY: "one device has the shortest latency",
         Objective.MEMORY: "no split needs less memory on its largest device",
     }[plan.objective]
@@ -67,7 +69,6 @@ def _single_reasons(plan: PlanDocument) -> list[str]:
         f"{why}: a step takes {step} on {short_names(plan.used_devices)}",
         f"to split it all the same: {argument('strategy', str(Strategy.LAYER_SPLIT))}",
     ]
-    others = _alternatives(plan)
     return [*lines, f"the alternatives: {_compared(plan, others)}"] if others else lines
 
 

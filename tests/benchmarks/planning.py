@@ -3,9 +3,9 @@
     python -m tests.benchmarks.planning [--models gpt2-small ...] [--machines "8 x H100" ...]
 
 Each model is planned in a process of its own, from the function that builds it, without a time limit. Beside it, the
-same model is only built and its step traced, as `tf.function` does, in a process that is timed from its start: `allowed`
-is 1.5 times that and ten seconds more. Seconds of parts are those of `--verbose`; gaps are those of plan.json: to any
-placement of the ops, and to the family that was searched.
+same model is only built and its step traced, as `tf.function` does, in a process that is timed from its start:
+`allowed` is 1.5 times that and ten seconds more. Seconds of parts are those of `--verbose`; gaps are those of
+plan.json: to any placement of the ops, and to the family that was searched.
 """
 
 from __future__ import annotations

@@ -57,7 +57,6 @@ def capture_step(
     names, phases = _unique_names(variables), _phases(trace)
     order: dict[str, float] = {op.name: index for index, op in enumerate(trace.graph.get_operations())}
     graph_def, colocations, traced = _rewritten(trace, kind, phases, order, names)
-
     outputs = {key: tf.nest.map_structure(_tensor_names, value) for key, value in trace.outputs.items()}
     needed = _names_in(outputs, *outputs)
     side_effects = _side_effects(trace, graph_def)
@@ -107,7 +106,6 @@ def capture_step(
         lacks_summaries=_lacks_summaries(trace),
         fixed_batch=fixed_batch(trace),
     )
-
     return with_rows(
         step,
         settled,

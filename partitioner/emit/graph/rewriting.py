@@ -1,8 +1,8 @@
 """What TensorFlow's graph optimizers may rewrite in a placed step; functions of the user keep their own settings.
 
-Two of them are off. The remapper fuses ops of two devices (Conv with BiasAdd), and so undoes a placement. The arithmetic
-optimizer merges sums only where they share a device, so rounding would depend on the placement. What it has of use,
-powers, is written out before (`capture/lower/powers.py`).
+Two of them are off. The remapper fuses ops of two devices (Conv with BiasAdd), and so undoes a placement. The
+arithmetic optimizer merges sums only where they share a device, so rounding would depend on the placement. What it has
+of use, powers, is written out before (`capture/lower/powers.py`).
 
 A step in microbatches is a few hundred calls of functions, each of which would be optimized again at every call, and
 that takes longer than everything else in the first step: nothing is rewritten there. What its functions hold is

@@ -27,6 +27,7 @@ from partitioner.ir.plan import Baseline, Objective, SolverInfo, Strategy
 from partitioner.ir.problem import PlacementProblem
 from partitioner.ir.requirements import ResolvedConstraint
 from partitioner.planner.layouts.execution_selector import ExecutionSelector
+from partitioner.planner.layouts.one_device import is_kept, note_on_kept
 from partitioner.planner.layouts.result import MemoryShortfall, OutOfMemoryError, SearchResult, with_bounds
 from partitioner.planner.layouts.search_progress import SILENT, SearchProgress
 from partitioner.planner.model.assignment import Assignment, adjacent_items
@@ -141,7 +142,7 @@ class _Search:
             replace(self.selector, deadline=self.deadline.at_share(SHARE_OF_PIPELINES)).search(self._eligible())
             self.unpipelined_deadline = self.deadline.at_share(SHARE_AS_ONE_GRAPH)
             self._tell()
-        seconds, status, note = 0.0, "optimal", ""
+        seconds, status, note, kept_note = 0.0, "optimal", "", ""
         if self.selector.allows_unpipelined and not self._is_settled():
             for result in self._answers(starts):
                 seconds += result.solution.seconds
@@ -161,6 +162,10 @@ class _Search:
         if unpipelined is None and candidate is None:
             raise self._nothing_fits(status)
         step = candidate.staged.step_seconds if candidate else unpipelined.step_seconds if unpipelined else 0.0
+        if (alone := self._alone()) and is_kept(alone.step_seconds, step, self.objective):
+            used = set((candidate or unpipelined or alone).assignment)
+            kept_note = note_on_kept(alone.step_seconds, step, len(used))
+            unpipelined, candidate, step = alone, None, alone.step_seconds
         solver = with_bounds(
             SolverInfo(status="feasible", objective=step, lower_bound=0.0, gap=1.0, seconds=seconds, seed=self.seed),
             step,
@@ -179,9 +184,16 @@ class _Search:
                 for name, evaluation in compared.items()
             ),
             solver=solver,
-            notes=tuple(filter(None, (note, self._coarsening_note(), self._relocation_note(candidate)))),
+            notes=tuple(filter(None, (note, kept_note, self._coarsening_note(), self._relocation_note(candidate)))),
             considered=self.selector.considered(self._unpipelined(), candidate or unpipelined),
         )
+
+    def _alone(self) -> Evaluation | None:
+        """The best placement on one device, where more devices were a free choice."""
+        if self.strategy is not Strategy.AUTO or self.selector.is_of_replica:
+            return None
+        alone = [evaluation for evaluation in self._eligible() if len(set(evaluation.assignment)) == 1]
+        return min(alone, key=self._objective_key, default=None)
 
     def _tell(self) -> None:
         steps = [evaluation.step_seconds for evaluation in self._eligible()]

@@ -21,6 +21,7 @@ from partitioner.planner.layouts.candidates import (
 )
 from partitioner.planner.layouts.groups import ReplicaGroups, data_parallel_degrees, has_shared
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
+from partitioner.planner.layouts.one_device import is_kept, note_on_kept
 from partitioner.planner.layouts.result import with_bounds
 from partitioner.planner.model.tolerances import ROUNDING
 
@@ -85,6 +86,11 @@ def best_strategy(
         assert isinstance(alone, PartitionError)
         raise alone
     chosen = min(eligible, key=lambda layout: _objective_key(layout, planner.objective))
+    if isinstance(alone, ParallelLayout) and alone.num_devices == 1 < chosen.num_devices:
+        steps = alone.step_seconds, chosen.step_seconds
+        if is_kept(*steps, planner.objective):
+            notes.append(note_on_kept(*steps, chosen.num_devices))
+            chosen = alone
     if coupling:
         notes += _left_out(chosen, families, coupling)
     return _with_comparison(

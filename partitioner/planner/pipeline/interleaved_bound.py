@@ -1,15 +1,16 @@
 """What no cut into two stages per device, dealt round robin, can avoid in the interleaved schedule.
 
 Of S devices, device d has the stages d and S + d, which take it w and u seconds for a microbatch, both ways. All stages
-together take T; those before stage d take P, and those of the second round before stage S + d take Q. Of M microbatches,
+together take T; those before stage d take P, and those of the second round before stage S + d take Q. There are M
+microbatches.
 
-1. the device does its M (w + u) after the first has passed the stages before d, and before the last has gone back
-   through them: the step takes P + M (w + u) at the least;
-2. between the first forward and the last backward of stage S + d, the device does all of that stage, and all of stage d
+1. The device does its M (w + u) after the first has passed the stages before d, and before the last has gone back
+   through them: the step takes P + M (w + u) at the least.
+2. Between the first forward and the last backward of stage S + d, the device does all of that stage, and all of stage d
    but its first S forwards and its last S backwards: the step takes (w of all devices) + Q + M u + (M - S) w.
 
-Where all of these hold with equal weights on every w and u, their sum bounds the step by a share of T, whatever the cut:
-a linear program's dual (Farkas). Work alone gives M / S, and equal stages take M / S + (S - 1) / 2S.
+A mean of all these bounds in which every w and u has the same weight is a share of T, whatever the cut: a solution of
+the dual of a linear program. Work alone gives M / S, and equal stages take M / S + (S - 1) / 2S.
 """
 
 from __future__ import annotations

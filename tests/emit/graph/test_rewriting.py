@@ -1,4 +1,4 @@
-"""What TensorFlow rewrites in placed steps: nothing that joins ops, whoever calls them; functions of users keep theirs."""
+"""What TensorFlow rewrites in placed steps: nothing that joins ops, whoever calls them, whatever users have set."""
 
 from __future__ import annotations
 
