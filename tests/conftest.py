@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -51,6 +52,15 @@ def logical_cpus() -> list[str]:
     names = [f"CPU:{index}" for index in range(NUM_LOGICAL_CPUS)]
     partitioner.set_up_devices(names)
     return names
+
+
+@pytest.fixture
+def optimized_alike() -> Iterator[None]:
+    """Keras' own steps are optimized as placed ones are: no sums are merged, in an order that follows from names."""
+    from partitioner.emit.graph.rewriting import op_by_op
+
+    with op_by_op():
+        yield
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ from partitioner.planner.simulate.exchange_seconds import SumTimes, exchange_rou
 from partitioner.stages.actions import UPDATE
 from partitioner.stages.buckets import buckets
 
+_LARGE_BYTES = 2**30
+
 Curve = tuple[tuple[float, int], ...]
 """Seconds, and bytes held from then on; ascending."""
 
@@ -127,6 +129,21 @@ def with_all_reduce(
         ),
         exchanges=tuple(exchange for reduce in reduces for exchange in reduce.exchanges(machines)),
     )
+
+
+def sum_seconds_per_byte(machines: Topology, groups: Sequence[Sequence[int]]) -> tuple[float, ...]:
+    """Seconds for each byte of gradients that a device of the first replica sums with its peers, without latencies."""
+
+    def seconds(size_bytes: float, peers: tuple[int, ...], sharing: int) -> float:
+        return sum_times(size_bytes, 0.0, num_tensors=1, topology=machines, peers=peers, sharing=sharing).seconds
+
+    rates = []
+    for of_replicas in zip(*groups, strict=True):
+        peers = tuple(dict.fromkeys(of_replicas))
+        sharing = len(of_replicas) // len(peers)
+        twice, once = (seconds(size, peers, sharing) for size in (2 * _LARGE_BYTES, _LARGE_BYTES))
+        rates.append((twice - once) / _LARGE_BYTES)
+    return tuple(rates)
 
 
 def _all_reduces(

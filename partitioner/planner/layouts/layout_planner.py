@@ -18,7 +18,7 @@ from partitioner.ir.plan import Baseline, Objective, Strategy
 from partitioner.ir.requirements import Requirement, RequirementKind, ResolvedConstraint
 from partitioner.ir.stage_programs import StagePrograms
 from partitioner.planner.bounds.step_time import lower_bound_seconds
-from partitioner.planner.layouts.all_reduces import with_all_reduce
+from partitioner.planner.layouts.all_reduces import sum_seconds_per_byte, with_all_reduce
 from partitioner.planner.layouts.groups import ReplicaGroups, data_parallel_degrees, has_shared
 from partitioner.planner.layouts.replicas import single_device_baselines, within_replica
 from partitioner.planner.layouts.result import SearchResult
@@ -122,6 +122,7 @@ class LayoutPlanner:
             costed_for=lambda rows: self._sized(rows, groups),
             programs=self._programs,
             unpipelined=count == 1,
+            sum_seconds_per_byte=sum_seconds_per_byte(self.machines, groups) if count > 1 < len(first) else (),
         )
         constraints = self.constraints(groups, self.requirements)
         result = search(

@@ -9,8 +9,8 @@ AS_FAST = 1 + ALIKE
 BALANCE_PERMILLE = round(1000 * ALIKE)
 """The same for the solver, which counts in whole numbers."""
 LEAST_GAIN = 0.05
-"""Share by which more devices must be predicted to be faster than one: predicted ratios of steps on two devices and on one
-have been wrong by as much (`tests/benchmarks/RESULTS.md`)."""
+"""Share by which more devices must be predicted to be faster than one: predicted ratios of steps on two devices and on
+one have been wrong by as much (`tests/benchmarks/RESULTS.md`)."""
 PEAK_ROOM = 1.1
 """Of placements that are equally fast, those with a largest peak at most this many times the least are compared."""
 ROUNDING = 1e-9

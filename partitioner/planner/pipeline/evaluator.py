@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import share_memory
 from partitioner.ir.execution import Execution
 from partitioner.ir.op_graph import Phase
-from partitioner.ir.stage_programs import StagePrograms
+from partitioner.ir.stage_programs import Gather, StagePrograms
 from partitioner.planner.bounds.step_time import least_load_seconds
 from partitioner.planner.model.assignment import Assignment, adjacent_items
 from partitioner.planner.model.coarsen import Coarsening
@@ -81,8 +82,20 @@ class PipelineEvaluator:
         rows = self.rows(num_microbatches)
         if rows not in self._items:
             costed = self._costed_beside(num_microbatches, alone=False)
-            self._items[rows] = ordered_items(costed, self.coarsening, self.order)
+            self._items[rows] = ordered_items(costed, self.coarsening, self.order, self._summed)
         return self._items[rows]
+
+    @cached_property
+    def _summed(self) -> tuple[str, ...]:
+        """Gradients that replicas sum."""
+        programs = self._any_programs if any(self.search_space.sum_seconds_per_byte) else None
+        return tuple(name for name, how in programs.gathered.items() if how is Gather.SUM) if programs else ()
+
+    @property
+    def _any_programs(self) -> StagePrograms | None:
+        """Programs of some placement; None where the step cannot be cut."""
+        known = next((programs for programs in self._programs.values() if programs is not None), None)
+        return known or self.programs((min(self.coarsening.allowed[0]),) * len(self.coarsening.items))
 
     def cut(
         self,
@@ -128,6 +141,7 @@ class PipelineEvaluator:
             schedule=schedule,
             num_live=live,
             allowed=self.coarsening.allowed,
+            sum_seconds_per_byte=self.search_space.sum_seconds_per_byte or (0.0,) * len(self.names),
             recompute=recompute,
         )
 
@@ -215,8 +229,7 @@ class PipelineEvaluator:
 
         Only ops of stage programs count. A sum of gradients may run once a step or for each microbatch; it counts once.
         """
-        any_programs = next((programs for programs in self._programs.values() if programs is not None), None)
-        programs = any_programs or self.programs((min(self.coarsening.allowed[0]),) * len(self.coarsening.items))
+        programs = self._any_programs
         if programs is None:
             return 0.0
         if num_microbatches not in self._bounds:

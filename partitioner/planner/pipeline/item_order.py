@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +78,7 @@ class OrderedItems:
         saved_bytes: Of activations that a microbatch keeps for its backward.
         variable_bytes: Of variables.
         gradient_bytes: Of the gradients of variables.
+        sum_bytes: Of those that replicas sum.
         forward_bytes: At boundary i, bytes of a microbatch that cross to later items.
         backward_bytes: Bytes that cross to earlier items.
         least_forward_bytes: The smallest of the tensors that cross to later items and depend on rows.
@@ -93,6 +94,7 @@ class OrderedItems:
     saved_bytes: Floats
     variable_bytes: Floats
     gradient_bytes: Floats
+    sum_bytes: Floats
     forward_bytes: Floats
     backward_bytes: Floats
     least_forward_bytes: Floats
@@ -104,13 +106,15 @@ class OrderedItems:
         return self.forward_seconds + self.backward_seconds
 
 
-def ordered_items(costed: CostedGraph, coarsening: Coarsening, order: Sequence[int]) -> OrderedItems:
-    """The running sums for the batch size of a costed graph."""
+def ordered_items(
+    costed: CostedGraph, coarsening: Coarsening, order: Sequence[int], summed: Iterable[str] = ()
+) -> OrderedItems:
+    """The running sums for the batch size of a costed graph; `summed` are gradients that replicas sum."""
     graph, buffers = costed.graph, Buffers(costed)
     place = places(graph, coarsening, order)
     by_row = graph.depending_on(op.name for op in graph.ops if _varies(op))
     count = len(order)
-    bytes_of = {name: np.zeros(count) for name in ("saved", "variable", "gradient")}
+    bytes_of = {name: np.zeros(count) for name in ("saved", "variable", "gradient", "sum")}
     for variable in graph.variables:
         if variable.name in buffers.home_op:
             size = allocated_bytes(variable.size_bytes, "GPU")
@@ -120,6 +124,8 @@ def ordered_items(costed: CostedGraph, coarsening: Coarsening, order: Sequence[i
         if is_gradient or maker in by_row:
             size = allocated_bytes(graph.tensor[name].size_bytes, "GPU")
             bytes_of["gradient" if is_gradient else "saved"][place[maker]] += size
+    for name in summed:
+        bytes_of["sum"][place[graph.tensor[name].producer]] += graph.tensor[name].size_bytes
     return OrderedItems(
         order=tuple(order),
         **{f"{name}_seconds": _running(values) for name, values in _seconds(costed, place, by_row, count).items()},

@@ -10,24 +10,26 @@ from numpy.typing import NDArray
 from partitioner.planner.pipeline.item_order import Floats
 
 
-def least_cut(tables: Sequence[Floats]) -> tuple[list[int] | None, float]:
+def least_cut(tables: Sequence[Floats], last_of_first: Floats | float = 0.0) -> tuple[list[int] | None, float]:
     """The ends of stages with the least largest cost, and that cost; None and infinity where no cut has a finite one.
 
     Args:
         tables: For each stage, the costs `(n + 1, n + 1)`: entry i, j is for items i to j, j not included; infinite
             where the stage cannot have them. Of two equal cuts, the one with the shortest first stages is taken.
+        last_of_first: What the first stage costs on top of the largest cost, by its end `(n + 1,)`.
     """
     count = len(tables[0]) - 1
+    # From the last stage to the first: the least cost of all stages from a position on.
     best = np.full(count + 1, np.inf)
-    best[0] = -np.inf
-    starts: list[NDArray[np.intp]] = []
-    for table in tables:
-        reached = np.maximum(best[:, None], table)
-        starts.append(reached.argmin(axis=0))
-        best = reached[starts[-1], np.arange(count + 1)]
-    if not np.isfinite(best[count]):
+    best[count] = -np.inf
+    ends_from: list[NDArray[np.intp]] = []
+    for stage, table in reversed(list(enumerate(tables))):
+        reached = np.maximum(table, best[None, :]) + (0.0 if stage else last_of_first)
+        ends_from.append(reached.argmin(axis=1))
+        best = reached[np.arange(count + 1), ends_from[-1]]
+    if not np.isfinite(best[0]):
         return None, float("inf")
-    ends = [count]
-    for start in reversed(starts[1:]):
-        ends.append(int(start[ends[-1]]))
-    return ends[::-1], float(best[count])
+    ends = [0]
+    for of_stage in reversed(ends_from):
+        ends.append(int(of_stage[ends[-1]]))
+    return ends[1:], float(best[0])

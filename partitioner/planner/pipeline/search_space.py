@@ -31,6 +31,8 @@ class PipelineSearchSpace:
         costed_for: The step for a number of rows, with its costs; called once for each number.
         programs: The stage programs of an execution.
         unpipelined: Whether the step may run as one graph at all; replicas run in stages.
+        sum_seconds_per_byte: Of gradients that replicas sum, for each device of the first, without latencies; empty
+            where the sums do not depend on the cut.
     """
 
     counts: tuple[int, ...]
@@ -39,6 +41,7 @@ class PipelineSearchSpace:
     costed_for: Callable[[int], CostedGraph]
     programs: Callable[[Execution], StagePrograms]
     unpipelined: bool = True
+    sum_seconds_per_byte: tuple[float, ...] = ()
 
     @property
     def is_of_replica(self) -> bool:

@@ -42,6 +42,14 @@ class Cut:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Hops:
+    """Seconds of a microbatch over each boundary, if stages are cut there: of activations, and of gradients."""
+
+    there: Floats
+    back: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
 class StageSplit:
     """A sequence of items to cut, and the devices of the stages.
 
@@ -53,6 +61,7 @@ class StageSplit:
         schedule: Order of the work.
         allowed: Devices that each item may take.
         num_live: For each stage, the microbatches whose activations it holds at a time.
+        sum_seconds_per_byte: Of gradients that replicas sum, for each device; 0 where there is one replica.
         recompute: Whether stages keep only their inputs: `none`, `all`, or as many as it takes to fit.
     """
 
@@ -63,6 +72,7 @@ class StageSplit:
     schedule: ScheduleKind
     allowed: Sequence[Collection[int]]
     num_live: Sequence[int]
+    sum_seconds_per_byte: Sequence[float]
     recompute: Recompute = "none"
 
     def best(self) -> Cut | None:
@@ -71,7 +81,7 @@ class StageSplit:
         Where no stages fit, the one that exceeds a limit by the fewest bytes.
         """
         tables = [self._estimate(stage) for stage in range(self._num_stages)]
-        ends, seconds = least_cut([ends_of_stage for ends_of_stage, _ in tables])
+        ends, seconds = least_cut([ends_of_stage for ends_of_stage, _ in tables], self._last_sums)
         if ends is None:
             return None
         assignment = [0] * len(self.items.order)
@@ -88,7 +98,7 @@ class StageSplit:
         Infinite where there is no cut whose variables and activations fit.
         """
         updates, num_devices = self.items.update_seconds.min(axis=0), len(set(self.devices))
-        _, seconds = least_cut([self._bound(stage) for stage in range(self._num_stages)])
+        _, seconds = least_cut([self._bound(stage) for stage in range(self._num_stages)], self._last_sums)
         if self._num_stages == 2 * num_devices:
             share = least_interleaved_share(num_devices, self.num_microbatches)
             seconds = max(seconds, share * float(self.items.pass_seconds.min(axis=0)[-1]))
@@ -98,31 +108,35 @@ class StageSplit:
     def _num_stages(self) -> int:
         return len(self.devices)
 
+    @property
+    def _last_sums(self) -> Floats:
+        """Seconds of the sums of the first stage, by its end: its last backward is that of the step."""
+        return self.items.sum_bytes * self.sum_seconds_per_byte[self.devices[0]]
+
     # -- seconds of stages, for all pairs of boundaries ------------------------------------------------------------
 
-    def _stage_seconds(self, stage: int, start_hops: Floats, end_hops: Floats) -> StageSeconds:
-        """Seconds of a microbatch; hops are what it takes over each boundary, both ways, if the stage starts there or
-        ends there."""
+    def _stage_seconds(self, stage: int, at_start: _Hops, at_end: _Hops) -> StageSeconds:
+        """Seconds of a microbatch; hops are what it takes over each boundary, if the stage starts or ends there."""
         items, device, last = self.items, self.devices[stage], self._num_stages - 1
         calls = 2 * CALL_SECONDS if self._trains and last else CALL_SECONDS
-        whole = items.pass_seconds.min(axis=0)
-        before, behind = whole, whole[-1] - whole
         # A stage whose results need no gradient waits for none.
         goes_back = items.backward_bytes > 0
+        there, back = items.forward_seconds.min(axis=0), items.backward_seconds.min(axis=0)
+        both = items.pass_seconds.min(axis=0)
+        arriving = there + _passing(at_start.there + CALL_SECONDS, stage)
+        returning = back + _passing(at_start.back + np.where(goes_back, CALL_SECONDS, 0.0), stage)
         passes = np.where(goes_back, 2, 1) * CALL_SECONDS
-        if stage > 0:
-            first = start_hops + passes
-            before = before + first + (stage - 1) * first[1:-1].min()
-        if stage < last:
-            first = end_hops + passes
-            behind = behind + first + (last - stage - 1) * first[1:-1].min()
+        behind = both[-1] - both + _passing(at_end.there + at_end.back + passes, last - stage)
         if self._trains:
             behind = np.where(goes_back, behind, 0.0)
         return StageSeconds(
             forward=between(items.forward_seconds[device]) + CALL_SECONDS,
             backward=between(items.backward_seconds[device]) + calls - CALL_SECONDS,
-            before=before[:, None],
+            arriving=arriving[:, None],
+            returning=returning[:, None],
             behind=behind[None, :],
+            # Those of the first stage come on top of all stages: `_last_sums`.
+            summing=between(items.sum_bytes) * (self.sum_seconds_per_byte[device] if stage else 0.0),
         )
 
     def _recomputing(self, stage: int, seconds: StageSeconds) -> StageSeconds:
@@ -152,7 +166,7 @@ class StageSplit:
 
     def _bound(self, stage: int) -> Floats:
         items, limit = self.items, self.costed.topology.devices[self.devices[stage]].memory_bytes
-        seconds = self._stage_seconds(stage, self._least_hop_seconds, self._least_hop_seconds)
+        seconds = self._stage_seconds(stage, self._least_hops, self._least_hops)
         if self.devices.count(self.devices[stage]) > 1:
             seconds = replace(seconds, behind=np.zeros_like(seconds.behind))  # the other stage may run meanwhile
         variables, gradients = between(items.variable_bytes), between(items.gradient_bytes)
@@ -167,25 +181,29 @@ class StageSplit:
                 return ends + np.where(variables + self._saved(stage) <= limit, keeping, np.inf)
 
     @cached_property
-    def _least_hop_seconds(self) -> Floats:
-        """What a microbatch takes over each boundary, both ways, at the least: its smallest tensor on the best link."""
+    def _least_hops(self) -> _Hops:
+        """What a microbatch takes over each boundary at the least: its smallest tensor on the best link."""
         items, topology = self.items, self.costed.topology
         links = [topology.link(a, b) for a in self.devices for b in self.devices if a != b]
         latency = min((link.latency_seconds for link in links), default=0.0)
         bandwidth = max((link.bandwidth_bytes_per_second for link in links), default=np.inf)
-        ways = [(items.forward_bytes, items.least_forward_bytes), (items.backward_bytes, items.least_backward_bytes)]
-        hops = [np.where(every > 0, latency + least / bandwidth, 0.0) for every, least in ways]
-        return hops[0] + hops[1]
+
+        def hops(every: Floats, least: Floats) -> Floats:
+            return np.where(every > 0, latency + least / bandwidth, 0.0)
+
+        return _Hops(
+            there=hops(items.forward_bytes, items.least_forward_bytes),
+            back=hops(items.backward_bytes, items.least_backward_bytes),
+        )
 
     def _estimate(self, stage: int) -> tuple[Floats, NDArray[np.bool_]]:
         """Estimated seconds, and whether the stage recomputes."""
         items, device = self.items, self.devices[stage]
         rounds = self.devices.count(device)
-        seconds = self._stage_seconds(stage, self._both_ways_seconds(stage, -1), self._both_ways_seconds(stage, 1))
+        at_start, at_end = self._hops(stage, -1), self._hops(stage, 1)
+        seconds = self._stage_seconds(stage, at_start, at_end)
         # What a device receives mostly delays what it does next (`simulate/streams.py`).
-        given = self._hop_seconds(stage, -1, items.forward_bytes)[:, None]
-        returned = self._hop_seconds(stage, 1, items.backward_bytes)[None, :]
-        received = rounds * self.num_microbatches * (given + returned)
+        received = rounds * self.num_microbatches * (at_start.there[:, None] + at_end.back[None, :])
         whole = between(items.once_seconds[device]) + between(items.update_seconds[device])
         keeping = self._end(stage, seconds, rounds) + received + whole
         recomputing = self._end(stage, self._recomputing(stage, seconds), rounds) + received + whole
@@ -211,15 +229,19 @@ class StageSplit:
         device = self.devices[stage]
         return self.costed.topology.devices[device].memory_bytes // self.devices.count(device)
 
-    def _both_ways_seconds(self, stage: int, step: int) -> Floats:
-        return self._hop_seconds(stage, step, self.items.forward_bytes) + self._hop_seconds(
-            stage, step, self.items.backward_bytes
-        )
-
-    def _hop_seconds(self, stage: int, step: int, sizes: Floats) -> Floats:
+    def _hops(self, stage: int, step: int) -> _Hops:
         """Seconds of what crosses each boundary, between a stage and the one before (-1) or behind (1)."""
-        other = stage + step
+        items, other = self.items, stage + step
         if not 0 <= other < self._num_stages or self.devices[other] == self.devices[stage]:
-            return np.zeros(len(sizes))
+            return _Hops(there=np.zeros(len(items.forward_bytes)), back=np.zeros(len(items.forward_bytes)))
         link = self.costed.topology.link(self.devices[other], self.devices[stage])
-        return np.where(sizes > 0, link.latency_seconds + sizes / link.bandwidth_bytes_per_second, 0.0)
+
+        def hops(sizes: Floats) -> Floats:
+            return np.where(sizes > 0, link.latency_seconds + sizes / link.bandwidth_bytes_per_second, 0.0)
+
+        return _Hops(there=hops(items.forward_bytes), back=hops(items.backward_bytes))
+
+
+def _passing(hops: Floats, count: int) -> Floats:
+    """Seconds over `count` boundaries, of which one is given and the others are the best."""
+    return hops + (count - 1) * hops[1:-1].min() if count else np.zeros_like(hops)

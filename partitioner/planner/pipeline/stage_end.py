@@ -2,7 +2,8 @@
 
 Let stage s take f seconds for a forward and b for a backward, all stages before it a seconds for a microbatch both ways
 (transfers included), and all stages behind it z. Its device works M (f + b). It starts when the first microbatch has
-passed the stages before it, and what it does last goes back through them, so these seconds come on top: a in all.
+passed the stages before it, and what it does last goes back through them, so these seconds come on top: a in all. Where
+replicas sum gradients, a stage sums its own when its last backward has ended, while stages before it still work.
 
 Between, it waits for microbatches that are on their way through the stages behind it and back, z seconds each:
 
@@ -38,17 +39,21 @@ class StageSeconds:
     Attributes:
         forward: Of the stage's forward.
         backward: Of its backward; 0 in inference.
-        before: Of the stages before it, forward and backward, with transfers.
-        behind: Of the stages behind it.
+        arriving: Forward of the stages before it, with transfers.
+        returning: Their backward.
+        behind: Forward and backward of the stages behind it.
+        summing: Of the sums of its gradients over replicas, once a step.
     """
 
     forward: Floats
     backward: Floats
-    before: Floats
+    arriving: Floats
+    returning: Floats
     behind: Floats
+    summing: Floats
 
     def end(self, kind: ScheduleKind, num_microbatches: int, num_live: int, rounds: int = 1) -> Floats:
-        """Seconds from the start of the step to the end of the last action that needs the stage.
+        """Seconds from the start of the step until all that needs the stage has ended, but for updates.
 
         Args:
             kind: The schedule.
@@ -57,14 +62,20 @@ class StageSeconds:
             rounds: Stages of its device. With several, in the `interleaved` schedule, all are taken to be alike, so
                 that this is an estimate and no bound.
         """
+        last_backward = self.arriving + self._busy(kind, num_microbatches, num_live, rounds)
+        return last_backward + np.maximum(self.returning, self.summing)
+
+    def _busy(self, kind: ScheduleKind, num_microbatches: int, num_live: int, rounds: int) -> Floats:
+        """From the start of the stage's first forward to the end of its last backward."""
         both = self.forward + self.backward
         if kind is ScheduleKind.SEQUENTIAL:
-            return self.before + num_microbatches * (both + self.behind)
+            return num_microbatches * (both + self.behind)
         if kind is ScheduleKind.GPIPE:
-            return self.before + num_microbatches * both + self.behind
+            return num_microbatches * both + self.behind
         first = np.maximum(0.0, self.behind - (num_live - 1) * self.forward)
         last = np.maximum(0.0, self.behind - (num_live - 1) * self.backward)
         if rounds > 1:
-            return (self.before + self.behind) / rounds + rounds * num_microbatches * both
+            before = self.arriving + self.returning
+            return (before + self.behind) / rounds - before + rounds * num_microbatches * both
         idle = first + last if num_microbatches > num_live else np.maximum(first, last)
-        return self.before + num_microbatches * both + idle
+        return num_microbatches * both + idle

@@ -20,6 +20,8 @@ from partitioner.ir.devices import DeviceName
 from partitioner.ir.plan import PlanDocument
 from partitioner.ir.step import StepKind
 
+pytestmark = pytest.mark.usefixtures("optimized_alike")
+
 ROWS, BATCH = 100, 32  # the last batch is a partial one
 # Relative: float32 has 24 bits. A bfloat16 result has 8, and where its sums are cut decides the last of them.
 TOLERANCES = {"bfloat16": 2e-2}

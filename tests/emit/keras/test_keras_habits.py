@@ -20,6 +20,8 @@ from keras import layers
 import partitioner
 from tests.twins import cpus, equal_pair
 
+pytestmark = pytest.mark.usefixtures("optimized_alike")
+
 ROWS = 16
 COUNT = 40  # the last batch is a part of one
 

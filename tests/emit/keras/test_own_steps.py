@@ -15,6 +15,8 @@ from partitioner.ir.step import StepKind
 from tests.own_steps import SIDE, WIDTH, OwnTestStep, adversaries, own_train_step
 from tests.twins import cpus, equal_pair
 
+pytestmark = pytest.mark.usefixtures("optimized_alike")
+
 ROWS = 16
 IMAGES = partitioner.Step(input_shape=(SIDE, SIDE, 1))
 

@@ -19,6 +19,7 @@ from partitioner.ir.schedule import Schedule
 from partitioner.planner.bounds.step_time import lower_bound_seconds
 from partitioner.planner.layouts.search import SearchResult, search
 from partitioner.planner.model.coarsen import coarsen
+from partitioner.planner.model.tolerances import LEAST_GAIN
 from partitioner.planner.simulate.unpipelined import simulate
 
 FAST = link(latency_seconds=2.0**-10, bandwidth_bytes_per_second=2.0**40)
@@ -267,4 +268,6 @@ def test_brute_force_agrees_under_rules_and_limits(data, made: Builder, count: i
     if objective is Objective.MEMORY:
         assert largest_peak(result.schedule) <= min(map(largest_peak, fitting))
     else:
-        assert result.schedule.step_seconds <= min(one.step_seconds for one in fitting) * TOLERANCE
+        is_on_one = len(set(result.placement.values())) == 1
+        most = 1 + LEAST_GAIN if is_on_one else TOLERANCE
+        assert result.schedule.step_seconds <= min(one.step_seconds for one in fitting) * most
