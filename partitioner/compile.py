@@ -157,7 +157,7 @@ def _layout_request(request: Request, step: CapturedStep) -> LayoutRequest:
     Raises:
         UsageError: It allows none of them.
     """
-    counts = allowed_counts(step, request.microbatches)
+    counts = allowed_counts(step, request.microbatches, len(request.machine.names))
     refuse_uncuttable(step, len(request.groups))
     return LayoutRequest(
         strategy=Strategy(request.strategy),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 # All of planning. Tracing, costing, the search and writing the plan share the time limit.
 SHARE_OF_TRACING_AND_SEARCH = 0.78
 SEARCH_SECONDS = 10.0
-"""Seconds of the search without a time limit."""
+"""Seconds of the search without a time limit; it goes on until it has found a plan."""
 LEAST_SEARCH_SECONDS = 30.0
 """Seconds of the time limit that the search gets at least, however long tracing took."""
 
@@ -63,14 +63,15 @@ def search_seconds(time_limit_seconds: float | None, tracing_seconds: float) -> 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A moment of the monotonic clock, in seconds."""
+    """A moment of the monotonic clock, in seconds; `is_soft` where a search goes on until it has found a plan."""
 
     at: float
+    is_soft: bool = False
 
     @classmethod
-    def after(cls, seconds: float) -> Deadline:
+    def after(cls, seconds: float, *, is_soft: bool = False) -> Deadline:
         """The deadline a number of seconds from now."""
-        return cls(time.monotonic() + seconds)
+        return cls(time.monotonic() + seconds, is_soft)
 
     @property
     def seconds_left(self) -> float:
@@ -84,4 +85,4 @@ class Deadline:
 
     def at_share(self, share: float) -> Deadline:
         """An earlier deadline, after this share of the time left."""
-        return Deadline.after(share * self.seconds_left)
+        return Deadline.after(share * self.seconds_left, is_soft=self.is_soft)

@@ -8,7 +8,7 @@ from typing import TypeVar
 from networkx.utils import UnionFind
 
 from partitioner.errors import InfeasibleError
-from partitioner.ir.devices import short_name
+from partitioner.ir.devices import listed_devices
 from partitioner.ir.requirements import ResolvedConstraint
 from partitioner.spelling import listed
 
@@ -130,5 +130,5 @@ def overfull(
 def _meaning(constraint: ResolvedConstraint, names: Sequence[str], devices: Sequence[str]) -> str:
     if constraint.devices is None:
         return f"{listed(names)} share a device"
-    places = ", ".join(short_name(devices[device]) for device in sorted(constraint.devices)) or "no device"
+    places = listed_devices([devices[device] for device in sorted(constraint.devices)]) or "no device"
     return f"{listed(names)} may be on {places} only"

@@ -12,6 +12,9 @@ from partitioner.spelling import argument
 MOST_DEVICES = 4096
 """Most devices of a plan."""
 
+MAX_NAMED = 8
+"""More devices are shown as ranges."""
+
 _LOCAL = ("localhost", 0, 0)
 _SHORT = re.compile(
     r"(?:/job:(?P<job>\w+))?(?:/replica:(?P<replica>\d{1,18}))?(?:/task:(?P<task>\d{1,18}))?"
@@ -156,6 +159,11 @@ def short_ranges(canonical: Iterable[str]) -> list[str]:
         for of_task in number_ranges(numbers)
         for run in runs
     ]
+
+
+def listed_devices(canonical: Sequence[str]) -> str:
+    """`GPU:0, GPU:1`; of many devices the ranges."""
+    return ", ".join(map(short_name, canonical) if len(canonical) <= MAX_NAMED else short_ranges(canonical))
 
 
 def number_ranges(numbers: Iterable[int]) -> list[str]:

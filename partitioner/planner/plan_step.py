@@ -137,6 +137,7 @@ def _layout_planner(problem: PlanningProblem, progress: SearchProgress = SILENT)
         objective=problem.objective,
         requirements=problem.requirements,
         time_limit_seconds=problem.time_limit_seconds or SEARCH_SECONDS,
+        is_limited=problem.time_limit_seconds is not None,
         seed=problem.seed,
         progress=progress,
     )

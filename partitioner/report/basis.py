@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from partitioner.ir.devices import short_name, short_ranges
+from partitioner.ir.devices import MAX_NAMED, short_name, short_ranges
 from partitioner.ir.plan import DeviceInfo, LinkInfo, PlanDocument
 from partitioner.ir.units import format_bandwidth, format_bytes, format_percent, format_seconds, plural
-from partitioner.report.verdict import MAX_NAMED
 
 _MAX_INFERRED = 5
 

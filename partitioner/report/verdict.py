@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partitioner.ir.devices import short_name, short_ranges
+from partitioner.ir.devices import MAX_NAMED, short_name, short_ranges
 from partitioner.ir.plan import Baseline, Objective, PlanDocument, Strategy, Updates
 from partitioner.ir.units import format_ratio, format_seconds, plural
 from partitioner.report.microbatches import count_microbatches, passing
 from partitioner.spelling import argument
-
-MAX_NAMED = 8
 
 
 def headline(plan: PlanDocument) -> str:

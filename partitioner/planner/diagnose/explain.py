@@ -10,7 +10,7 @@ from partitioner.constraints.changes import changes_that_help, fewest_more_devic
 from partitioner.constraints.conflicts import overfull, smallest_conflict
 from partitioner.deadline import CHANGED_PLAN_SECONDS, EXPLANATION_SECONDS, PACKING_SECONDS, Deadline
 from partitioner.errors import InfeasibleError, PartitionError
-from partitioner.ir.devices import short_name
+from partitioner.ir.devices import listed_devices
 from partitioner.ir.plan import Objective
 from partitioner.ir.problem import Item, PlacementProblem, ProblemDevice, ProblemLink
 from partitioner.ir.requirements import Requirement
@@ -105,6 +105,7 @@ class _Packing:
         self._planner, self._groups = planner, groups
         self._costed = planner.costed(groups)
         self._devices = self._costed.topology.devices
+        self._known: dict[tuple[Requirement, ...], tuple[Coarsening, list[int]]] = {}
 
     def conflict(self) -> _Conflict | None:
         """The fewest requirements and limits under which nothing can be packed; None if something can."""
@@ -114,13 +115,12 @@ class _Packing:
         needed = smallest_conflict(facts, self._can_hold)
         requirements = tuple(fact for fact in needed if isinstance(fact, Requirement))
         limited = [fact for fact in needed if isinstance(fact, int)]
-        coarsening = self._coarsened(requirements)
-        sizes = lasting_item_bytes(self._costed, coarsening)
+        coarsening, sizes = self._items(requirements)
         bound = [item for item, places in enumerate(coarsening.allowed) if places <= set(limited) and sizes[item]]
         total = sum(sizes[item] for item in bound)
         names = listed(list(dict.fromkeys(coarsening.names[item] for item in bound if sizes[item] > total / 1000)))
         room = sum(self._devices[device].memory_bytes for device in limited)
-        places = ", ".join(short_name(self._devices[device].name) for device in limited)
+        places = listed_devices([self._devices[device].name for device in limited])
         why = f" ({', '.join(requirement.text for requirement in requirements)})" if requirements else ""
         return _Conflict(
             requirements=requirements,
@@ -130,19 +130,22 @@ class _Packing:
 
     def fewest_more_devices(self) -> float:
         """Fewest added devices, like the last one, with room for what items keep; infinite where no number helps."""
-        sizes = lasting_item_bytes(self._costed, self._coarsened(self._planner.requirements))
+        _, sizes = self._items(tuple(self._planner.requirements))
         room = [placed.memory_bytes for placed in self._devices]
         if max(sizes, default=0) > max(room) or not room[-1]:
             return math.inf
         return max(0, math.ceil((sum(sizes) - sum(room)) / room[-1]))
 
-    def _coarsened(self, requirements: Sequence[Requirement]) -> Coarsening:
-        return coarsen(self._costed, constraints=self._planner.constraints(self._groups, requirements))
+    def _items(self, requirements: tuple[Requirement, ...]) -> tuple[Coarsening, list[int]]:
+        """The items under requirements, and what each keeps."""
+        if requirements not in self._known:
+            coarsening = coarsen(self._costed, constraints=self._planner.constraints(self._groups, requirements))
+            self._known[requirements] = coarsening, lasting_item_bytes(self._costed, coarsening)
+        return self._known[requirements]
 
     def _can_hold(self, facts: Sequence[Requirement | int]) -> bool:
         """Whether items can be packed under these requirements and limits; true where the solver did not decide."""
-        coarsening = self._coarsened([fact for fact in facts if isinstance(fact, Requirement)])
-        sizes = lasting_item_bytes(self._costed, coarsening)
+        coarsening, sizes = self._items(tuple(fact for fact in facts if isinstance(fact, Requirement)))
         count = len(self._devices)
         limits = [placed.memory_bytes if index in facts else _NO_LIMIT for index, placed in enumerate(self._devices)]
         if overfull(sizes, coarsening.allowed, limits) is not None:

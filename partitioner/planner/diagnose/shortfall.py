@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from cost_models.specs import TensorSpec
+from cost_models.topology import TopologyDevice
 from partitioner.errors import InfeasibleError
 from partitioner.ir.costed import CostedGraph
-from partitioner.ir.devices import short_name
+from partitioner.ir.devices import MAX_NAMED, listed_devices, short_name
 from partitioner.ir.op_graph import Phase, Tensor, VariableKind
 from partitioner.ir.units import format_bytes
 from partitioner.planner.layouts.result import MemoryShortfall
@@ -31,7 +33,7 @@ class _Description:
         devices = self.costed.topology.devices
         need = self._bytes_by_kind()
         size, name = max(zip(lasting_item_bytes(self.costed, self.coarsening), self.coarsening.names, strict=True))
-        have = ", ".join(f"{short_name(placed.name)} {format_bytes(placed.memory_bytes)}" for placed in devices)
+        have = ", ".join(_memory_of(devices))
         total = sum(need.values())
         room = sum(placed.memory_bytes for placed in devices)
         kinds = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in need.items() if size > total / 1000)
@@ -105,6 +107,16 @@ class _Description:
             ):
                 return True
         return False
+
+
+def _memory_of(devices: Sequence[TopologyDevice]) -> Iterator[str]:
+    """What each device has; of many, those with the same memory together."""
+    if len(devices) <= MAX_NAMED:
+        yield from (f"{short_name(placed.name)} {format_bytes(placed.memory_bytes)}" for placed in devices)
+        return
+    for size in dict.fromkeys(placed.memory_bytes for placed in devices):
+        alike = [placed.name for placed in devices if placed.memory_bytes == size]
+        yield f"{listed_devices(alike)} {format_bytes(size)} each"
 
 
 def with_batch_size(costed: CostedGraph, batch_size: int) -> CostedGraph:

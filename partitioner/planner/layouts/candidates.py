@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from cost_models.topology import Topology
 from partitioner.ir.devices import short_name
 from partitioner.planner.layouts.groups import ReplicaGroups, of_widths
+from partitioner.planner.pipeline.search_space import MANY
 
 # The most devices of a replica that are tried.
 MOST_PER_REPLICA = 8
-# With more devices, only some numbers of replicas are tried.
-MANY = 16
 _MOST_SHARED = 2
 
 

@@ -11,7 +11,6 @@ from partitioner.deadline import Deadline
 from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Considered, Objective, Strategy
-from partitioner.ir.units import plural
 from partitioner.planner.bounds.step_time import lower_bound_seconds
 from partitioner.planner.model.tolerances import AS_FAST, ROUNDING
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
@@ -64,6 +63,10 @@ class ExecutionSelector:
         if self.evaluator is not None:
             self._stage_search(unpipelined).run()
 
+    def has_fitting_cut(self) -> bool:
+        """Whether a pipeline is estimated to fit."""
+        return self.evaluator is not None and self._stage_search(()).has_fitting_cut
+
     def improve(self, unpipelined: Sequence[Evaluation], given: Sequence[Mapping[str, int]]) -> None:
         """Simulate other placements (device by op) as pipelines, and improve the best."""
         if self.evaluator is not None:
@@ -97,9 +100,10 @@ class ExecutionSelector:
             {shape.num_microbatches for shape in search.shapes} | ({1} if self.allows_unpipelined else set())
         )
         schedules = dict.fromkeys(shape.schedule.value for shape in search.shapes)
-        most = max(len(set(shape.devices)) for shape in search.shapes)
+        most, least = max(len(set(shape.devices)) for shape in search.shapes), self.evaluator.search_space.least_devices
+        number = f"{least} to {most}" if least > 1 else f"up to {most}"
         return (
-            f"{stages}; up to {plural(most, 'device')}, {', '.join(map(str, counts))} microbatches, the schedules "
+            f"{stages}; {number} devices, {', '.join(map(str, counts))} microbatches, the schedules "
             f"{', '.join(schedules)}"
         )
 

@@ -73,6 +73,7 @@ class LayoutPlanner:
         objective: Whether the step time or the largest peak is minimised.
         requirements: Allowed devices and colocations of ops; pins name devices of the first replica.
         time_limit_seconds: For all that is planned with it, from `started` on.
+        is_limited: Whether the user has set this limit; else a search goes on until it has found a plan.
         seed: For the solver.
         progress: Told of better placements.
     """
@@ -90,6 +91,7 @@ class LayoutPlanner:
         objective: Objective,
         requirements: Sequence[Requirement],
         time_limit_seconds: float,
+        is_limited: bool,
         seed: int,
         progress: SearchProgress = SILENT,
     ) -> None:
@@ -98,14 +100,17 @@ class LayoutPlanner:
         self._cost, self._programs, self._schedules = costed, programs, schedules
         self._recompute: Literal["auto", "none", "all"] = recompute
         self.time_limit_seconds, self._seed, self._progress = time_limit_seconds, seed, progress
-        self.deadline = Deadline.after(time_limit_seconds)
+        self._is_limited = is_limited
+        self.deadline = Deadline.after(time_limit_seconds, is_soft=not is_limited)
         self._like = tuple(range(len(machines.devices)))
         self._costed: dict[tuple[int, tuple[int, ...]], CostedGraph] = {}
         self._of_replica: dict[tuple[int, ReplicaGroups], CostedGraph] = {}
         self._baselines: dict[tuple[int, ...], tuple[Baseline, ...]] = {}
 
-    def __call__(self, strategy: Strategy, groups: ReplicaGroups, *, explains: bool = True) -> ParallelLayout:
-        """The best layout on these groups; `explains` as for `search`.
+    def __call__(
+        self, strategy: Strategy, groups: ReplicaGroups, *, explains: bool = True, least_devices: int = 1
+    ) -> ParallelLayout:
+        """The best layout on these groups; `explains` as for `search`, `least_devices` as in `PipelineSearchSpace`.
 
         Raises:
             InfeasibleError: Nothing fits, or requirements contradict each other or the strategy.
@@ -122,6 +127,7 @@ class LayoutPlanner:
             costed_for=lambda rows: self._sized(rows, groups),
             programs=self._programs,
             unpipelined=count == 1,
+            least_devices=least_devices,
             sum_seconds_per_byte=sum_seconds_per_byte(self.machines, groups) if count > 1 < len(first) else (),
         )
         constraints = self.constraints(groups, self.requirements)
@@ -187,13 +193,14 @@ class LayoutPlanner:
     def with_time_limit(self, seconds: float) -> LayoutPlanner:
         """A planner that has at most so many seconds, once it is started."""
         other = copy(self)
-        other.time_limit_seconds = min(seconds, self.time_limit_seconds)
+        other.time_limit_seconds, other._is_limited = min(seconds, self.time_limit_seconds), True
         return other
 
     def started(self, seconds: float | None = None) -> LayoutPlanner:
         """A planner whose time begins now, and ends with its limit or in so many seconds."""
         other = copy(self)
-        other.deadline = Deadline.after(self.time_limit_seconds if seconds is None else seconds)
+        limit = self.time_limit_seconds if seconds is None else seconds
+        other.deadline = Deadline.after(limit, is_soft=not self._is_limited)
         return other
 
     def with_share(self, share: float) -> LayoutPlanner:

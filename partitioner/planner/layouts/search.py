@@ -134,7 +134,7 @@ class _Search:
                 f"the model has {num_items} parts that can be placed, fewer than {len(self.devices)} devices",
                 help=f"give at most {num_items} devices",
             )
-        if self._is_too_large():
+        if self._is_too_large() or (not self.explains and self._promises_no_fit()):
             raise self._out_of_memory()
         compared = self._compared()
         starts = self._starts()
@@ -143,7 +143,7 @@ class _Search:
             self.unpipelined_deadline = self.deadline.at_share(SHARE_AS_ONE_GRAPH)
             self._tell()
         seconds, status, note, kept_note = 0.0, "optimal", "", ""
-        if self.selector.allows_unpipelined and not self._is_settled():
+        if self.selector.allows_unpipelined and not self._is_settled() and not self._is_too_large_in_one_piece():
             for result in self._answers(starts):
                 seconds += result.solution.seconds
                 status, note = result.solution.status, result.note
@@ -466,6 +466,16 @@ class _Search:
         """Whether the variables alone do not fit, in any placement and any pipeline."""
         sizes = variable_item_bytes(self.costed, self.coarsening)
         room = [placed.memory_bytes for placed in self.devices]
+        return overfull(sizes, self.coarsening.allowed, room) is not None
+
+    def _promises_no_fit(self) -> bool:
+        """Whether no pipeline is estimated to fit, and nothing else does."""
+        return self._is_too_large_in_one_piece() and not self.selector.has_fitting_cut()
+
+    def _is_too_large_in_one_piece(self) -> bool:
+        """Whether what a step keeps of the whole batch does not fit, in any placement."""
+        room = [placed.memory_bytes for placed in self.devices]
+        sizes = item_bytes(self.costed, self.coarsening, at_least=True)
         return overfull(sizes, self.coarsening.allowed, room) is not None
 
     def _out_of_memory(self, *alternatives: Callable[[], str]) -> OutOfMemoryError:

@@ -12,7 +12,6 @@ from partitioner.deadline import SHARE_OF_LAYOUT, SHARE_OF_MIRRORED, SHARE_OF_ON
 from partitioner.errors import InfeasibleError, PartitionError, TimeLimitError, UsageError
 from partitioner.ir.plan import Baseline, Considered, Objective, Strategy
 from partitioner.planner.layouts.candidates import (
-    MANY,
     MOST_PER_REPLICA,
     candidates,
     runs_of,
@@ -24,6 +23,7 @@ from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLa
 from partitioner.planner.layouts.one_device import is_kept, note_on_kept
 from partitioner.planner.layouts.result import with_bounds
 from partitioner.planner.model.tolerances import ROUNDING
+from partitioner.planner.pipeline.search_space import MANY
 
 # Layouts that share devices are tried where their bound, without sums of gradients, is shorter by at least this share.
 _GAIN_OF_SHARING = 0.1
@@ -139,14 +139,15 @@ def _one_replica(planner: LayoutPlanner) -> ParallelLayout | PartitionError:
     count = size = len(topology.devices)
     if count > MANY and not planner.names_devices and not unlike(topology, tuple((device,) for device in range(count))):
         size = MOST_PER_REPLICA
+    least = 1
     while True:
         try:
             group = runs_of(topology, size)[0] if size < count else tuple(range(count))
-            return planner(Strategy.AUTO, (group,))
+            return planner(Strategy.AUTO, (group,), explains=size == count, least_devices=least)
         except (InfeasibleError, TimeLimitError) as error:
-            if size == count or isinstance(error, TimeLimitError):
+            if size == count:
                 return error
-            size = min(2 * size, count)
+            least, size = size + 1, min(2 * size, count)
 
 
 def _best(
@@ -186,7 +187,7 @@ def _best(
         )
     if best is not None:
         return _Family(strategy=strategy, layout=best, fits=True)
-    if too_large is None:
+    if too_large is None or planner.deadline.is_over:
         return None
     try:
         return _Family(strategy=strategy, layout=planner.unlimited()(strategy, too_large, explains=False), fits=False)

@@ -11,20 +11,21 @@ on two devices, XLA makes two kernels; the seconds of both count on one of them.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from networkx.utils import UnionFind
 
 from partitioner.constraints.conflicts import allowed_devices, refuse_contradictions
 from partitioner.ir.costed import CostedGraph
-from partitioner.ir.op_graph import VariableKind
+from partitioner.ir.op_graph import Phase, VariableKind
 from partitioner.ir.requirements import ResolvedConstraint
 
 DEFAULT_MAX_ITEMS = 64
 MAX_STAGE_ITEMS = 256
 """Stages are cut by a dynamic program, which takes more items than the solver of placements."""
+# Of the most bytes that an item exchanges with a neighbour, the share that counts as much, too.
+_MUCH = 0.5
 # A leaf layer with more parameters than this (LSTM has 3, batch normalization 2) is a model of its own, and
 # is placed op by op.
 _MAX_LEAF_PARAMETERS = 4
@@ -169,43 +170,97 @@ def _join_free_ops(costed: CostedGraph, sets: _Sets) -> None:
 
 
 def _join_lightest(costed: CostedGraph, sets: _Sets, max_items: int) -> bool:
-    """Merge the lightest item with the neighbour it exchanges most with, until few enough remain."""
-    graph = costed.graph
-    root_of = {op.name: sets[op.name] for op in graph.ops}
-    place = {root: index for index, root in enumerate(dict.fromkeys(root_of.values()))}
-    if len(place) <= max_items:
+    """Merge the lightest item with a neighbour until few enough remain."""
+    parts = _Parts(costed, sets)
+    if parts.count <= max_items:
         return True
-    weight = dict.fromkeys(place, 0.0)
-    for op, seconds in zip(graph.ops, costed.seconds, strict=True):
-        weight[root_of[op.name]] += min(seconds)
-    traffic: dict[str, dict[str, int]] = {root: {} for root in place}
-    for op in graph.ops:
-        for name in op.inputs:
-            a, b = root_of[graph.tensor[name].producer], root_of[op.name]
-            if a != b:
-                size = graph.tensor[name].size_bytes + 1
-                traffic[a][b] = traffic[a].get(b, 0) + size
-                traffic[b][a] = traffic[b].get(a, 0) + size
-    allowed = {root: sets.allowed(root) for root in place}
-    # The lightest first; entries that are out of date are passed over.
-    queue = [(weight[root], index, root) for root, index in place.items()]
-    heapq.heapify(queue)
-    while len(place) > max_items and queue:
-        seconds, index, light = heapq.heappop(queue)
-        if (weight.get(light), place.get(light)) != (seconds, index):
-            continue
-        partners = [r for r in traffic[light] if allowed[r] <= allowed[light] or allowed[light] <= allowed[r]]
-        if not partners:
-            continue
-        heavy = max(partners, key=lambda r: (traffic[light][r], -place[r]))
-        sets.join(sets[heavy], sets[light])
-        weight[heavy] += weight.pop(light)
-        place[heavy] = min(place[heavy], place.pop(light))
-        allowed[heavy] &= allowed[light]
-        for neighbour, size in traffic.pop(light).items():
-            del traffic[neighbour][light]
-            if neighbour != heavy:
-                traffic[heavy][neighbour] = traffic[heavy].get(neighbour, 0) + size
-                traffic[neighbour][heavy] = traffic[neighbour].get(heavy, 0) + size
-        heapq.heappush(queue, (weight[heavy], place[heavy], heavy))
+    for neighbours in (parts.in_line, parts.any_neighbour):
+        while parts.count > max_items and (joined := parts.join_lightest(neighbours)):
+            sets.join(*joined)
     return False
+
+
+class _Parts:
+    """The items as a graph that shrinks: their seconds, the bytes between them, and the order of their forward ops."""
+
+    def __init__(self, costed: CostedGraph, sets: _Sets) -> None:
+        graph = costed.graph
+        root_of = {op.name: sets[op.name] for op in graph.ops}
+        roots = dict.fromkeys(root_of.values())
+        self._place = {root: index for index, root in enumerate(roots)}
+        self._allowed = {root: sets.allowed(root) for root in roots}
+        self._seconds = dict.fromkeys(roots, 0.0)
+        self._traffic: dict[str, dict[str, int]] = {root: {} for root in roots}
+        self._before: dict[str, set[str]] = {root: set() for root in roots}
+        self._behind: dict[str, set[str]] = {root: set() for root in roots}
+        for op, seconds in zip(graph.ops, costed.seconds, strict=True):
+            here = root_of[op.name]
+            self._seconds[here] += min(seconds)
+            for name in op.inputs:
+                maker = graph.op[graph.tensor[name].producer]
+                source = root_of[maker.name]
+                if source == here:
+                    continue
+                for a, b in ((source, here), (here, source)):
+                    self._traffic[a][b] = self._traffic[a].get(b, 0) + graph.tensor[name].size_bytes + 1
+                if op.phase is Phase.FORWARD and maker.type != "Const":
+                    self._behind[source].add(here)
+                    self._before[here].add(source)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._place)
+
+    def in_line(self, root: str) -> list[str]:
+        """Neighbours that an item may join so that no third item runs between the two of them.
+
+        That is so where one of both is all that is directly before or behind the other (J. Herrmann et al., "Acyclic
+        partitioning of large directed acyclic graphs", 2017). The blocks of a Transformer, whose sums are in line only
+        through them, would else end as one item of all sums.
+        """
+        before, behind = self._before[root], self._behind[root]
+        return [
+            *(other for other in before if len(before) == 1 or len(self._behind[other]) == 1),
+            *(other for other in behind if len(behind) == 1 or len(self._before[other]) == 1),
+        ]
+
+    def any_neighbour(self, root: str) -> list[str]:
+        """All neighbours."""
+        return [*self._traffic[root]]
+
+    def join_lightest(self, neighbours: Callable[[str], list[str]]) -> tuple[str, str] | None:
+        """Let the lightest item that may join a neighbour do so; both, or None.
+
+        Of neighbours with which it exchanges much, it joins the lightest, so that items become alike.
+        """
+        for light in sorted(self._place, key=lambda root: (self._seconds[root], self._place[root])):
+            partners = [root for root in neighbours(light) if self._may_join(root, light)]
+            if partners:
+                most = max(self._traffic[light][root] for root in partners)
+                near = [root for root in partners if self._traffic[light][root] >= _MUCH * most]
+                heavy = min(near, key=lambda root: (self._seconds[root], self._place[root]))
+                self._join(heavy, light)
+                return heavy, light
+        return None
+
+    def _may_join(self, one: str, other: str) -> bool:
+        a, b = self._allowed[one], self._allowed[other]
+        return a <= b or b <= a
+
+    def _join(self, heavy: str, light: str) -> None:
+        self._seconds[heavy] += self._seconds.pop(light)
+        self._place[heavy] = min(self._place[heavy], self._place.pop(light))
+        self._allowed[heavy] &= self._allowed.pop(light)
+        for neighbour, size in self._traffic.pop(light).items():
+            del self._traffic[neighbour][light]
+            if neighbour != heavy:
+                self._traffic[heavy][neighbour] = self._traffic[heavy].get(neighbour, 0) + size
+                self._traffic[neighbour][heavy] = self._traffic[neighbour].get(heavy, 0) + size
+        for ahead, back in ((self._before, self._behind), (self._behind, self._before)):
+            for other in ahead.pop(light):
+                back[other].discard(light)
+                if other != heavy:
+                    back[other].add(heavy)
+                    ahead[heavy].add(other)
+            ahead[heavy].discard(light)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cost_models.memory import allocated_bytes
 from partitioner.ir.costed import CostedGraph
-from partitioner.ir.op_graph import Op, OpGraph, Phase
+from partitioner.ir.op_graph import OpGraph, Phase
 from partitioner.planner.model.buffers import Buffers
 from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.simulate.program_costs import OP_SECONDS
@@ -112,7 +112,7 @@ def ordered_items(
     """The running sums for the batch size of a costed graph; `summed` are gradients that replicas sum."""
     graph, buffers = costed.graph, Buffers(costed)
     place = places(graph, coarsening, order)
-    by_row = graph.depending_on(op.name for op in graph.ops if _varies(op))
+    by_row = depending_on_rows(graph)
     count = len(order)
     bytes_of = {name: np.zeros(count) for name in ("saved", "variable", "gradient", "sum")}
     for variable in graph.variables:
@@ -134,9 +134,11 @@ def ordered_items(
     )
 
 
-def _varies(op: Op) -> bool:
-    """Whether an op gives something else for each microbatch, whatever it reads: arguments, random numbers, state."""
-    return op.type == "Placeholder" or (op.stateful and op.type != READ)
+def depending_on_rows(graph: OpGraph) -> frozenset[str]:
+    """The ops that differ from microbatch to microbatch: arguments, random numbers, state, and what depends on them."""
+    return graph.depending_on(
+        op.name for op in graph.ops if op.type == "Placeholder" or (op.stateful and op.type != READ)
+    )
 
 
 def _running(values: Floats) -> Floats:

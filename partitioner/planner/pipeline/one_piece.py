@@ -1,7 +1,8 @@
 """Lower bound on a step in one piece whose devices hold consecutive items: ops run as soon as they can.
 
 Before a device can run anything, the path to the first of its forward ops has to be computed, and before it can run a
-backward, the path to the first of these; then it has the work of all its ops.
+backward, the path to the first of these; then it has the work of all its ops. Ops that no row of the batch reaches,
+such as casts of weights, may run before; they are left out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import Phase
 from partitioner.planner.model.coarsen import Coarsening
-from partitioner.planner.pipeline.item_order import Floats, between, places
+from partitioner.planner.pipeline.item_order import Floats, between, depending_on_rows, places
 from partitioner.planner.pipeline.least_cut import least_cut
 
 
@@ -25,6 +26,7 @@ def one_piece_bound_seconds(costed: CostedGraph, coarsening: Coarsening, order: 
     if num_devices == 1 or count < 2:
         return alone
     place = places(graph, coarsening, order)
+    by_row = depending_on_rows(graph)
     behind_gradients = graph.depending_on(op.name for op in graph.ops if op.phase is Phase.BACKWARD)
     work, late = np.zeros(count), np.zeros(count)
     first = {phase: np.full(count, np.inf) for phase in (Phase.FORWARD, Phase.BACKWARD)}
@@ -33,7 +35,7 @@ def one_piece_bound_seconds(costed: CostedGraph, coarsening: Coarsening, order: 
         sources = [graph.tensor[name].producer for name in op.inputs] + list(op.control_inputs)
         start, seconds, here = max((end[name] for name in sources), default=0.0), min(row), place[op.name]
         end[op.name] = start + seconds
-        if seconds:
+        if seconds and op.name in by_row:
             work[here] += seconds
             late[here] += seconds if op.name in behind_gradients else 0.0
             if op.phase in first:

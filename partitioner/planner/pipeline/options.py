@@ -11,8 +11,10 @@ from partitioner.spelling import argument
 from partitioner.stages.coupling import batch_coupling, one_pass_at_a_time
 from partitioner.stages.schedules import ScheduleKind
 
-# With more, filling and draining (S - 1 of M + S - 1) gains little, and few rows run far below a device's peak.
+# With more than two for each stage, filling and draining (S - 1 of M + S - 1) gains little, and few rows run far below
+# a device's peak.
 _MOST_MICROBATCHES = 32
+_MOST_PER_DEVICE = 2
 
 
 def refuse_uncuttable(step: CapturedStep, num_replicas: int) -> None:
@@ -28,8 +30,8 @@ def refuse_uncuttable(step: CapturedStep, num_replicas: int) -> None:
         )
 
 
-def allowed_counts(step: CapturedStep, asked: int | str) -> tuple[int, ...]:
-    """Numbers of microbatches to choose from: the requested number, or powers of two.
+def allowed_counts(step: CapturedStep, asked: int | str, num_devices: int) -> tuple[int, ...]:
+    """Numbers of microbatches to choose from: the requested number, or powers of two, more for many devices.
 
     With `auto`, a step whose results would change (batch normalization, dropout) has one microbatch.
 
@@ -40,7 +42,8 @@ def allowed_counts(step: CapturedStep, asked: int | str) -> tuple[int, ...]:
     if asked == "auto":
         if uncuttable(step) or batch_coupling(step.graph):
             return (1,)
-        return tuple(2**n for n in range(_MOST_MICROBATCHES.bit_length()) if 2**n <= rows)
+        most = min(rows, max(_MOST_MICROBATCHES, _MOST_PER_DEVICE * num_devices))
+        return tuple(2**n for n in range(most.bit_length()))
     if not isinstance(asked, int) or asked < 1:
         raise UsageError(f"microbatches is {asked!r}, expected 'auto' or a whole number of at least 1")
     if asked > rows:

@@ -19,7 +19,7 @@ from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.model.assignment import Assignment
 from partitioner.planner.model.tolerances import AS_FAST
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
-from partitioner.planner.pipeline.search_space import PREFERENCE, PipelineCandidate
+from partitioner.planner.pipeline.search_space import MANY, PREFERENCE, PipelineCandidate
 from partitioner.planner.pipeline.split import Cut
 from partitioner.stages.schedules import ScheduleKind
 
@@ -66,12 +66,21 @@ class PipelineSearch:
         for seconds, index, cut in sorted(cuts, key=itemgetter(0, 1)):
             shape = self.shapes[index]
             # The best estimate is simulated even when time is over: without it the search would have been for nothing.
-            is_late = self.deadline.is_over and self.evaluator.candidates()
+            # Nobody waits for a soft deadline: there, a second opinion has its time, too.
+            found = self.eligible()[1:] if self.deadline.is_soft else self.evaluator.candidates()
+            is_late = self.deadline.is_over and found
             least = max(shape.bound_seconds, seconds / _MARGIN if self.eligible() else 0.0)
             if not (is_late or self._is_needless(shape) or self._is_hopeless(least)):
                 self._try(cut.assignment, shape.num_microbatches, shape.schedule, cut.recompute)
         if self.evaluator.search_space.recompute == "auto":
             self._recompute_where_needed()
+
+    @property
+    def has_fitting_cut(self) -> bool:
+        """Whether a cut into the most microbatches, which need the least memory, is estimated to fit."""
+        most = self.counts()[-1]
+        cuts = (self.evaluator.cut(*shape) for shape in self._possible_shapes() if shape[1] == most)
+        return any(cut is not None and cut.fits for cut in cuts)
 
     def improve(self, given: Sequence[Assignment]) -> None:
         """Simulate placements from other searches as pipelines, the best first; then search near the best pipelines."""
@@ -115,17 +124,25 @@ class PipelineSearch:
     @cached_property
     def shapes(self) -> list[_Shape]:
         """All shapes in which the step can run."""
-        shapes = []
+        shapes = [
+            _Shape(
+                devices=stages,
+                num_microbatches=count,
+                schedule=schedule,
+                bound_seconds=self.evaluator.cut_bound_seconds(stages, count, schedule),
+            )
+            for stages, count, schedule in self._possible_shapes()
+        ]
+        return [shape for shape in shapes if shape.bound_seconds < float("inf")] or shapes
+
+    def _possible_shapes(self) -> Iterator[tuple[tuple[int, ...], int, ScheduleKind]]:
+        """Devices of stages, numbers of microbatches and schedules that go together."""
         for devices in self._device_sequences():
             for count in self.counts():
                 for schedule in self._schedules(devices, count):
                     stages = devices * (2 if schedule is ScheduleKind.INTERLEAVED else 1)
                     if len(stages) <= len(self.evaluator.order):
-                        bound = self.evaluator.cut_bound_seconds(stages, count, schedule)
-                        shapes.append(
-                            _Shape(devices=stages, num_microbatches=count, schedule=schedule, bound_seconds=bound)
-                        )
-        return [shape for shape in shapes if shape.bound_seconds < float("inf")] or shapes
+                        yield stages, count, schedule
 
     def _cut(self, shape: _Shape) -> Cut | None:
         return self.evaluator.cut(shape.devices, shape.num_microbatches, shape.schedule)
@@ -177,7 +194,11 @@ class PipelineSearch:
         sizes = {
             Strategy.SINGLE: [1],
             Strategy.LAYER_SPLIT: [len(placed)],
-            Strategy.AUTO: range(1 if self.one_device else 2, len(placed) + 1),
+            Strategy.AUTO: [
+                size
+                for size in _numbers_up_to(len(placed))
+                if size >= self.evaluator.search_space.least_devices and (size > 1 or self.one_device)
+            ],
         }[self.strategy]
         sequences = dict.fromkeys(tuple(order[:size]) for order in orders for size in sizes if size)
         return [devices for devices in sequences if not any(places.isdisjoint(devices) for places in allowed)]
@@ -304,3 +325,10 @@ class PipelineSearch:
             moved = (*assignment[:item], device, *assignment[item + 1 :])
             if assignment[item] != device and self.is_allowed(moved):
                 yield moved
+
+
+def _numbers_up_to(count: int) -> list[int]:
+    """Numbers of devices to try: all; of many devices, powers of two and some that are nearly all."""
+    if count <= MANY:
+        return [*range(1, count + 1)]
+    return sorted({*(2**n for n in range(count.bit_length())), *(count * eighths // 8 for eighths in range(5, 9))})

@@ -16,6 +16,8 @@ from partitioner.stages.schedules import ScheduleKind
 PREFERENCE = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.GPIPE, ScheduleKind.INTERLEAVED, ScheduleKind.SEQUENTIAL)
 """Of equally good schedules, the first is preferred."""
 
+MANY = 16
+"""With more devices, only some numbers of them, and of replicas, are tried."""
 
 Recompute = Literal["auto", "none", "all"]
 
@@ -31,6 +33,7 @@ class PipelineSearchSpace:
         costed_for: The step for a number of rows, with its costs; called once for each number.
         programs: The stage programs of an execution.
         unpipelined: Whether the step may run as one graph at all; replicas run in stages.
+        least_devices: Fewer are known not to have the memory.
         sum_seconds_per_byte: Of gradients that replicas sum, for each device of the first, without latencies; empty
             where the sums do not depend on the cut.
     """
@@ -41,6 +44,7 @@ class PipelineSearchSpace:
     costed_for: Callable[[int], CostedGraph]
     programs: Callable[[Execution], StagePrograms]
     unpipelined: bool = True
+    least_devices: int = 1
     sum_seconds_per_byte: tuple[float, ...] = ()
 
     @property

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.ir.costed import CostedGraph
-from partitioner.planner.pipeline.interleaved_bound import least_interleaved_share
+from partitioner.planner.pipeline.interleaved import least_interleaved_share
 from partitioner.planner.pipeline.item_order import Floats, OrderedItems, between
 from partitioner.planner.pipeline.least_cut import least_cut
 from partitioner.planner.pipeline.search_space import Recompute
@@ -24,6 +25,8 @@ from partitioner.stages.schedules import ScheduleKind
 
 # A byte over a limit counts as so many seconds, more than any step takes: first what fits, then the fastest.
 _SECONDS_PER_BYTE_OVER = 1e3
+# Cuts into interleaved stages, each given what the last one has in the other stages of the devices.
+_TRIES_OF_INTERLEAVED = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,11 @@ class Cut:
     assignment: tuple[int, ...]
     recompute: frozenset[int]
     seconds: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is estimated to fit."""
+        return self.seconds < _SECONDS_PER_BYTE_OVER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,17 +88,31 @@ class StageSplit:
 
         Where no stages fit, the one that exceeds a limit by the fewest bytes.
         """
-        tables = [self._estimate(stage) for stage in range(self._num_stages)]
-        ends, seconds = least_cut([ends_of_stage for ends_of_stage, _ in tables], self._last_sums)
-        if ends is None:
-            return None
+        others, best = self._even_shares(), None
+        for _ in range(_TRIES_OF_INTERLEAVED if self._is_interleaved else 1):
+            tables = [ends + self._meanwhile(one) * others[one] for one, (ends, _) in enumerate(self._estimates)]
+            ends, _ = least_cut(tables, self._last_sums)
+            if ends is None:
+                return None
+            stages = [*pairwise([0, *ends])]
+            others = self._seconds_of_others(stages)
+            cut = self._cut(stages, others)
+            best = cut if best is None or cut.seconds < best.seconds else best
+        return best
+
+    def _cut(self, stages: Sequence[tuple[int, int]], others: Sequence[float]) -> Cut:
+        """The cut of these stages, given what else their devices do for each microbatch."""
         assignment = [0] * len(self.items.order)
-        cuts = [0, *ends]
-        for stage, device in enumerate(self.devices):
-            for item in self.items.order[cuts[stage] : cuts[stage + 1]]:
-                assignment[item] = device
-        again = [stage for stage, (_, chosen) in enumerate(tables) if chosen[cuts[stage], cuts[stage + 1]]]
-        return Cut(assignment=tuple(assignment), recompute=frozenset(again), seconds=seconds)
+        seconds, again = [], []
+        for stage, (start, end) in enumerate(stages):
+            ends, chosen = self._estimates[stage]
+            seconds.append(float(ends[start, end]) + self._meanwhile(stage) * others[stage])
+            if chosen[start, end]:
+                again.append(stage)
+            for item in self.items.order[start:end]:
+                assignment[item] = self.devices[stage]
+        step = max(seconds) + float(self._last_sums[stages[0][1]])
+        return Cut(assignment=tuple(assignment), recompute=frozenset(again), seconds=step)
 
     def bound_seconds(self) -> float:
         """Lower bound on the step of all cuts into these stages, each of which waits for the stage before it.
@@ -99,7 +121,7 @@ class StageSplit:
         """
         updates, num_devices = self.items.update_seconds.min(axis=0), len(set(self.devices))
         _, seconds = least_cut([self._bound(stage) for stage in range(self._num_stages)], self._last_sums)
-        if self._num_stages == 2 * num_devices:
+        if self._is_interleaved:
             share = least_interleaved_share(num_devices, self.num_microbatches)
             seconds = max(seconds, share * float(self.items.pass_seconds.min(axis=0)[-1]))
         return seconds + max(float(np.diff(updates).max(initial=0.0)), float(updates[-1]) / num_devices)
@@ -107,6 +129,30 @@ class StageSplit:
     @property
     def _num_stages(self) -> int:
         return len(self.devices)
+
+    @property
+    def _is_interleaved(self) -> bool:
+        """Whether each device has two stages."""
+        return self._num_stages == 2 * len(set(self.devices))
+
+    def _even_shares(self) -> list[float]:
+        """For each stage, the seconds of a microbatch in the other stage of its device, if all are alike."""
+        whole = [self.items.pass_seconds[device][-1] for device in self.devices]
+        return [float(seconds) / self._num_stages if self._is_interleaved else 0.0 for seconds in whole]
+
+    def _seconds_of_others(self, stages: Sequence[tuple[int, int]]) -> list[float]:
+        """The same for a cut."""
+        own = [self._own_seconds(stage, *ends) for stage, ends in enumerate(stages)]
+        of_device = dict.fromkeys(self.devices, 0.0)
+        for device, seconds in zip(self.devices, own, strict=True):
+            of_device[device] += seconds
+        return [of_device[device] - seconds for device, seconds in zip(self.devices, own, strict=True)]
+
+    def _own_seconds(self, stage: int, start: int, end: int) -> float:
+        """Seconds of a microbatch in a stage."""
+        device, recomputes = self.devices[stage], self._estimates[stage][1][start, end]
+        sums = self.items.pass_seconds[device] + (self.items.again_seconds[device] if recomputes else 0.0)
+        return float(sums[end] - sums[start])
 
     @property
     def _last_sums(self) -> Floats:
@@ -144,9 +190,9 @@ class StageSplit:
         again = between(self.items.again_seconds[self.devices[stage]])
         return replace(seconds, backward=seconds.backward + again)
 
-    def _end(self, stage: int, seconds: StageSeconds, rounds: int) -> Floats:
+    def _end(self, stage: int, seconds: StageSeconds) -> Floats:
         kind = self.schedule if self._trains else ScheduleKind.GPIPE
-        return seconds.end(kind, self.num_microbatches, max(1, self.num_live[stage]), rounds)
+        return seconds.end(kind, self.num_microbatches, max(1, self.num_live[stage]))
 
     @cached_property
     def _trains(self) -> bool:
@@ -167,11 +213,9 @@ class StageSplit:
     def _bound(self, stage: int) -> Floats:
         items, limit = self.items, self.costed.topology.devices[self.devices[stage]].memory_bytes
         seconds = self._stage_seconds(stage, self._least_hops, self._least_hops)
-        if self.devices.count(self.devices[stage]) > 1:
-            seconds = replace(seconds, behind=np.zeros_like(seconds.behind))  # the other stage may run meanwhile
         variables, gradients = between(items.variable_bytes), between(items.gradient_bytes)
         ends = np.where(variables + gradients <= limit, 0.0, np.inf) + self._allowed(stage)
-        keeping, recomputing = self._end(stage, seconds, 1), self._end(stage, self._recomputing(stage, seconds), 1)
+        keeping, recomputing = self._end(stage, seconds), self._end(stage, self._recomputing(stage, seconds))
         match self.recompute:
             case "all":
                 return ends + recomputing
@@ -196,8 +240,19 @@ class StageSplit:
             back=hops(items.backward_bytes, items.least_backward_bytes),
         )
 
+    def _meanwhile(self, stage: int) -> int:
+        """Microbatches of the other stage of a device that pass between the first and the last of a stage.
+
+        Before the first forward of a second stage, and behind its last backward, as many pass as there are devices.
+        """
+        return self.num_microbatches - (len(set(self.devices)) if 2 * stage >= self._num_stages else 0)
+
+    @cached_property
+    def _estimates(self) -> list[tuple[Floats, NDArray[np.bool_]]]:
+        return [self._estimate(stage) for stage in range(self._num_stages)]
+
     def _estimate(self, stage: int) -> tuple[Floats, NDArray[np.bool_]]:
-        """Estimated seconds, and whether the stage recomputes."""
+        """Estimated seconds, without those of the other stage of its device; and whether the stage recomputes."""
         items, device = self.items, self.devices[stage]
         rounds = self.devices.count(device)
         at_start, at_end = self._hops(stage, -1), self._hops(stage, 1)
@@ -205,8 +260,8 @@ class StageSplit:
         # What a device receives mostly delays what it does next (`simulate/streams.py`).
         received = rounds * self.num_microbatches * (at_start.there[:, None] + at_end.back[None, :])
         whole = between(items.once_seconds[device]) + between(items.update_seconds[device])
-        keeping = self._end(stage, seconds, rounds) + received + whole
-        recomputing = self._end(stage, self._recomputing(stage, seconds), rounds) + received + whole
+        keeping = self._end(stage, seconds) + received + whole
+        recomputing = self._end(stage, self._recomputing(stage, seconds)) + received + whole
         saved = self._saved(stage)
         held = between(items.variable_bytes + 2 * items.gradient_bytes)
         inputs = items.forward_bytes[:, None] * self.num_live[stage] * self.costed.num_sharing(device)

@@ -12,6 +12,8 @@ Between, it waits for microbatches that are on their way through the stages behi
   forwards meanwhile; the last backward comes z after the last forward, and the device does k - 1 backwards meanwhile.
   With more than k microbatches, the device waits both times; otherwise both are one.
 - `sequential`: each microbatch passes the stages behind and comes back before the next one starts.
+- `interleaved`: the device may work for its other stage, so that no waiting is certain; what that one adds is in
+  `interleaved.py`.
 
 In inference, and where no gradient comes back, microbatches only pass on, and z counts once or not at all.
 
@@ -52,30 +54,27 @@ class StageSeconds:
     behind: Floats
     summing: Floats
 
-    def end(self, kind: ScheduleKind, num_microbatches: int, num_live: int, rounds: int = 1) -> Floats:
+    def end(self, kind: ScheduleKind, num_microbatches: int, num_live: int) -> Floats:
         """Seconds from the start of the step until all that needs the stage has ended, but for updates.
 
         Args:
-            kind: The schedule.
+            kind: The schedule; in `interleaved`, what the device does for its other stages is not in it.
             num_microbatches: Parts of the batch.
             num_live: Microbatches that the stage holds at a time.
-            rounds: Stages of its device. With several, in the `interleaved` schedule, all are taken to be alike, so
-                that this is an estimate and no bound.
         """
-        last_backward = self.arriving + self._busy(kind, num_microbatches, num_live, rounds)
+        last_backward = self.arriving + self._busy(kind, num_microbatches, num_live)
         return last_backward + np.maximum(self.returning, self.summing)
 
-    def _busy(self, kind: ScheduleKind, num_microbatches: int, num_live: int, rounds: int) -> Floats:
+    def _busy(self, kind: ScheduleKind, num_microbatches: int, num_live: int) -> Floats:
         """From the start of the stage's first forward to the end of its last backward."""
         both = self.forward + self.backward
         if kind is ScheduleKind.SEQUENTIAL:
             return num_microbatches * (both + self.behind)
         if kind is ScheduleKind.GPIPE:
             return num_microbatches * both + self.behind
+        if kind is ScheduleKind.INTERLEAVED:
+            return num_microbatches * both
         first = np.maximum(0.0, self.behind - (num_live - 1) * self.forward)
         last = np.maximum(0.0, self.behind - (num_live - 1) * self.backward)
-        if rounds > 1:
-            before = self.arriving + self.returning
-            return (before + self.behind) / rounds - before + rounds * num_microbatches * both
         idle = first + last if num_microbatches > num_live else np.maximum(first, last)
         return num_microbatches * both + idle

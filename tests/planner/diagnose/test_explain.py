@@ -36,6 +36,7 @@ def planner(made: Builder, machines: Topology, **options: Any) -> LayoutPlanner:
         "objective": Objective.THROUGHPUT,
         "requirements": (),
         "time_limit_seconds": 60.0,
+        "is_limited": True,
         "seed": 0,
     }
     return LayoutPlanner(**given | options)

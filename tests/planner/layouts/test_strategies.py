@@ -56,6 +56,7 @@ def planner(made: Builder, machines: Topology, *counts: int, rows: int = ROWS, *
         "objective": Objective.THROUGHPUT,
         "requirements": (),
         "time_limit_seconds": 10.0,
+        "is_limited": True,
         "seed": 0,
     }
     return LayoutPlanner(**given | options)

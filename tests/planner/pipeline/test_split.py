@@ -14,7 +14,7 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import Phase
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
-from partitioner.planner.pipeline.interleaved_bound import least_interleaved_share
+from partitioner.planner.pipeline.interleaved import least_interleaved_share
 from partitioner.planner.pipeline.search_space import PipelineCandidate, Recompute
 from partitioner.planner.simulate.program_costs import CALL_SECONDS
 from partitioner.stages.schedules import ScheduleKind
