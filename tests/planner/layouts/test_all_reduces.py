@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from cuts import all_cuts, chains
 from graphs import Builder, link, microbatching, pipeline, topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planner.pipeline.test_split import all_cuts, chains
 
 from partitioner.ir.plan import SolverInfo
 from partitioner.planner.layouts.all_reduces import sum_seconds_per_byte, with_all_reduce

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import networkx as nx
+import pytest
 from graphs import Builder, chain, pinned, random_graphs, topology
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,6 +95,33 @@ def test_the_lightest_joins_the_neighbour_it_exchanges_most_with() -> None:
     coarsening = coarsen(chain([4.0, 1.0, 4.0, 4.0], [8, 400, 8, 8]).costed(), max_items=3)
     assert coarsening.items == (("op0",), ("op1", "op2"), ("op3",))
     assert not coarsening.is_lossless
+
+
+def blocks(count: int) -> Builder:
+    """Blocks of a light norm and a heavy branch that is added to what went in, and a number that every layer reads."""
+    made = Builder()
+    made.add("rate", 0.0, size_bytes=4)
+    before = made.add("x", 0.0, type="Placeholder", size_bytes=4)
+    for index in range(count):
+        norm = made.add(f"norm{index}", 0.01, before, "rate", size_bytes=1024, layer=f"norm{index}")
+        heavy = made.add(f"heavy{index}", 1.0, norm, "rate", size_bytes=1024, layer=f"heavy{index}")
+        before = made.add(f"add{index}", 0.01, before, heavy, "rate", size_bytes=1024, layer=f"add{index}")
+    return made
+
+
+@pytest.mark.parametrize(("count", "max_items"), [(40, 80), (40, 20), (40, 16), (100, 16)])
+def test_blocks_with_sums_around_them_become_items_of_consecutive_blocks(count: int, max_items: int) -> None:
+    """All sums became one item, which took all that was light: a fifth of a language model of 80 blocks."""
+    costed = blocks(count).costed()
+    coarsening = coarsen(costed, max_items)
+    assert len(coarsening.items) <= max_items
+    place = {op.name: index for index, op in enumerate(costed.graph.ops)}
+    seconds = {op.name: row[0] for op, row in zip(costed.graph.ops, costed.seconds, strict=True)}
+    for ops in coarsening.items:
+        places = sorted(place[name] for name in ops if name not in ("rate", "x"))
+        assert places == [*range(places[0], places[-1] + 1)]
+    heaviest = max(sum(seconds[name] for name in ops) for ops in coarsening.items)
+    assert heaviest <= 3 * max(1.02, 1.02 * count / max_items)
 
 
 def test_items_pinned_to_different_devices_do_not_merge_for_size() -> None:

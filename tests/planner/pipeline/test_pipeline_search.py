@@ -9,6 +9,7 @@ from graphs import Builder, largest_peak, link, microbatching, pinned, pipeline,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partitioner.deadline import Deadline
 from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Objective, Strategy
@@ -248,3 +249,21 @@ def test_the_search_comes_close_to_the_best_placement_of_all(made: Builder, coun
     candidates = [evaluator(one, count, ONE_F_ONE_B) for one in product(range(2), repeat=len(items.items))]
     best = min(candidate.staged.step_seconds for candidate in candidates if candidate)
     assert result.schedule.step_seconds <= best * 1.2
+
+
+def test_a_search_that_nobody_limited_goes_on_until_something_fits() -> None:
+    """Its ten seconds were over before the first of two thousand pipelines of a large model was simulated."""
+    made = pipeline(8, forward=8.0, backward=16.0, saved_bytes=2**20)
+    costed = made.costed(topology(2, memory_bytes=3 * 2**20, wire=FREE))
+    space = microbatching(costed, 1, 2, 4, recompute="auto")
+    over = Deadline(at=0.0, is_soft=True)
+    result = search(costed, strategy=Strategy.AUTO, search_space=space, deadline=over)
+    assert all(use.total_bytes <= 3 * 2**20 for use in result.schedule.peak.values())
+
+
+def test_shapes_of_fewer_devices_than_have_the_memory_are_left_out() -> None:
+    costed = pipeline(8, forward=8.0, backward=16.0).costed(topology(4, wire=FREE))
+    space = microbatching(costed, 8, least_devices=3)
+    result = search(costed, strategy=Strategy.AUTO, search_space=space)
+    assert len(set(result.placement.values())) == 4
+    assert "3 to 4 devices" in result.solver.family
