@@ -11,6 +11,7 @@ on two devices, XLA makes two kernels; the seconds of both count on one of them.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -207,6 +208,9 @@ class _Parts:
                     self._behind[source].add(here)
                     self._before[here].add(source)
 
+        self._queue = [(seconds, self._place[root], root) for root, seconds in self._seconds.items()]
+        heapq.heapify(self._queue)
+
     @property
     def count(self) -> int:
         """How many there are."""
@@ -234,15 +238,24 @@ class _Parts:
 
         Of neighbours with which it exchanges much, it joins the lightest, so that items become alike.
         """
-        for light in sorted(self._place, key=lambda root: (self._seconds[root], self._place[root])):
+        passed_over, joined = [], None
+        while self._queue and joined is None:
+            seconds, place, light = entry = heapq.heappop(self._queue)
+            if (self._seconds.get(light), self._place.get(light)) != (seconds, place):
+                continue  # it has joined another, or another has joined it
             partners = [root for root in neighbours(light) if self._may_join(root, light)]
-            if partners:
-                most = max(self._traffic[light][root] for root in partners)
-                near = [root for root in partners if self._traffic[light][root] >= _MUCH * most]
-                heavy = min(near, key=lambda root: (self._seconds[root], self._place[root]))
-                self._join(heavy, light)
-                return heavy, light
-        return None
+            if not partners:
+                passed_over.append(entry)
+                continue
+            most = max(self._traffic[light][root] for root in partners)
+            near = [root for root in partners if self._traffic[light][root] >= _MUCH * most]
+            heavy = min(near, key=lambda root: (self._seconds[root], self._place[root]))
+            self._join(heavy, light)
+            joined = heavy, light
+            heapq.heappush(self._queue, (self._seconds[heavy], self._place[heavy], heavy))
+        for entry in passed_over:
+            heapq.heappush(self._queue, entry)
+        return joined
 
     def _may_join(self, one: str, other: str) -> bool:
         a, b = self._allowed[one], self._allowed[other]
