@@ -161,9 +161,14 @@ def short_ranges(canonical: Iterable[str]) -> list[str]:
     ]
 
 
+def few_names(canonical: Sequence[str]) -> list[str]:
+    """The devices by their short names; many of them as ranges."""
+    return [*map(short_name, canonical)] if len(canonical) <= MAX_NAMED else short_ranges(canonical)
+
+
 def listed_devices(canonical: Sequence[str]) -> str:
     """`GPU:0, GPU:1`; of many devices the ranges."""
-    return ", ".join(map(short_name, canonical) if len(canonical) <= MAX_NAMED else short_ranges(canonical))
+    return ", ".join(few_names(canonical))
 
 
 def number_ranges(numbers: Iterable[int]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partitioner.ir.devices import MAX_NAMED, short_name, short_ranges
+from partitioner.ir.devices import few_names
 from partitioner.ir.plan import Baseline, Objective, PlanDocument, Strategy, Updates
 from partitioner.ir.units import format_ratio, format_seconds, plural
 from partitioner.report.microbatches import count_microbatches, passing
@@ -35,8 +35,7 @@ def reasons(plan: PlanDocument) -> tuple[str, ...]:
 
 def short_names(devices: Sequence[str]) -> str:
     """The devices as people read them: `GPU:0, GPU:1 and GPU:2`; many of them as ranges."""
-    names = [short_name(device) for device in devices] if len(devices) <= MAX_NAMED else short_ranges(devices)
-    return joined(names)
+    return joined(few_names(devices))
 
 
 def joined(names: Sequence[str]) -> str:
@@ -59,7 +58,7 @@ def _single_reasons(plan: PlanDocument) -> list[str]:
     is_fastest = not any(other.fits and other.step_seconds < plan.predicted.step_seconds for other in others)
     why = {
         Objective.THROUGHPUT: f"one device is {'fastest' if is_fastest else 'nearly as fast as more'}",
-        Objective.LATENCY: "one device has the shortest latency",
+        Objective.LATENCY: f"one device has {'' if is_fastest else 'nearly '}the shortest latency",
         Objective.MEMORY: "no split needs less memory on its largest device",
     }[plan.objective]
     step = format_seconds(plan.predicted.step_seconds)

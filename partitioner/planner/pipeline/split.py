@@ -231,13 +231,10 @@ class StageSplit:
         links = [topology.link(a, b) for a in self.devices for b in self.devices if a != b]
         latency = min((link.latency_seconds for link in links), default=0.0)
         bandwidth = max((link.bandwidth_bytes_per_second for link in links), default=np.inf)
-
-        def hops(every: Floats, least: Floats) -> Floats:
-            return np.where(every > 0, latency + least / bandwidth, 0.0)
-
+        there, back = items.least_forward_bytes, items.least_backward_bytes
         return _Hops(
-            there=hops(items.forward_bytes, items.least_forward_bytes),
-            back=hops(items.backward_bytes, items.least_backward_bytes),
+            there=np.where(items.forward_bytes > 0, latency + there / bandwidth, 0.0),
+            back=np.where(items.backward_bytes > 0, latency + back / bandwidth, 0.0),
         )
 
     def _meanwhile(self, stage: int) -> int:
