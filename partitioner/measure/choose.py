@@ -183,7 +183,8 @@ def _measured_device(
     # Deferred variables stay so.
     function = _function(_with_own_variables(step, placed.name, is_deferred), execution(placed.name))
     others = [_function(_with_own_variables(step, name), execution(name)) for name in neighbours]
-    calls = ops_of_calls(function.graph.as_graph_def())
+    compiled = ops_of_calls(function.graph.as_graph_def())
+    calls = {name: ops for name, ops in compiled.items() if name not in step.graph.op}  # not the model's own
     return measure_device(
         [
             Measurable(
