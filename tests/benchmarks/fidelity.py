@@ -144,6 +144,8 @@ def _compare(options: argparse.Namespace, folder: Path) -> None:
     for name in options.models:
         others = folder / f"without-{name}.json"
         rest = [path for other, path in files.items() if other != name and path.exists()]
+        if not rest:
+            raise SystemExit("nothing to predict unseen models from: name more --models, or a --folder with some")
         others.write_bytes(msgspec.json.encode(_merged(rest)))
         runs = {way: [__spec__.name, "--run", name, way, others] for way in options.ways}
         turns = take_turns({**BUSY_LOOPS, **runs}, options.rounds)
