@@ -17,10 +17,10 @@ from cost_models.topology import Topology
 from partitioner.capture.lower.batching import BatchSizes
 from partitioner.deadline import MEASURING_SECONDS
 from partitioner.deferred_variables import is_deferred
+from partitioner.emit.graph.calls import ops_of_calls
 from partitioner.emit.graph.function import emit_function
 from partitioner.emit.graph.rewriting import op_by_op
 from partitioner.emit.graph.variables import copied, held_variable
-from partitioner.emit.xla.calls import ops_of_calls
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName, share_memory
 from partitioner.ir.execution import Execution
@@ -183,8 +183,7 @@ def _measured_device(
     # Deferred variables stay so.
     function = _function(_with_own_variables(step, placed.name, is_deferred), execution(placed.name))
     others = [_function(_with_own_variables(step, name), execution(name)) for name in neighbours]
-    compiled = ops_of_calls(function.graph.as_graph_def())
-    calls = {name: ops for name, ops in compiled.items() if name not in step.graph.op}  # not the model's own
+    calls = ops_of_calls(function.graph.as_graph_def())
     return measure_device(
         [
             Measurable(
@@ -232,7 +231,9 @@ def _everything_on(step: CapturedStep, compiled: Collection[str], device: str) -
 
 
 def _function(step: CapturedStep, execution: Execution) -> Any:
-    return emit_function(step, execution, results=RESULTS[step.kind])
+    # A GPU's kernels are recorded each, however short; on a CPU only a call of a loop is timed whole.
+    loops_called = all(DeviceName.parse(name).type == "CPU" for name in execution.stage_devices)
+    return emit_function(step, execution, results=RESULTS[step.kind], loops_called=loops_called)
 
 
 def _runner(step: CapturedStep, function: Any, rows: int) -> Callable[[], None]:

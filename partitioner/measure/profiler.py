@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+
+_SETTLING_SECONDS = 5e-3
+"""After a run, until threads have recorded what they ran last: the step may end before the event of its last op does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,7 @@ def profiled(run: Callable[[], object]) -> list[Event]:
         # Without options it traces ops and no Python, as is wanted; with options, TensorFlow 2.21 logs warnings.
         with tf.profiler.experimental.Profile(folder):
             run()
+            time.sleep(_SETTLING_SECONDS)
         events = list(events_of(next(Path(folder).rglob("*.xplane.pb"))))
     return sorted(events, key=lambda event: (event.start, -event.end))
 

@@ -58,6 +58,7 @@ def time_step(
         UsageError: The profiler may not record the kernels of GPUs.
     """
     plain: list[float] = []
+    watched: list[float] = []
     ops_of_run: list[dict[str, float]] = []
     kernels: dict[str, str] = {}
     start = time.perf_counter()
@@ -68,9 +69,9 @@ def time_step(
             if passed > budget_seconds and len(ops_of_run) >= LEAST_RUNS:
                 break
             plain.append(_seconds(run))
-            events = profiled(run)
+            events = profiled(lambda: watched.append(_seconds(run)))
             refuse_missing_device_plane(events, device_type)
-            ops_of_run.append(seconds_by_op(events, ops))
+            ops_of_run.append(seconds_by_op(events, ops, slowed=max(1.0, watched[-1] / plain[-1])))
             kernels |= kernel_by_op(events, ops)
             on_progress(min(1.0, max(len(ops_of_run) / MOST_RUNS, passed / budget_seconds)))
     except KeyboardInterrupt:
@@ -108,11 +109,17 @@ def warm_up(run: Callable[[], object]) -> None:
         before = seconds
 
 
-def seconds_by_op(events: Sequence[Event], ops: Collection[str]) -> dict[str, float]:
+def seconds_by_op(events: Sequence[Event], ops: Collection[str], *, slowed: float = 1.0) -> dict[str, float]:
     """Seconds of each op in a run: of its kernels where it ran on a GPU, else on its thread.
 
     An event belongs to the op that it names (`NAME:TYPE`), or to the loop or branch whose body that op is in
-    (`LOOP/body/_7/NAME:TYPE`). A call in which no op is named was compiled by XLA, and took until it was done.
+    (`LOOP/body/_7/NAME:TYPE`). A call took until it was done.
+
+    Args:
+        events: What the profiler recorded.
+        ops: Names of the ops, and of the calls.
+        slowed: Seconds of the run over those without the profiler. It slows calls alike, of loops above all: what it
+            records of many short ops comes between them, not in their own seconds.
     """
     host: dict[str, float] = {}
     device: dict[str, float] = {}
@@ -122,7 +129,8 @@ def seconds_by_op(events: Sequence[Event], ops: Collection[str]) -> dict[str, fl
         if owner is not None:
             by_op = device if on_device else host
             by_op[owner] = by_op.get(owner, 0.0) + event.seconds
-    return _seconds_of_calls(events, ops) | host | device
+    calls = {name: seconds / slowed for name, seconds in _seconds_of_calls(events, ops).items()}
+    return calls | host | device
 
 
 def seconds_by_execution(events: Iterable[Event], ops: Collection[str]) -> dict[str, float]:

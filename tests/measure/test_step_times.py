@@ -82,6 +82,15 @@ def test_without_a_plane_of_the_gpu_measuring_is_refused(tmp_path: Path) -> None
     assert "NVreg_RestrictProfilingToAdminUsers=0" in (raised.value.help or "")
 
 
+def test_calls_are_rid_of_what_the_profiler_slows_them_down() -> None:
+    def at(name: str, seconds: float) -> Event:
+        moment = round(seconds * 1e12)
+        return Event(plane="/host:CPU", line=0, name=name, start=moment, end=moment, stats={"name": "loop"})
+
+    events = [at("ExecutorState::ProcessAsync::Start", 1.0), at("ExecutorState::ProcessAsync::Done", 4.0)]
+    assert seconds_by_op([*events, event("a:MatMul", 2.0)], {"loop", "a"}, slowed=1.5) == {"loop": 2.0, "a": 2.0}
+
+
 def test_a_step_is_warm_once_two_runs_take_alike() -> None:
     naps = iter([0.05, 0.02, *[0.01] * 200])
     taken: list[float] = []
@@ -96,10 +105,7 @@ def test_a_step_is_warm_once_two_runs_take_alike() -> None:
 
 
 def test_what_xla_compiled_took_until_it_was_done() -> None:
-    """Bug: a grouped convolution of Keras, which XLA compiles, was taken to have been folded away.
-
-    Products follow the call, because of the last op of a step the profiler does not always see the end.
-    """
+    """Bug: a grouped convolution of Keras, which XLA compiles, was taken to have been folded away."""
     compiled = tf.function(lambda x: tf.matmul(x, x) @ x, autograph=False, jit_compile=True)
 
     @tf.function(autograph=False)

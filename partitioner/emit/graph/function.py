@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from partitioner.emit.graph.calls import with_called_loops
 from partitioner.emit.graph.graph_def import add_waits, copy_to_loops, place_graph_def, register_functions
 from partitioner.emit.graph.variables import held_variable, move_variables, variable_homes
 from partitioner.emit.pipeline.microbatches import HOST
@@ -25,7 +26,12 @@ _numbers = itertools.count()
 
 
 def emit_function(
-    step: CapturedStep, execution: Execution, *, results: Sequence[str], side_effects: bool = True
+    step: CapturedStep,
+    execution: Execution,
+    *,
+    results: Sequence[str],
+    side_effects: bool = True,
+    loops_called: bool = False,
 ) -> Any:
     """A ConcreteFunction of (x, y, sample_weight) that computes `step` with every op on its device.
 
@@ -40,6 +46,7 @@ def emit_function(
         results: The step's outputs (`y_pred`, `loss`, `gradients`) to return, in a dict; outputs it does not have are
             left out.
         side_effects: Whether to run the writes of the step (updates, moving averages, random state).
+        loops_called: Whether each loop is a function that is called, if the execution is not staged.
 
     Raises:
         ModelError: A variable that Keras does not own would have to have copies.
@@ -63,14 +70,17 @@ def emit_function(
     limits = run_ahead_limits(step.graph, ops, order=order, placement=placement)
     add_waits(graph_def, {name: waits for name, waits in limits.items() if placement[name] not in execution.compiled})
     outside = dict(step.captures) | {p: held_variable(v).handle for p, v in step.variables.items()}
-    compiled = with_compiled_calls(
+    called = with_compiled_calls(
         graph_def,
         execution.compiled,
         fetched=fetches,
         kept_out=kept_plain(step, execution.compiled),
         known=partial(known_of, step, outside=outside),
     )
-    graph_def = compiled.graph_def
+    if loops_called:
+        fetched = [tensor_name(called.tensor.get(name, name)) for name in fetches]
+        called = called.then(with_called_loops(called.graph_def, fetched=fetched))
+    graph_def = called.graph_def
     register_functions(graph_def)
     live = {node.name for node in graph_def.node}
 
@@ -79,7 +89,7 @@ def emit_function(
         flat = [value for value in tf.nest.flatten(arguments) if value is not None]
         replaced = dict(zip(step.inputs, flat, strict=True))
         replaced |= {f"{name}:0": _captured(graph, external) for name, external in outside.items() if name in live}
-        made = [tensor_name(compiled.tensor.get(name, name)) for name in fetches]
+        made = [tensor_name(called.tensor.get(name, name)) for name in fetches]
         tensors = tf.graph_util.import_graph_def(graph_def, input_map=replaced, return_elements=made, name="")
         by_name = dict(zip(fetches, tensors, strict=True))
         return {

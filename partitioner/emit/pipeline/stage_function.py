@@ -13,11 +13,12 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function
 
+from partitioner.emit.graph.calls import GraphWithCalls
 from partitioner.emit.graph.graph_def import add_waits, place_graph_def, register_functions
 from partitioner.emit.graph.rewriting import op_by_op_options
 from partitioner.emit.graph.variables import held_variable
 from partitioner.emit.pipeline.microbatches import HOST
-from partitioner.emit.xla.calls import CompiledGraph, with_compiled_calls
+from partitioner.emit.xla.calls import with_compiled_calls
 from partitioner.emit.xla.confirm import known_of
 from partitioner.emit.xla.refusals import kept_plain
 from partitioner.ir.devices import DeviceName
@@ -175,10 +176,10 @@ class StageFunctions:
             isolated=_isolated(function),
         )
 
-    def _compiled(self, placed: Any, device: str, results: Sequence[str], arguments: _Arguments) -> CompiledGraph:
+    def _compiled(self, placed: Any, device: str, results: Sequence[str], arguments: _Arguments) -> GraphWithCalls:
         """The graph of a program with calls of what XLA compiles of it, if its device is one that compiles."""
         if device not in self._execution.compiled:
-            return CompiledGraph(graph_def=placed)
+            return GraphWithCalls(graph_def=placed)
         names = dict(zip(arguments.placeholders, arguments.values, strict=True))
 
         def known(tensor: str) -> Any:

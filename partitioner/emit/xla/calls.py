@@ -2,44 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from typing import Any
 
 import tensorflow as tf
 
-# A function made of a graph rather than traced from Python has no public constructor.
-from tensorflow.python.eager.polymorphic_function import atomic_function
-
-from partitioner.emit.graph.dtypes import output_dtypes
-from partitioner.emit.graph.rewriting import op_by_op_options
-from partitioner.emit.xla.clusters import Cluster, find_clusters, is_constant
+from partitioner.emit.graph.calls import MUST_COMPILE, Call, CallingGraph, GraphWithCalls
+from partitioner.emit.xla.clusters import find_clusters
 from partitioner.emit.xla.confirm import Known, objected_nodes, objection
-from partitioner.emit.xla.constants import needed_as_constants
 from partitioner.emit.xla.writes import with_held_writes
-from partitioner.ir.graph_def import needed, producer, reference, tensor_name
-
-_SCOPE = "compiled"
-_MUST_COMPILE = "_XlaMustCompile"
-_INT32, _INT64 = tf.int32.as_datatype_enum, tf.int64.as_datatype_enum
-_RESOURCE = tf.resource.as_datatype_enum
-_numbers = itertools.count()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledGraph:
-    """A graph with calls in place of what is compiled.
-
-    Attributes:
-        graph_def: The graph.
-        tensor: New name of each tensor that a call makes, as a node refers to it.
-        node: The call by each node that went into one.
-    """
-
-    graph_def: Any
-    tensor: Mapping[str, str] = field(default_factory=dict)
-    node: Mapping[str, str] = field(default_factory=dict)
 
 
 def with_compiled_calls(
@@ -49,7 +20,7 @@ def with_compiled_calls(
     fetched: Collection[str] = (),
     kept_out: Collection[str] = (),
     known: Known = lambda _name: None,
-) -> CompiledGraph:
+) -> GraphWithCalls:
     """Put a call in place of each cluster of a graph.
 
     Calls on GPUs take and give int32 in memory of the host. XLA's programs want them in memory of the GPU, unless they
@@ -63,7 +34,7 @@ def with_compiled_calls(
         known: What is known of tensors from outside, and of those that nodes make.
     """
     if not devices:
-        return CompiledGraph(graph_def=graph_def)
+        return GraphWithCalls(graph_def=graph_def)
     refused: dict[str, str] = {}
     while True:
         found = find_clusters(graph_def, devices, fetched=fetched, kept_out=kept_out, refused=refused)
@@ -71,11 +42,11 @@ def with_compiled_calls(
         if held is not graph_def:
             graph_def = held
             continue
-        graph = _Graph(graph_def, fetched)
-        calls = [graph.call(cluster) for cluster in found.clusters]
+        graph = CallingGraph(graph_def, fetched)
+        calls = [graph.call(cluster.nodes, cluster.device, is_compiled=True) for cluster in found.clusters]
         objected: dict[str, str] = {}
         for call in calls:
-            objected |= graph.objected(call, known)
+            objected |= _objected(graph, call, known)
         if not objected:
             return graph.with_calls(calls)
         refused |= objected
@@ -83,217 +54,16 @@ def with_compiled_calls(
 
 def compiled_function(node: Any) -> str:
     """Name of the function that a NodeDef has compiled; empty if it is no such call."""
-    return node.attr["f"].func.name if _MUST_COMPILE in node.attr and node.attr[_MUST_COMPILE].b else ""
+    return node.attr["f"].func.name if MUST_COMPILE in node.attr and node.attr[MUST_COMPILE].b else ""
 
 
-def ops_of_calls(graph_def: Any) -> dict[str, tuple[str, ...]]:
-    """By compiled call of a graph, the names of the nodes of its function."""
-    functions = {function.signature.name: function.node_def for function in graph_def.library.function}
-    return {
-        node.name: tuple(inner.name for inner in functions[name])
-        for node in graph_def.node
-        if (name := compiled_function(node))
-    }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
-    """A call of a cluster: its nodes in the new graph, what it is given, what it makes by name, and the nodes in it."""
-
-    name: str
-    device: str
-    nodes: Sequence[Any]
-    given: Sequence[str]
-    carried: Collection[str]
-    made: Mapping[str, str]
-    inside: Collection[str]
-    function: Any
-
-
-class _Graph:
-    def __init__(self, graph_def: Any, fetched: Collection[str]) -> None:
-        self._graph_def, self._fetched = graph_def, frozenset(fetched)
-        self._nodes = {node.name: node for node in graph_def.node}
-        self._functions = {function.signature.name: function for function in graph_def.library.function}
-        self._readers: dict[str, set[str]] = {}
-        for node in graph_def.node:
-            for read in node.input:
-                if not read.startswith("^"):
-                    self._readers.setdefault(tensor_name(read), set()).add(node.name)
-
-    def call(self, cluster: Cluster) -> _Call:
-        """The call of a cluster; its function enters the runtime."""
-        members = frozenset(cluster.nodes)
-        body = self._body(members)
-        inside = {node.name for node in body.node}
-        read = (r for name in cluster.nodes for r in self._nodes[name].input if not r.startswith("^"))
-        given = list(dict.fromkeys(tensor_name(r) for r in read if producer(r) not in inside))
-        given.sort(key=lambda name: self._dtype(name) == _RESOURCE)
-        outputs = [
-            f"{name}:{index}"
-            for name in cluster.nodes
-            for index in range(len(output_dtypes(self._nodes[name], self._functions)))
-            if self._is_read_outside(f"{name}:{index}", members)
-        ]
-        constants = needed_as_constants(body.node, self._functions)
-        carried = {n for n in (*given, *outputs) if self._dtype(n) == _INT32 and not (n in given and n in constants)}
-        name = f"{_SCOPE}_{next(_numbers)}"
-        function = _function(f"partition_{name}", body, [(n, self._dtype(n)) for n in given], outputs, carried)
-        waits = dict.fromkeys(
-            read
-            for member in cluster.nodes
-            for read in self._nodes[member].input
-            if read.startswith("^") and producer(read) not in inside
-        )
-        casts = _Casts(name, cluster.device)
-        reads = [casts.widened(n) if n in carried else reference(n) for n in given]
-        call = _call_node(name, function, cluster.device, [*reads, *waits])
-        made = {n: f"{name}:{index}" for index, n in enumerate(outputs)}
-        made |= {n: casts.narrowed(made[n]) for n in outputs if n in carried}
-        return _Call(
-            name=name,
-            device=cluster.device,
-            nodes=[call, *casts.nodes],
-            given=given,
-            carried=carried,
-            made=made,
-            inside=members,
-            function=function,
-        )
-
-    def objected(self, call: _Call, known: Known) -> dict[str, str]:
-        """The nodes of a call that XLA objects to, and why."""
-        op_types = {name: self._nodes[name].op for name in sorted(call.inside)}
-        values = [known(name) for name in call.given]
-        values = [
-            tf.TensorSpec(value.shape, tf.int64) if name in call.carried and value is not None else value
-            for name, value in zip(call.given, values, strict=True)
-        ]
-        text = objection(call.function, call.device, list(op_types.values()), values)
-        return objected_nodes(text, op_types) if text else {}
-
-    def with_calls(self, calls: Sequence[_Call]) -> CompiledGraph:
-        """The graph with the calls in place of their nodes."""
-        made: dict[str, str] = {tensor: new for call in calls for tensor, new in call.made.items()}
-        inside = {name: call.name for call in calls for name in call.inside}
-        result = type(self._graph_def)()
-        result.versions.CopyFrom(self._graph_def.versions)
-        result.library.CopyFrom(self._graph_def.library)
-        for call in calls:
-            functions = [call.function, *call.function.children]
-            result.library.function.extend(function.cached_definition for function in functions)
-        result.node.extend(node for node in self._graph_def.node if node.name not in inside)
-        result.node.extend(node for call in calls for node in call.nodes)
-        for node in result.node:
-            reads: list[str] = list(node.input)
-            data = [made.get(tensor_name(read), read) for read in reads if not read.startswith("^")]
-            waits = [f"^{inside.get(producer(read), producer(read))}" for read in reads if read.startswith("^")]
-            del node.input[:]
-            node.input.extend([*map(reference, data), *dict.fromkeys(waits)])
-        _drop_unread_constants(result, {producer(name) for name in self._fetched})
-        return CompiledGraph(graph_def=result, tensor=made, node=inside)
-
-    def _body(self, members: Collection[str]) -> Any:
-        """The members, with the constants that they read, without devices and without waiting for others."""
-        body = type(self._graph_def)()
-        body.versions.CopyFrom(self._graph_def.versions)
-        body.library.CopyFrom(self._graph_def.library)
-        read = {producer(r) for name in members for r in self._nodes[name].input}
-        constants = {name for name in read if name in self._nodes and is_constant(self._nodes[name])}
-        for node in self._graph_def.node:
-            if node.name in members or node.name in constants:
-                new = body.node.add()
-                new.CopyFrom(node)
-                new.device = ""
-                del new.input[:]
-                new.input.extend(
-                    r for r in node.input if not r.startswith("^") or producer(r) in members or producer(r) in constants
-                )
-        return body
-
-    def _is_read_outside(self, tensor: str, members: Collection[str]) -> bool:
-        return tensor in self._fetched or not self._readers.get(tensor, set()).issubset(members)
-
-    def _dtype(self, tensor: str) -> int:
-        name, index = tensor.rsplit(":", 1)
-        return output_dtypes(self._nodes[name], self._functions)[int(index)]
-
-
-class _Casts:
-    """Casts beside a call, of int32 that cross as int64."""
-
-    def __init__(self, call: str, device: str) -> None:
-        self._call, self._device = call, device
-        self.nodes: list[Any] = []
-
-    def widened(self, tensor: str) -> str:
-        return self._cast(reference(tensor), tf.int32, tf.int64)
-
-    def narrowed(self, tensor: str) -> str:
-        return self._cast(reference(tensor), tf.int64, tf.int32)
-
-    def _cast(self, read: str, source: Any, target: Any) -> str:
-        name = f"{self._call}_{target.name}_{len(self.nodes)}"
-        node = tf.compat.v1.NodeDef(name=name, op="Cast", input=[read], device=self._device)
-        node.attr["SrcT"].type, node.attr["DstT"].type = source.as_datatype_enum, target.as_datatype_enum
-        node.attr["Truncate"].b = False
-        self.nodes.append(node)
-        return name
-
-
-def _function(
-    name: str, body: Any, given: Sequence[tuple[str, int]], outputs: Sequence[str], carried: Collection[str]
-) -> Any:
-    """A function of nodes, from what they are given to their outputs; those of `carried` are int64 outside of it."""
-    nodes, values = list(body.node), dict[str, str]()
-    for index, (tensor, dtype) in enumerate(given):
-        argument = body.node.add(name=f"{_SCOPE}_arguments/{index}", op="Placeholder")
-        argument.attr["dtype"].type = _INT64 if tensor in carried else dtype
-        argument.attr["shape"].shape.unknown_rank = True
-        values[tensor] = argument.name
-        if tensor in carried:
-            here = body.node.add(name=f"{argument.name}_int32", op="Cast", input=[argument.name])
-            here.attr["SrcT"].type, here.attr["DstT"].type = _INT64, _INT32
-            here.attr["Truncate"].b = False
-            values[tensor] = here.name
-    for node in nodes:
-        for index, read in enumerate(node.input):
-            if not read.startswith("^"):
-                node.input[index] = values.get(tensor_name(read), read)
-    graph: Any = tf.__internal__.FuncGraph(name)
-    with graph.as_default():
-        wanted = [f"{_SCOPE}_arguments/{index}:0" for index in range(len(given))]
-        tensors = tf.graph_util.import_graph_def(body, return_elements=[*wanted, *outputs], name="")
-        graph.inputs = tensors[: len(given)]
-        graph.outputs = [
-            tf.cast(tensor, tf.int64, name=f"{_SCOPE}_result") if output in carried else tensor
-            for output, tensor in zip(outputs, tensors[len(given) :], strict=True)
-        ]
-    graph.control_outputs = [graph.get_operation_by_name(n.name) for n in nodes if _has_effects(graph, n.name)]
-    return atomic_function.from_func_graph(name, graph, {"_noinline": True})
-
-
-def _has_effects(graph: Any, name: str) -> bool:
-    op = graph.get_operation_by_name(name)
-    return op.op_def.is_stateful and op.type != "ReadVariableOp"
-
-
-def _call_node(name: str, function: Any, device: str, inputs: Sequence[str]) -> Any:
-    signature = function.cached_definition.signature
-    kind = "StatefulPartitionedCall" if function.call_options.is_stateful else "PartitionedCall"
-    call = tf.compat.v1.NodeDef(name=name, op=kind, device=device, input=inputs)
-    call.attr["Tin"].list.type.extend(argument.type for argument in signature.input_arg)
-    call.attr["Tout"].list.type.extend(output.type for output in signature.output_arg)
-    call.attr["f"].func.name = signature.name
-    call.attr["config_proto"].s = op_by_op_options().config_proto_serialized
-    call.attr[_MUST_COMPILE].b = True
-    return call
-
-
-def _drop_unread_constants(graph_def: Any, fetched: Collection[str]) -> None:
-    """Drop the constants that are read in calls alone."""
-    nodes = {node.name: node for node in graph_def.node}
-    live = needed(nodes, [name for name, node in nodes.items() if not is_constant(node) or name in fetched])
-    kept = [node for node in graph_def.node if node.name in live]
-    del graph_def.node[:]
-    graph_def.node.extend(kept)
+def _objected(graph: CallingGraph, call: Call, known: Known) -> dict[str, str]:
+    """The nodes of a call that XLA objects to, and why."""
+    op_types = {name: graph.nodes[name].op for name in sorted(call.inside)}
+    values = [known(name) for name in call.given]
+    values = [
+        tf.TensorSpec(value.shape, tf.int64) if name in call.carried and value is not None else value
+        for name, value in zip(call.given, values, strict=True)
+    ]
+    text = objection(call.function, call.device, list(op_types.values()), values)
+    return objected_nodes(text, op_types) if text else {}
