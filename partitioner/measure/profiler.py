@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 _SETTLING_SECONDS = 5e-3
-"""After a run, until threads have recorded what they ran last: the step may end before the event of its last op does."""
+"""After a run, until threads have recorded what they ran last: a step may end before the event of its last op does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
