@@ -1,19 +1,25 @@
 """Lower bound on a step in one piece whose devices hold consecutive items: ops run as soon as they can.
 
-Before a device can run anything, the path to the first of its forward ops has to be computed, and before it can run a
-backward, the path to the first of these; then it has the work of all its ops. Ops that no row of the batch reaches,
-such as casts of weights, may run before; they are left out.
+An op starts once the longest path to it has been computed, its head, and the longest path behind it, its tail, follows
+it. Of the ops of a device with a head and a tail of so much at the least, the first starts after such a head, and such
+a tail follows the last; between, the device has the work of all of them (Carlier, "The one-machine sequencing problem",
+1982). Ops that no row of the batch reaches, such as casts of weights, are left out of the work.
 """
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
 from partitioner.ir.costed import CostedGraph
-from partitioner.ir.op_graph import Phase
+from partitioner.ir.op_graph import OpGraph
 from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.pipeline.item_order import Floats, between, depending_on_rows, places
 from partitioner.planner.pipeline.least_cut import least_cut
+
+# Heads and tails that are told apart.
+_NUM_HEADS, _NUM_TAILS = 24, 12
 
 
 def one_piece_bound_seconds(costed: CostedGraph, coarsening: Coarsening, order: tuple[int, ...]) -> float:
@@ -27,30 +33,42 @@ def one_piece_bound_seconds(costed: CostedGraph, coarsening: Coarsening, order: 
         return alone
     place = places(graph, coarsening, order)
     by_row = depending_on_rows(graph)
-    behind_gradients = graph.depending_on(op.name for op in graph.ops if op.phase is Phase.BACKWARD)
-    work, late = np.zeros(count), np.zeros(count)
-    first = {phase: np.full(count, np.inf) for phase in (Phase.FORWARD, Phase.BACKWARD)}
-    end: dict[str, float] = {}
-    for op, row in zip(graph.ops, costed.seconds, strict=True):
-        sources = [graph.tensor[name].producer for name in op.inputs] + list(op.control_inputs)
-        start, seconds, here = max((end[name] for name in sources), default=0.0), min(row), place[op.name]
-        end[op.name] = start + seconds
-        if seconds and op.name in by_row:
-            work[here] += seconds
-            late[here] += seconds if op.name in behind_gradients else 0.0
-            if op.phase in first:
-                first[op.phase][here] = min(first[op.phase][here], start)
-    # Of all items behind the first of a device, and of all before its last.
-    forward = np.minimum.accumulate(np.append(first[Phase.FORWARD], np.inf)[::-1])[::-1]
-    backward = np.minimum.accumulate(np.insert(first[Phase.BACKWARD], 0, np.inf))
-    ends = np.maximum(_known(forward)[:, None] + between(_sums(work)), _known(backward)[None, :] + between(_sums(late)))
+    fastest = np.array([min(row) for row in costed.seconds])
+    heads, tails = _heads_and_tails(graph, fastest)
+    counted = np.array([op.name in by_row for op in graph.ops]) & (fastest > 0)
+    items = np.array([place[op.name] for op in graph.ops])
+    ends = np.zeros((count + 1, count + 1))
+    for head, tail in product(_steps(heads[counted], _NUM_HEADS), _steps(tails[counted], _NUM_TAILS)):
+        chosen = counted & (heads >= head) & (tails >= tail)
+        work = between(_sums(np.bincount(items[chosen], fastest[chosen], minlength=count)))
+        np.maximum(ends, np.where(work > 0, head + work + tail, 0.0), out=ends)
     table = np.where(np.tri(count + 1, dtype=bool), np.inf, ends)
     bounds = [least_cut([table] * number)[1] for number in range(2, min(num_devices, count) + 1)]
     return min(alone, *bounds)
 
 
-def _known(starts: Floats) -> Floats:
-    return np.where(np.isfinite(starts), starts, 0.0)
+def _heads_and_tails(graph: OpGraph, seconds: Floats) -> tuple[Floats, Floats]:
+    """Of each op, in graph order: the longest path to it, and the longest behind it, without itself."""
+    index = {op.name: number for number, op in enumerate(graph.ops)}
+    sources = [
+        [*(index[graph.tensor[name].producer] for name in op.inputs), *(index[name] for name in op.control_inputs)]
+        for op in graph.ops
+    ]
+    heads, tails = [0.0] * len(index), [0.0] * len(index)
+    taken = seconds.tolist()
+    for number, made_by in enumerate(sources):
+        heads[number] = max((heads[source] + taken[source] for source in made_by), default=0.0)
+    for number in reversed(range(len(sources))):
+        behind = tails[number] + taken[number]
+        for source in sources[number]:
+            tails[source] = max(tails[source], behind)
+    return np.array(heads), np.array(tails)
+
+
+def _steps(values: Floats, most: int) -> list[float]:
+    """Some of the values, evenly spread over their order, the least among them."""
+    ordered = np.unique(values)
+    return ordered[np.unique(np.linspace(0, len(ordered) - 1, most).astype(int))].tolist() if len(ordered) else []
 
 
 def _sums(values: Floats) -> Floats:

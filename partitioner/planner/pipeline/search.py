@@ -28,6 +28,8 @@ _MAX_GIVEN = 3
 _MAX_IMPROVED = 3
 # Simulations of cuts may end before their estimates: transfers may hide behind other work.
 _MARGIN = 1.1
+# Shapes whose bounds are looked at closer, and how often their cuts are told apart.
+_MOST_CLOSER, _BRANCHES = 6, 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +120,23 @@ class PipelineSearch:
         over = float(sum(candidate.over_bytes))
         figures = (candidate.staged.step_seconds, float(candidate.staged.largest_peak_bytes))
         return (over, *(reversed(figures) if self.objective is Objective.MEMORY else figures))
+
+    def family_bound_seconds(self) -> float:
+        """Lower bound on the step of all shapes: those that bound it are looked at closer, up to the best step."""
+        bounds = {shape: shape.bound_seconds for shape in self.shapes}
+        steps = (candidate.staged.step_seconds for candidate in self.eligible())
+        best = min([self.unpipelined_seconds, *steps])
+        for _ in range(_MOST_CLOSER):
+            least = min(bounds, key=bounds.__getitem__, default=None)
+            if least is None or bounds[least] >= best or bounds[least] > least.bound_seconds:
+                break
+            closer = self.evaluator.cut_bound_seconds(
+                least.devices, least.num_microbatches, least.schedule, enough=best, most_branches=_BRANCHES
+            )
+            if closer <= bounds[least]:
+                break
+            bounds[least] = closer
+        return min(bounds.values(), default=float("inf"))
 
     # -- candidates ------------------------------------------------------------------------------------------------
 

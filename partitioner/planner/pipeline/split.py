@@ -6,16 +6,17 @@ used; what counts there is what no pipeline of such stages can avoid.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.ir.costed import CostedGraph
-from partitioner.planner.pipeline.interleaved import least_interleaved_share
+from partitioner.planner.pipeline.cut_paths import CutPaths, Hops, least_hops
 from partitioner.planner.pipeline.item_order import Floats, OrderedItems, between
 from partitioner.planner.pipeline.least_cut import least_cut
 from partitioner.planner.pipeline.search_space import Recompute
@@ -50,14 +51,6 @@ class Cut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Hops:
-    """Seconds of a microbatch over each boundary, if stages are cut there: of activations, and of gradients."""
-
-    there: Floats
-    back: Floats
-
-
-@dataclass(frozen=True, kw_only=True)
 class StageSplit:
     """A sequence of items to cut, and the devices of the stages.
 
@@ -68,6 +61,7 @@ class StageSplit:
         num_microbatches: Parts of the batch.
         schedule: Order of the work.
         allowed: Devices that each item may take.
+        paths: What the longest paths through calls take, in any cut of the items into these stages.
         num_live: For each stage, the microbatches whose activations it holds at a time.
         sum_seconds_per_byte: Of gradients that replicas sum, for each device; 0 where there is one replica.
         recompute: Whether stages keep only their inputs: `none`, `all`, or as many as it takes to fit.
@@ -79,6 +73,7 @@ class StageSplit:
     num_microbatches: int
     schedule: ScheduleKind
     allowed: Sequence[Collection[int]]
+    paths: CutPaths
     num_live: Sequence[int]
     sum_seconds_per_byte: Sequence[float]
     recompute: Recompute = "none"
@@ -88,20 +83,27 @@ class StageSplit:
 
         Where no stages fit, the one that exceeds a limit by the fewest bytes.
         """
-        others, best = self._even_shares(), None
+        cuts = [self._cut([*pairwise([0, *ends])]) for ends in dict.fromkeys(self._ends())]
+        return min(cuts, key=attrgetter("seconds"), default=None)
+
+    def _ends(self) -> Iterator[tuple[int, ...]]:
+        """Where stages end in the cuts that are estimated."""
+        others = self._even_shares()
         for _ in range(_TRIES_OF_INTERLEAVED if self._is_interleaved else 1):
             tables = [ends + self._meanwhile(one) * others[one] for one, (ends, _) in enumerate(self._estimates)]
             ends, _ = least_cut(tables, self._last_sums)
             if ends is None:
-                return None
-            stages = [*pairwise([0, *ends])]
-            others = self._seconds_of_others(stages)
-            cut = self._cut(stages, others)
-            best = cut if best is None or cut.seconds < best.seconds else best
-        return best
+                return
+            yield tuple(ends)
+            others = self._seconds_of_others([*pairwise([0, *ends])])
+        if self._is_interleaved:
+            for least in self.paths.least_steps:
+                if least.ends:
+                    yield (*least.ends, len(self.items.order))
 
-    def _cut(self, stages: Sequence[tuple[int, int]], others: Sequence[float]) -> Cut:
-        """The cut of these stages, given what else their devices do for each microbatch."""
+    def _cut(self, stages: Sequence[tuple[int, int]]) -> Cut:
+        """The cut into these stages."""
+        others = self._seconds_of_others(stages)
         assignment = [0] * len(self.items.order)
         seconds, again = [], []
         for stage, (start, end) in enumerate(stages):
@@ -111,20 +113,34 @@ class StageSplit:
                 again.append(stage)
             for item in self.items.order[start:end]:
                 assignment[item] = self.devices[stage]
-        step = max(seconds) + float(self._last_sums[stages[0][1]])
+        step = max(seconds)
+        if self._is_interleaved:
+            step = max(step, self._path_seconds(stages))
+        step += float(self._last_sums[stages[0][1]])
         return Cut(assignment=tuple(assignment), recompute=frozenset(again), seconds=step)
 
-    def bound_seconds(self) -> float:
+    def _path_seconds(self, stages: Sequence[tuple[int, int]]) -> float:
+        """The longest path through the calls of a cut."""
+        both = [self._own_seconds(stage, *ends) for stage, ends in enumerate(stages)]
+        sums = [self.items.forward_seconds[device] for device in self.devices]
+        forward = [float(of[end] - of[start]) for of, (start, end) in zip(sums, stages, strict=True)]
+        return self.paths.step_seconds([end for _, end in stages[:-1]], forward, np.subtract(both, forward).tolist())
+
+    def bound_seconds(self, *, enough: float = np.inf, most_branches: int = 0) -> float:
         """Lower bound on the step of all cuts into these stages, each of which waits for the stage before it.
 
         Infinite where there is no cut whose variables and activations fit.
+
+        Args:
+            enough: A bound so large needs not be larger.
+            most_branches: How often cuts may be told apart by where a stage ends, which bounds them closer.
         """
         updates, num_devices = self.items.update_seconds.min(axis=0), len(set(self.devices))
+        last = max(float(np.diff(updates).max(initial=0.0)), float(updates[-1]) / num_devices)
         _, seconds = least_cut([self._bound(stage) for stage in range(self._num_stages)], self._last_sums)
-        if self._is_interleaved:
-            share = least_interleaved_share(num_devices, self.num_microbatches)
-            seconds = max(seconds, share * float(self.items.pass_seconds.min(axis=0)[-1]))
-        return seconds + max(float(np.diff(updates).max(initial=0.0)), float(updates[-1]) / num_devices)
+        if seconds + last < enough and (self._is_interleaved or most_branches):
+            seconds = max(seconds, self.paths.bound_seconds(enough - last, most_branches))
+        return seconds + last
 
     @property
     def _num_stages(self) -> int:
@@ -161,7 +177,7 @@ class StageSplit:
 
     # -- seconds of stages, for all pairs of boundaries ------------------------------------------------------------
 
-    def _stage_seconds(self, stage: int, at_start: _Hops, at_end: _Hops) -> StageSeconds:
+    def _stage_seconds(self, stage: int, at_start: Hops, at_end: Hops) -> StageSeconds:
         """Seconds of a microbatch; hops are what it takes over each boundary, if the stage starts or ends there."""
         items, device, last = self.items, self.devices[stage], self._num_stages - 1
         calls = 2 * CALL_SECONDS if self._trains and last else CALL_SECONDS
@@ -225,17 +241,8 @@ class StageSplit:
                 return ends + np.where(variables + self._saved(stage) <= limit, keeping, np.inf)
 
     @cached_property
-    def _least_hops(self) -> _Hops:
-        """What a microbatch takes over each boundary at the least: its smallest tensor on the best link."""
-        items, topology = self.items, self.costed.topology
-        links = [topology.link(a, b) for a in self.devices for b in self.devices if a != b]
-        latency = min((link.latency_seconds for link in links), default=0.0)
-        bandwidth = max((link.bandwidth_bytes_per_second for link in links), default=np.inf)
-        there, back = items.least_forward_bytes, items.least_backward_bytes
-        return _Hops(
-            there=np.where(items.forward_bytes > 0, latency + there / bandwidth, 0.0),
-            back=np.where(items.backward_bytes > 0, latency + back / bandwidth, 0.0),
-        )
+    def _least_hops(self) -> Hops:
+        return least_hops(self.items, self.costed.topology, self.devices)
 
     def _meanwhile(self, stage: int) -> int:
         """Microbatches of the other stage of a device that pass between the first and the last of a stage.
@@ -281,17 +288,17 @@ class StageSplit:
         device = self.devices[stage]
         return self.costed.topology.devices[device].memory_bytes // self.devices.count(device)
 
-    def _hops(self, stage: int, step: int) -> _Hops:
+    def _hops(self, stage: int, step: int) -> Hops:
         """Seconds of what crosses each boundary, between a stage and the one before (-1) or behind (1)."""
         items, other = self.items, stage + step
         if not 0 <= other < self._num_stages or self.devices[other] == self.devices[stage]:
-            return _Hops(there=np.zeros(len(items.forward_bytes)), back=np.zeros(len(items.forward_bytes)))
+            return Hops(there=np.zeros(len(items.forward_bytes)), back=np.zeros(len(items.forward_bytes)))
         link = self.costed.topology.link(self.devices[other], self.devices[stage])
 
         def hops(sizes: Floats) -> Floats:
             return np.where(sizes > 0, link.latency_seconds + sizes / link.bandwidth_bytes_per_second, 0.0)
 
-        return _Hops(there=hops(items.forward_bytes), back=hops(items.backward_bytes))
+        return Hops(there=hops(items.forward_bytes), back=hops(items.backward_bytes))
 
 
 def _passing(hops: Floats, count: int) -> Floats:

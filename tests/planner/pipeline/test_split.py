@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from partitioner.ir.costed import CostedGraph
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
-from partitioner.planner.pipeline.interleaved import least_interleaved_share
 from partitioner.planner.pipeline.search_space import Recompute
 from partitioner.planner.simulate.program_costs import CALL_SECONDS
 from partitioner.stages.schedules import ScheduleKind
@@ -44,19 +43,19 @@ def subsets(stages: Sequence[int]) -> list[tuple[int, ...]]:
     return [chosen for size in range(len(stages) + 1) for chosen in combinations(stages, size)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=600)
 @given(chains(), st.integers(1, 4), st.sampled_from([1, 2, 4, 8]), KINDS, st.sampled_from(["CPU", "GPU"]))
 def test_no_cut_of_a_chain_ends_before_the_bound(made: Builder, num_stages: int, count: int, kind, devices) -> None:
     check_bound(made.costed(topology(num_stages, kind=devices)), range(num_stages), count, kind)
 
 
-@settings(max_examples=40)
+@settings(max_examples=400)
 @given(random_steps(), st.integers(2, 3), st.sampled_from([1, 2, 4]), KINDS)
 def test_no_cut_of_any_step_ends_before_the_bound(made: Builder, num_stages: int, count: int, kind) -> None:
     check_bound(made.costed(topology(num_stages, wire=FREE)), range(num_stages), count, kind)
 
 
-@settings(max_examples=60)
+@settings(max_examples=600)
 @given(
     st.one_of(chains(), random_steps()), st.integers(1, 3), st.sampled_from([1, 2, 4]), KINDS,
     st.sampled_from([2**10, 2**11, 2**12, 2**13]), st.sampled_from(["none", "auto", "all"]),
@@ -68,7 +67,7 @@ def test_no_cut_that_fits_ends_before_the_bound(
     check_bound(costed, range(num_stages), count, kind, recompute)
 
 
-@settings(max_examples=60)
+@settings(max_examples=600)
 @given(
     st.one_of(chains(), random_steps()), st.sampled_from([(2, 2), (2, 4), (2, 8), (3, 3), (3, 6)]),
     st.sampled_from([2**11, 2**13, 2**30]), st.sampled_from(["none", "auto"]),
@@ -79,12 +78,6 @@ def test_no_interleaved_cut_that_fits_ends_before_the_bound(
     num_devices, count = shape
     costed = made.costed(topology(num_devices, wire=FREE, memory_bytes=memory_bytes))
     check_bound(costed, [*range(num_devices)] * 2, count, ScheduleKind.INTERLEAVED, recompute)
-
-
-@pytest.mark.parametrize(("num_devices", "count"), [(2, 2), (2, 8), (4, 4), (4, 16), (8, 64)])
-def test_the_least_interleaved_share_is_between_the_work_and_equal_stages(num_devices: int, count: int) -> None:
-    work, bubble = count / num_devices, (num_devices - 1) / (2 * num_devices)
-    assert work + 0.4 * bubble < least_interleaved_share(num_devices, count) <= work + bubble
 
 
 @settings(max_examples=25)
