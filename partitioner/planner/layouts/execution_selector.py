@@ -84,7 +84,7 @@ class ExecutionSelector:
             return None
         bounds = [self._one_piece_bound] if self.allows_unpipelined else []
         if self.pipelines_help(unpipelined):
-            bounds.append(self._stage_search(unpipelined).family_bound_seconds())
+            bounds += [shape.bound_seconds for shape in self._stage_search(unpipelined).shapes]
         return min(bounds, default=None)
 
     def family(self, unpipelined: Sequence[Evaluation]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from partitioner.errors import UsageError
@@ -16,15 +16,18 @@ from partitioner.planner.bounds.step_time import least_load_seconds
 from partitioner.planner.model.assignment import Assignment, adjacent_items
 from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.model.op_devices import op_devices
-from partitioner.planner.pipeline.cut_paths import CutPaths
 from partitioner.planner.pipeline.item_order import OrderedItems, forward_order, ordered_items
 from partitioner.planner.pipeline.search_space import PipelineCandidate, PipelineSearchSpace, Recompute
+from partitioner.planner.pipeline.solve.client import least_steps
+from partitioner.planner.pipeline.solve.problem import BoundRequest
 from partitioner.planner.pipeline.split import Cut, StageSplit
 from partitioner.planner.simulate.dataflow import Dataflow
 from partitioner.planner.simulate.pipelined import simulate_stages
 from partitioner.planner.simulate.program_costs import StageCosts
-from partitioner.stages.actions import Action
 from partitioner.stages.schedules import ScheduleKind, device_orders, max_live
+
+Shape = tuple[tuple[int, ...], int, ScheduleKind]
+"""Devices of stages, number of microbatches, and schedule."""
 
 
 class PipelineEvaluator:
@@ -52,14 +55,13 @@ class PipelineEvaluator:
         self._bounds: dict[int, float] = {}
         self._cuts: dict[tuple[object, ...], Cut | None] = {}
         self._cut_bounds: dict[tuple[object, ...], float] = {}
-        self._paths_of: dict[tuple[object, ...], CutPaths] = {}
 
     def choosing(self, search_space: PipelineSearchSpace) -> PipelineEvaluator:
         """An evaluator for another search space that shares the costs and programs of this evaluator."""
         other = PipelineEvaluator(self.costed, self.coarsening, search_space)
         other._costs, other._items, other._programs = self._costs, self._items, self._programs
         other._wiring = self._wiring
-        other._cuts, other._cut_bounds, other._paths_of = self._cuts, self._cut_bounds, self._paths_of
+        other._cuts, other._cut_bounds = self._cuts, self._cut_bounds
         return other
 
     def rows(self, num_microbatches: int) -> int:
@@ -118,22 +120,37 @@ class PipelineEvaluator:
             self._cuts[key] = self._split(devices, num_microbatches, schedule, how).best()
         return self._cuts[key]
 
-    def cut_bound_seconds(
-        self,
-        devices: tuple[int, ...],
-        num_microbatches: int,
-        schedule: ScheduleKind,
-        *,
-        enough: float = math.inf,
-        most_branches: int = 0,
-    ) -> float:
-        """Lower bound on the step of all such cuts; infinite where none fits. `StageSplit.bound_seconds` tells more."""
+    def cut_bound_seconds(self, devices: tuple[int, ...], num_microbatches: int, schedule: ScheduleKind) -> float:
+        """Lower bound on the step of all such cuts; infinite where none fits."""
         how = self.search_space.recompute
-        key = (devices, num_microbatches, schedule, how, enough, most_branches)
+        key = (devices, num_microbatches, schedule, how)
         if key not in self._cut_bounds:
-            split = self._split(devices, num_microbatches, schedule, how)
-            self._cut_bounds[key] = split.bound_seconds(enough=enough, most_branches=most_branches)
+            self._cut_bounds[key] = self._split(devices, num_microbatches, schedule, how).bound_seconds()
         return self._cut_bounds[key]
+
+    def look_closer(self, shapes: Iterable[Shape], enough_seconds: float, seconds: float) -> None:
+        """Raise the bounds of shapes by what stages make each other wait, the least first, and look for better cuts.
+
+        Args:
+            shapes: Devices of stages, numbers of microbatches and schedules.
+            enough_seconds: Bounds need not be larger.
+            seconds: Time for all of them.
+        """
+        how = self.search_space.recompute
+        splits = {shape: self._split(*shape, how) for shape in shapes}
+        problems = {shape: problem for shape, split in splits.items() if (problem := split.problem())}
+        if not problems:
+            return
+        updates = min(split.least_update_seconds for split in splits.values())
+        request = BoundRequest(
+            problems=tuple(problems.values()), enough_seconds=enough_seconds - updates, seconds=seconds
+        )
+        for shape, step in zip(problems, least_steps(request), strict=True):
+            key, split = (*shape, how), splits[shape]
+            self._cut_bounds[key] = max(self.cut_bound_seconds(*shape), step.seconds + split.least_update_seconds)
+            if step.ends:
+                cut, known = split.cut((*step.ends, len(self.order))), self.cut(*shape)
+                self._cuts[key] = cut if known is None or cut.seconds < known.seconds else known
 
     def _split(
         self, devices: tuple[int, ...], num_microbatches: int, schedule: ScheduleKind, recompute: Recompute
@@ -151,38 +168,12 @@ class PipelineEvaluator:
             devices=devices,
             num_microbatches=num_microbatches,
             schedule=schedule,
-            paths=self._paths(devices, num_microbatches, schedule, orders, recompute == "all"),
+            orders=orders,
             num_live=live,
             allowed=self.coarsening.allowed,
-            sum_seconds_per_byte=self._sum_seconds_per_byte,
+            sum_seconds_per_byte=self.search_space.sum_seconds_per_byte or (0.0,) * len(self.names),
             recompute=recompute,
         )
-
-    @property
-    def _sum_seconds_per_byte(self) -> Sequence[float]:
-        return self.search_space.sum_seconds_per_byte or (0.0,) * len(self.names)
-
-    def _paths(
-        self,
-        devices: tuple[int, ...],
-        num_microbatches: int,
-        schedule: ScheduleKind,
-        orders: Mapping[str, Sequence[Action]],
-        recompute_all: bool,
-    ) -> CutPaths:
-        key = (devices, num_microbatches, schedule, recompute_all)
-        if key not in self._paths_of:
-            items = self.items(num_microbatches)
-            self._paths_of[key] = CutPaths(
-                items=items,
-                topology=self.costed.topology,
-                devices=devices,
-                orders=orders,
-                trains=self.costed.graph.training,
-                recompute_all=recompute_all,
-                last_sums=items.sum_bytes * self._sum_seconds_per_byte[devices[0]],
-            )
-        return self._paths_of[key]
 
     def programs(self, assignment: Sequence[int], recompute: Iterable[int] = ()) -> StagePrograms | None:
         """The stage programs of a placement; None where the step cannot be cut, and `refusal` says why."""

@@ -40,7 +40,7 @@ def one_piece_bound_seconds(costed: CostedGraph, coarsening: Coarsening, order: 
     ends = np.zeros((count + 1, count + 1))
     for head, tail in product(_steps(heads[counted], _NUM_HEADS), _steps(tails[counted], _NUM_TAILS)):
         chosen = counted & (heads >= head) & (tails >= tail)
-        work = between(_sums(np.bincount(items[chosen], fastest[chosen], minlength=count)))
+        work = between(_sums(np.bincount(items[chosen], fastest[chosen], minlength=count).astype(float)))
         np.maximum(ends, np.where(work > 0, head + work + tail, 0.0), out=ends)
     table = np.where(np.tri(count + 1, dtype=bool), np.inf, ends)
     bounds = [least_cut([table] * number)[1] for number in range(2, min(num_devices, count) + 1)]

@@ -8,6 +8,7 @@ boundaries of the best are moved while that improves the simulated step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,10 +27,11 @@ from partitioner.stages.schedules import ScheduleKind
 # Placements of other searches that are tried with every number of microbatches.
 _MAX_GIVEN = 3
 _MAX_IMPROVED = 3
-# Simulations of cuts may end before their estimates: transfers may hide behind other work.
+# Simulations of cuts may end before their estimates, as transfers may hide behind other work, or after them.
 _MARGIN = 1.1
-# Shapes whose bounds are looked at closer, and how often their cuts are told apart.
-_MOST_CLOSER, _BRANCHES = 6, 20
+# A process that looks at bounds closer takes longer to start than the search of fewer ops.
+_LEAST_OPS = 1_000
+_SHARE_OF_CLOSER, _SECONDS_CLOSER = 0.25, 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,7 @@ class PipelineSearch:
 
     def run(self) -> None:
         """Simulate the cuts of all promising shapes; where these do not fit, with stages that recompute."""
+        self._look_closer()
         cuts = [(cut.seconds, index, cut) for index, shape in enumerate(self.shapes) if (cut := self._cut(shape))]
         for seconds, index, cut in sorted(cuts, key=itemgetter(0, 1)):
             shape = self.shapes[index]
@@ -121,23 +124,6 @@ class PipelineSearch:
         figures = (candidate.staged.step_seconds, float(candidate.staged.largest_peak_bytes))
         return (over, *(reversed(figures) if self.objective is Objective.MEMORY else figures))
 
-    def family_bound_seconds(self) -> float:
-        """Lower bound on the step of all shapes: those that bound it are looked at closer, up to the best step."""
-        bounds = {shape: shape.bound_seconds for shape in self.shapes}
-        steps = (candidate.staged.step_seconds for candidate in self.eligible())
-        best = min([self.unpipelined_seconds, *steps])
-        for _ in range(_MOST_CLOSER):
-            least = min(bounds, key=bounds.__getitem__, default=None)
-            if least is None or bounds[least] >= best or bounds[least] > least.bound_seconds:
-                break
-            closer = self.evaluator.cut_bound_seconds(
-                least.devices, least.num_microbatches, least.schedule, enough=best, most_branches=_BRANCHES
-            )
-            if closer <= bounds[least]:
-                break
-            bounds[least] = closer
-        return min(bounds.values(), default=float("inf"))
-
     # -- candidates ------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -162,6 +148,21 @@ class PipelineSearch:
                     stages = devices * (2 if schedule is ScheduleKind.INTERLEAVED else 1)
                     if len(stages) <= len(self.evaluator.order):
                         yield stages, count, schedule
+
+    def _look_closer(self) -> None:
+        """Raise the least bounds, up to the best estimate and somewhat over it, and look for better cuts."""
+        is_worth_it = len(self.evaluator.costed.graph.ops) >= _LEAST_OPS and self.objective is not Objective.MEMORY
+        left = self.deadline.seconds_left
+        seconds = _SECONDS_CLOSER if self.deadline.is_soft else min(_SECONDS_CLOSER, _SHARE_OF_CLOSER * left)
+        if not (is_worth_it and seconds):
+            return
+        shapes = [shape for shape in self._possible_shapes() if len(shape[0]) > 1]
+        cuts = [cut for shape in shapes if (cut := self.evaluator.cut(*shape)) is not None]
+        steps = [self.unpipelined_seconds, *(_MARGIN * cut.seconds for cut in cuts)]
+        enough = min(filter(math.isfinite, steps), default=0.0)
+        below = [shape for shape in shapes if self.evaluator.cut_bound_seconds(*shape) < enough]
+        if below:
+            self.evaluator.look_closer(below, enough, seconds)
 
     def _cut(self, shape: _Shape) -> Cut | None:
         return self.evaluator.cut(shape.devices, shape.num_microbatches, shape.schedule)

@@ -6,26 +6,29 @@ used; what counts there is what no pipeline of such stages can avoid.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.ir.costed import CostedGraph
-from partitioner.planner.pipeline.cut_paths import CutPaths, Hops, least_hops
+from partitioner.planner.pipeline.calls import Calls
 from partitioner.planner.pipeline.item_order import Floats, OrderedItems, between
 from partitioner.planner.pipeline.least_cut import least_cut
 from partitioner.planner.pipeline.search_space import Recompute
+from partitioner.planner.pipeline.solve.problem import CutProblem
 from partitioner.planner.pipeline.stage_end import StageSeconds
 from partitioner.planner.simulate.program_costs import CALL_SECONDS
+from partitioner.stages.actions import Action
 from partitioner.stages.schedules import ScheduleKind
 
 # A byte over a limit counts as so many seconds, more than any step takes: first what fits, then the fastest.
 _SECONDS_PER_BYTE_OVER = 1e3
+# Which of the first and of the last stages have no backward is told apart where few items need no gradient.
+_MOST_WITHOUT_BACKWARD = 3
 # Cuts into interleaved stages, each given what the last one has in the other stages of the devices.
 _TRIES_OF_INTERLEAVED = 6
 
@@ -51,6 +54,14 @@ class Cut:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Hops:
+    """Seconds of a microbatch over each boundary, if stages are cut there: of activations, and of gradients."""
+
+    there: Floats
+    back: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
 class StageSplit:
     """A sequence of items to cut, and the devices of the stages.
 
@@ -61,7 +72,7 @@ class StageSplit:
         num_microbatches: Parts of the batch.
         schedule: Order of the work.
         allowed: Devices that each item may take.
-        paths: What the longest paths through calls take, in any cut of the items into these stages.
+        orders: The actions of each device, in order.
         num_live: For each stage, the microbatches whose activations it holds at a time.
         sum_seconds_per_byte: Of gradients that replicas sum, for each device; 0 where there is one replica.
         recompute: Whether stages keep only their inputs: `none`, `all`, or as many as it takes to fit.
@@ -73,7 +84,7 @@ class StageSplit:
     num_microbatches: int
     schedule: ScheduleKind
     allowed: Sequence[Collection[int]]
-    paths: CutPaths
+    orders: Mapping[str, Sequence[Action]]
     num_live: Sequence[int]
     sum_seconds_per_byte: Sequence[float]
     recompute: Recompute = "none"
@@ -83,8 +94,16 @@ class StageSplit:
 
         Where no stages fit, the one that exceeds a limit by the fewest bytes.
         """
-        cuts = [self._cut([*pairwise([0, *ends])]) for ends in dict.fromkeys(self._ends())]
-        return min(cuts, key=attrgetter("seconds"), default=None)
+        best = min(dict.fromkeys(self._ends()), key=lambda ends: self._cut(ends).seconds, default=None)
+        return None if best is None else self.cut(best)
+
+    def cut(self, ends: Sequence[int]) -> Cut:
+        """The cut whose stages end there."""
+        cut = self._cut(ends)
+        if not self._is_interleaved or self._crossed is None:
+            return cut
+        step = self._path_seconds(ends, self._crossed) + float(self._last_sums[ends[0]])
+        return replace(cut, seconds=max(cut.seconds, step))
 
     def _ends(self) -> Iterator[tuple[int, ...]]:
         """Where stages end in the cuts that are estimated."""
@@ -96,51 +115,89 @@ class StageSplit:
                 return
             yield tuple(ends)
             others = self._seconds_of_others([*pairwise([0, *ends])])
-        if self._is_interleaved:
-            for least in self.paths.least_steps:
-                if least.ends:
-                    yield (*least.ends, len(self.items.order))
 
-    def _cut(self, stages: Sequence[tuple[int, int]]) -> Cut:
-        """The cut into these stages."""
+    def _cut(self, ends: Sequence[int]) -> Cut:
+        """The same by the seconds of each device alone."""
+        stages = [*pairwise([0, *ends])]
         others = self._seconds_of_others(stages)
         assignment = [0] * len(self.items.order)
         seconds, again = [], []
         for stage, (start, end) in enumerate(stages):
-            ends, chosen = self._estimates[stage]
-            seconds.append(float(ends[start, end]) + self._meanwhile(stage) * others[stage])
+            estimate, chosen = self._estimates[stage]
+            seconds.append(float(estimate[start, end]) + self._meanwhile(stage) * others[stage])
             if chosen[start, end]:
                 again.append(stage)
             for item in self.items.order[start:end]:
                 assignment[item] = self.devices[stage]
-        step = max(seconds)
-        if self._is_interleaved:
-            step = max(step, self._path_seconds(stages))
-        step += float(self._last_sums[stages[0][1]])
+        step = max(seconds) + float(self._last_sums[ends[0]])
         return Cut(assignment=tuple(assignment), recompute=frozenset(again), seconds=step)
 
-    def _path_seconds(self, stages: Sequence[tuple[int, int]]) -> float:
+    def _path_seconds(self, ends: Sequence[int], crossed: tuple[int, int]) -> float:
         """The longest path through the calls of a cut."""
-        both = [self._own_seconds(stage, *ends) for stage, ends in enumerate(stages)]
+        stages = [*pairwise([0, *ends])]
         sums = [self.items.forward_seconds[device] for device in self.devices]
-        forward = [float(of[end] - of[start]) for of, (start, end) in zip(sums, stages, strict=True)]
-        return self.paths.step_seconds([end for _, end in stages[:-1]], forward, np.subtract(both, forward).tolist())
+        forward = np.array([of[end] - of[start] for of, (start, end) in zip(sums, stages, strict=True)])
+        both = np.array([self._own_seconds(stage, *places) for stage, places in enumerate(stages)])
+        first, last = (sum(end < limit for end in ends[:-1]) for limit in (crossed[0], crossed[1] + 1))
+        going_back = range(first, last + 1) if self._trains else range(0)
+        there, back = self._least_hop_seconds(crossed)
+        calls = Calls(
+            self.orders, self.devices, going_back, call_seconds=CALL_SECONDS, there_seconds=there, back_seconds=back
+        )
+        return calls.longest_path(forward, both - forward).seconds
 
-    def bound_seconds(self, *, enough: float = np.inf, most_branches: int = 0) -> float:
+    def bound_seconds(self) -> float:
         """Lower bound on the step of all cuts into these stages, each of which waits for the stage before it.
 
         Infinite where there is no cut whose variables and activations fit.
-
-        Args:
-            enough: A bound so large needs not be larger.
-            most_branches: How often cuts may be told apart by where a stage ends, which bounds them closer.
         """
-        updates, num_devices = self.items.update_seconds.min(axis=0), len(set(self.devices))
-        last = max(float(np.diff(updates).max(initial=0.0)), float(updates[-1]) / num_devices)
         _, seconds = least_cut([self._bound(stage) for stage in range(self._num_stages)], self._last_sums)
-        if seconds + last < enough and (self._is_interleaved or most_branches):
-            seconds = max(seconds, self.paths.bound_seconds(enough - last, most_branches))
-        return seconds + last
+        return seconds + self.least_update_seconds
+
+    def problem(self) -> CutProblem | None:
+        """What its bound is to be looked at closer for, without updates; None where stages may not wait for others."""
+        items, crossed = self.items, self._crossed
+        if crossed is None or self._num_stages < 2:
+            return None
+        there, back = self._least_hop_seconds(crossed)
+        return CutProblem(
+            forward=_least(items.forward_seconds),
+            backward=_least(items.backward_seconds + (items.again_seconds if self.recompute == "all" else 0.0)),
+            summing=tuple(self._last_sums.tolist()),
+            call_seconds=CALL_SECONDS,
+            there_seconds=there,
+            back_seconds=back,
+            crossed=crossed,
+            devices=tuple(self.devices),
+            num_microbatches=self.num_microbatches,
+            schedule=self.schedule,
+            training=self._trains,
+            bound_seconds=self.bound_seconds() - self.least_update_seconds,
+        )
+
+    def _least_hop_seconds(self, crossed: tuple[int, int]) -> tuple[float, float]:
+        hops = self._least_hops
+        return float(hops.there[1:-1].min()), float(hops.back[crossed[0] : crossed[1] + 1].min())
+
+    @cached_property
+    def _crossed(self) -> tuple[int, int] | None:
+        """The first and the last position that gradients cross, in inference all; None where stages may not wait for
+        their neighbours."""
+        items, most = self.items, len(self.items.order)
+        crossed = 1 + np.flatnonzero(items.backward_bytes[1:-1])
+        if not (items.forward_bytes[1:-1] > 0).all() or bool(len(crossed)) != self._trains:
+            return None
+        if not self._trains:
+            return 1, most - 1
+        first, last = int(crossed[0]), int(crossed[-1])
+        is_whole = len(crossed) == last + 1 - first
+        return (first, last) if is_whole and max(first - 1, most - 1 - last) <= _MOST_WITHOUT_BACKWARD else None
+
+    @property
+    def least_update_seconds(self) -> float:
+        """Seconds of updates on the fullest device, at the least."""
+        updates = self.items.update_seconds.min(axis=0)
+        return max(float(np.diff(updates).max(initial=0.0)), float(updates[-1]) / len(set(self.devices)))
 
     @property
     def _num_stages(self) -> int:
@@ -177,7 +234,7 @@ class StageSplit:
 
     # -- seconds of stages, for all pairs of boundaries ------------------------------------------------------------
 
-    def _stage_seconds(self, stage: int, at_start: Hops, at_end: Hops) -> StageSeconds:
+    def _stage_seconds(self, stage: int, at_start: _Hops, at_end: _Hops) -> StageSeconds:
         """Seconds of a microbatch; hops are what it takes over each boundary, if the stage starts or ends there."""
         items, device, last = self.items, self.devices[stage], self._num_stages - 1
         calls = 2 * CALL_SECONDS if self._trains and last else CALL_SECONDS
@@ -227,22 +284,31 @@ class StageSplit:
         return np.where(between(counts) > 0, np.inf, self._possible)
 
     def _bound(self, stage: int) -> Floats:
-        items, limit = self.items, self.costed.topology.devices[self.devices[stage]].memory_bytes
         seconds = self._stage_seconds(stage, self._least_hops, self._least_hops)
-        variables, gradients = between(items.variable_bytes), between(items.gradient_bytes)
-        ends = np.where(variables + gradients <= limit, 0.0, np.inf) + self._allowed(stage)
+        possible, keeps = self._memory(stage)
         keeping, recomputing = self._end(stage, seconds), self._end(stage, self._recomputing(stage, seconds))
-        match self.recompute:
-            case "all":
-                return ends + recomputing
-            case "auto":
-                return ends + np.where(variables + self._saved(stage) <= limit, keeping, recomputing)
-            case "none":
-                return ends + np.where(variables + self._saved(stage) <= limit, keeping, np.inf)
+        return possible + np.where(keeps, keeping, recomputing)
+
+    def _memory(self, stage: int) -> tuple[Floats, NDArray[np.bool_]]:
+        """0 where the stage may be, else infinite; and whether it keeps its activations."""
+        items, limit = self.items, self.costed.topology.devices[self.devices[stage]].memory_bytes
+        variables, gradients = between(items.variable_bytes), between(items.gradient_bytes)
+        keeps = (variables + self._saved(stage) <= limit) & (self.recompute != "all")
+        fits = (variables + gradients <= limit) & (keeps | (self.recompute != "none"))
+        return np.where(fits, 0.0, np.inf) + self._allowed(stage), keeps
 
     @cached_property
-    def _least_hops(self) -> Hops:
-        return least_hops(self.items, self.costed.topology, self.devices)
+    def _least_hops(self) -> _Hops:
+        """What a microbatch takes over each boundary at the least: its smallest tensor on the best link."""
+        items, topology = self.items, self.costed.topology
+        links = [topology.link(a, b) for a in self.devices for b in self.devices if a != b]
+        latency = min((link.latency_seconds for link in links), default=0.0)
+        bandwidth = max((link.bandwidth_bytes_per_second for link in links), default=np.inf)
+        there, back = items.least_forward_bytes, items.least_backward_bytes
+        return _Hops(
+            there=np.where(items.forward_bytes > 0, latency + there / bandwidth, 0.0),
+            back=np.where(items.backward_bytes > 0, latency + back / bandwidth, 0.0),
+        )
 
     def _meanwhile(self, stage: int) -> int:
         """Microbatches of the other stage of a device that pass between the first and the last of a stage.
@@ -288,17 +354,22 @@ class StageSplit:
         device = self.devices[stage]
         return self.costed.topology.devices[device].memory_bytes // self.devices.count(device)
 
-    def _hops(self, stage: int, step: int) -> Hops:
+    def _hops(self, stage: int, step: int) -> _Hops:
         """Seconds of what crosses each boundary, between a stage and the one before (-1) or behind (1)."""
         items, other = self.items, stage + step
         if not 0 <= other < self._num_stages or self.devices[other] == self.devices[stage]:
-            return Hops(there=np.zeros(len(items.forward_bytes)), back=np.zeros(len(items.forward_bytes)))
+            return _Hops(there=np.zeros(len(items.forward_bytes)), back=np.zeros(len(items.forward_bytes)))
         link = self.costed.topology.link(self.devices[other], self.devices[stage])
 
         def hops(sizes: Floats) -> Floats:
             return np.where(sizes > 0, link.latency_seconds + sizes / link.bandwidth_bytes_per_second, 0.0)
 
-        return Hops(there=hops(items.forward_bytes), back=hops(items.backward_bytes))
+        return _Hops(there=hops(items.forward_bytes), back=hops(items.backward_bytes))
+
+
+def _least(seconds: Floats) -> tuple[float, ...]:
+    """Running sums of items that are each on their fastest device, of those of every device."""
+    return (0.0, *np.cumsum(np.diff(seconds).min(axis=0)).tolist())
 
 
 def _passing(hops: Floats, count: int) -> Floats:

@@ -13,7 +13,8 @@ backward. Branching keeps stages from ending within items: behind the item at th
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -22,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from ortools.linear_solver import pywraplp
 
-from partitioner.stages.actions import Action, ActionKind
-from partitioner.stages.schedules import merged_order
+from partitioner.planner.pipeline.calls import Calls, Path
+from partitioner.planner.pipeline.solve.problem import CutProblem
+from partitioner.stages.actions import Action
 
 Floats = NDArray[np.float64]
 Ranges = tuple[tuple[int, int], ...]
@@ -39,68 +41,13 @@ _ENOUGH = 1e-4
 _TOLERANCE = 1e-6
 
 
-@dataclass(frozen=True, kw_only=True)
-class CutItems:
-    """Running sums over n items in order, each of the shape `(n + 1,)`, and what any call and any boundary costs.
+class _Items:
+    """The running sums of a problem, as arrays `(n + 1,)`."""
 
-    Attributes:
-        forward: Seconds of a microbatch forward.
-        backward: Seconds of it backward; 0 in inference.
-        summing: Seconds of the sums of gradients over replicas.
-        call: Seconds of a call beyond its work.
-        there: Seconds of a microbatch over a boundary, at the least.
-        back: Seconds of its gradients.
-    """
-
-    forward: Floats
-    backward: Floats
-    summing: Floats
-    call: float
-    there: float
-    back: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeastStep:
-    """A bound on the step of all cuts, without updates, and the best cut that was seen on the way.
-
-    Attributes:
-        seconds: The bound.
-        ends: Positions at which its stages end; empty where none was seen.
-        found_seconds: The longest path of this cut, with the sums of its first stage.
-    """
-
-    seconds: float
-    ends: tuple[int, ...]
-    found_seconds: float
-
-
-def least_step(
-    items: CutItems,
-    orders: Mapping[str, Sequence[Action]],
-    ranges: Sequence[tuple[int, int]],
-    going_back: range,
-    *,
-    enough: float = np.inf,
-    most_branches: int = 0,
-) -> LeastStep:
-    """Bound the step of all cuts into stages.
-
-    Args:
-        items: What is cut.
-        orders: The actions of each device, in order.
-        ranges: Where stages but the last may end; each stage waits for the one before.
-        going_back: The stages with a backward, which but for the last waits for the one behind. The others hold no item
-            with a backward.
-        enough: A bound so large needs not be larger.
-        most_branches: How often to branch.
-    """
-    search = _Search(items, orders, len(ranges) + 1, going_back)
-    search.visit(ranges, 0.0)
-    for _ in range(most_branches):
-        if not search.branches(enough):
-            break
-    return search.found()
+    def __init__(self, problem: CutProblem) -> None:
+        self.forward = np.array(problem.forward)
+        self.backward = np.array(problem.backward)
+        self.summing = np.array(problem.summing)
 
 
 @dataclass(order=True, slots=True)
@@ -122,28 +69,50 @@ class _Solved:
     backward: Floats
 
 
-def longest_path_seconds(
-    items: CutItems, orders: Mapping[str, Sequence[Action]], forward: Floats, backward: Floats, going_back: range
-) -> float:
-    """The longest path where stages take so many seconds `(stages,)` for a microbatch; the rest as in `least_step`."""
-    return _Calls(items, orders, len(forward), going_back).longest_path(forward, backward).seconds
+class CutSearch:
+    """The least step of all cuts of a row of items, best first over ranges of ends; all share a program and its paths.
 
+    Args:
+        problem: The items, and what calls and boundaries cost.
+        orders: The actions of each device, in order.
+        ranges: Where stages but the last may end; at least two stages.
+        going_back: The stages with a backward, which but for the last waits for the one behind. The others hold no item
+            with a backward.
 
-class _Search:
-    """Best first over ranges of ends; all of them share the program and its paths."""
+    Attributes:
+        ends: Where stages but the last end in the best cut that was seen; empty where none was.
+        found_seconds: The longest path of this cut, with the sums of its first stage.
+    """
 
     def __init__(
-        self, items: CutItems, orders: Mapping[str, Sequence[Action]], num_stages: int, going_back: range
+        self, problem: CutProblem, orders: Mapping[str, Sequence[Action]], ranges: Ranges, going_back: range
     ) -> None:
-        self._items, self._has_sums = items, 0 in going_back
-        self._calls = _Calls(items, orders, num_stages, going_back)
-        self._program = _Program(items, num_stages, has_sums=self._has_sums)
+        self._items, self._has_sums = _Items(problem), 0 in going_back
+        self._calls = Calls(
+            orders,
+            problem.devices,
+            going_back,
+            call_seconds=problem.call_seconds,
+            there_seconds=problem.there_seconds,
+            back_seconds=problem.back_seconds,
+        )
+        self._program = _Program(self._items, len(ranges) + 1, has_sums=self._has_sums)
         self._most_paths = max(2, min(_MOST_PATHS, _MOST_CALLS // self._calls.count))
         self._nodes: list[_Node] = []
-        self._ends: tuple[int, ...] = ()
-        self._found_seconds = np.inf
+        self.ends: tuple[int, ...] = ()
+        self.found_seconds = math.inf
+        self._visit(ranges, 0.0)
 
-    def visit(self, ranges: Sequence[tuple[int, int]], least_seconds: float) -> None:
+    @property
+    def bound_seconds(self) -> float:
+        """The bound so far; infinite where there is no cut."""
+        return min([self.found_seconds, *(node.seconds for node in self._nodes)]) * (1 - _TOLERANCE)
+
+    def branch(self, enough: float, most: int) -> bool:
+        """Branch some times where the bound is least, unless it is large enough; whether there is more to do."""
+        return all(self._branch(enough) for _ in range(most))
+
+    def _visit(self, ranges: Sequence[tuple[int, int]], least_seconds: float) -> None:
         """Bound the cuts with ends in these ranges, which take so long at the least, and try one of them."""
         ranges = _in_order(ranges)
         if any(first > last for first, last in ranges):
@@ -153,28 +122,22 @@ class _Search:
             heapq.heappush(self._nodes, _Node(least_seconds, ranges, None))
             return
         self._try(_rounded(self._items, solved, ranges))
-        if solved.step < self._found_seconds:
+        if solved.step < self.found_seconds:
             heapq.heappush(self._nodes, _Node(max(least_seconds, solved.step), ranges, solved))
 
-    def branches(self, enough: float) -> bool:
-        """Branch where the bound is least, unless it is large enough."""
+    def _branch(self, enough: float) -> bool:
         least = self._nodes[0] if self._nodes else None
-        if least is None or least.solved is None or least.seconds >= min(enough, self._found_seconds * (1 - _ENOUGH)):
+        if least is None or least.solved is None or least.seconds >= min(enough, self.found_seconds * (1 - _ENOUGH)):
             return False
-        within = _within_item(self._items, least.solved, least.ranges)
-        if within is None:
+        farthest = _farthest(self._items, least.solved, least.ranges)
+        if farthest is None:
             return False
         heapq.heappop(self._nodes)
-        boundary, position = within
+        boundary, position = farthest
         first, last = least.ranges[boundary]
         for part in ((first, position), (position + 1, last)):
-            self.visit((*least.ranges[:boundary], part, *least.ranges[boundary + 1 :]), least.seconds)
+            self._visit((*least.ranges[:boundary], part, *least.ranges[boundary + 1 :]), least.seconds)
         return True
-
-    def found(self) -> LeastStep:
-        """The bound so far, and the best cut."""
-        least = min([self._found_seconds, *(node.seconds for node in self._nodes)])
-        return LeastStep(seconds=least * (1 - _TOLERANCE), ends=self._ends, found_seconds=self._found_seconds)
 
     def _settled(self, ranges: Ranges) -> _Solved | None:
         """The answer of the program once no path is missing, or after many."""
@@ -195,11 +158,11 @@ class _Search:
         )
         sums = float(self._items.summing[ends[0]]) if self._has_sums else 0.0
         seconds = self._calls.longest_path(forward, backward).seconds + sums
-        if seconds < self._found_seconds:
-            self._ends, self._found_seconds = tuple(ends), seconds
+        if seconds < self.found_seconds:
+            self.ends, self.found_seconds = tuple(ends), seconds
 
 
-def _rounded(items: CutItems, solved: _Solved, ranges: Ranges) -> list[int]:
+def _rounded(items: _Items, solved: _Solved, ranges: Ranges) -> list[int]:
     """The positions nearest to where the program ends stages, each behind the one before."""
     both, ends = items.forward + items.backward, list[int]()
     for (first, last), wanted in zip(ranges, (solved.forward + solved.backward)[1:-1], strict=True):
@@ -208,17 +171,17 @@ def _rounded(items: CutItems, solved: _Solved, ranges: Ranges) -> list[int]:
     return ends
 
 
-def _within_item(items: CutItems, solved: _Solved, ranges: Ranges) -> tuple[int, int] | None:
-    """The boundary that is farthest from any position, and the position before it; None where all are at one."""
-    both, farthest, found = items.forward + items.backward, 1e-9 * float(items.forward[-1] + items.backward[-1]), None
-    for boundary, ((first, last), wanted) in enumerate(
-        zip(ranges, (solved.forward + solved.backward)[1:-1].tolist(), strict=True)
-    ):
-        distance = float(np.abs(both[first : last + 1] - wanted).min())
-        if first < last and distance > farthest:
-            position = first + int(np.searchsorted(both[first : last + 1], wanted, side="right")) - 1
-            farthest, found = distance, (boundary, min(max(position, first), last - 1))
-    return found
+def _farthest(items: _Items, solved: _Solved, ranges: Ranges) -> tuple[int, int] | None:
+    """The boundary that is farthest from any position, and the position before it; None where no boundary may move."""
+    both, found = items.forward + items.backward, list[tuple[float, int, int]]()
+    for boundary, (first, last) in enumerate(ranges):
+        if first < last:
+            forward, backward = solved.forward[boundary + 1], solved.backward[boundary + 1]
+            positions = slice(first, last + 1)
+            away = np.maximum(np.abs(items.forward[positions] - forward), np.abs(items.backward[positions] - backward))
+            before = first + int(np.searchsorted(both[positions], forward + backward, side="right")) - 1
+            found.append((-float(away.min()), boundary, min(max(before, first), last - 1)))
+    return min(found)[1:] if found else None
 
 
 def _in_order(ranges: Iterable[tuple[int, int]]) -> Ranges:
@@ -231,91 +194,13 @@ def _in_order(ranges: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(zip(firsts, lasts, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class _Path:
-    """The longest path: its seconds, how often each stage works forward and backward on it, and all else on it."""
-
-    seconds: float
-    forwards: NDArray[np.intp]
-    backwards: NDArray[np.intp]
-    fixed: float
-
-
-class _Calls:
-    """All calls of a step, and what each of them waits for."""
-
-    def __init__(
-        self, items: CutItems, orders: Mapping[str, Sequence[Action]], num_stages: int, going_back: range
-    ) -> None:
-        def runs(action: Action) -> bool:
-            return action.kind is ActionKind.FORWARD or action.stage in going_back
-
-        device_of = {action.stage: device for device, actions in orders.items() for action in actions}
-        self._order = list(filter(runs, merged_order(orders, num_stages)))
-        index = {action: number for number, action in enumerate(self._order)}
-        before = {b: a for actions in orders.values() for a, b in pairwise(filter(runs, actions))}
-        self._call, self._num_stages = items.call, num_stages
-        # A last backward of the first stage is what sums of its gradients wait for.
-        self._last = max((n for a, n in index.items() if a.stage == 0 and a.kind is ActionKind.BACKWARD), default=None)
-        self._waits: list[list[tuple[int, float]]] = []
-        for action in self._order:
-            waits = [(index[before[action]], 0.0)] if action in before else []
-            other = next(filter(index.__contains__, _makers(action)), None)
-            if other is not None:
-                hop = items.there if action.kind is ActionKind.FORWARD else items.back
-                is_far = device_of[other.stage] != device_of[action.stage]
-                waits.append((index[other], hop if is_far else 0.0))
-            self._waits.append(waits)
-
-    @property
-    def count(self) -> int:
-        """Number of calls."""
-        return len(self._order)
-
-    def longest_path(self, forward: Floats, backward: Floats) -> _Path:
-        """The longest path where stages take so many seconds `(stages,)` for a microbatch."""
-        seconds = {
-            ActionKind.FORWARD: (forward + self._call).tolist(),
-            ActionKind.BACKWARD: (backward + self._call).tolist(),
-        }
-        ends: list[float] = []
-        latest: list[tuple[int, float] | None] = []
-        for action, waits in zip(self._order, self._waits, strict=True):
-            start, last = 0.0, None
-            for wait in waits:
-                if (ready := ends[wait[0]] + wait[1]) > start:
-                    start, last = ready, wait
-            ends.append(start + seconds[action.kind][action.stage])
-            latest.append(last)
-        at = int(np.argmax(ends)) if self._last is None else self._last
-        longest, fixed = ends[at], 0.0
-        counts = {kind: np.zeros(self._num_stages, dtype=np.intp) for kind in seconds}
-        step: tuple[int, float] | None = (at, 0.0)
-        while step is not None:
-            action = self._order[step[0]]
-            counts[action.kind][action.stage] += 1
-            fixed += self._call + step[1]
-            step = latest[step[0]]
-        return _Path(longest, counts[ActionKind.FORWARD], counts[ActionKind.BACKWARD], fixed)
-
-
-def _makers(action: Action) -> Iterator[Action]:
-    """What an action's microbatch comes from: the first of these that there is."""
-    stage, kind, microbatch = action.stage, action.kind, action.microbatch
-    if kind is ActionKind.FORWARD:
-        yield Action(stage - 1, ActionKind.FORWARD, microbatch)
-    else:
-        yield Action(stage + 1, ActionKind.BACKWARD, microbatch)
-        yield Action(stage, ActionKind.FORWARD, microbatch)
-
-
 class _Program:
     """The linear program: where stages end, such that the longest of the known paths is shortest.
 
     Seconds are given to it as shares of those of all items, so that its tolerances mean the same for every model.
     """
 
-    def __init__(self, items: CutItems, num_stages: int, *, has_sums: bool) -> None:
+    def __init__(self, items: _Items, num_stages: int, *, has_sums: bool) -> None:
         self._solver: Any = pywraplp.Solver.CreateSolver("GLOP")  # it has no types
         self._unit = max(float(items.forward[-1] + items.backward[-1]), 1e-12)
         self._ways = [_parameters(is_warm=True), _parameters(is_warm=False)]
@@ -338,12 +223,13 @@ class _Program:
                 self._solver.Add(-behind - slope * ahead >= y - slope * x)
         # The sums of the first stage follow its last backward, and that is the last of all.
         self._sums: Any = 0.0
+        self._summing = items.summing / self._unit
         if has_sums:
             self._sums = self._solver.NumVar(0.0, endless, "")
-            for x, y, slope in _lower_edges(forward[1:], items.summing[1:] / self._unit):
+            for x, y, slope in _lower_edges(forward[1:], self._summing[1:]):
                 self._solver.Add(self._sums - slope * self._ends[0][1] >= y - slope * x)
 
-    def add(self, path: _Path) -> None:
+    def add(self, path: Path) -> None:
         """Know one more path."""
         work: Any = path.fixed / self._unit + self._sums
         for ends, counts in zip(self._ends, (path.forwards, path.backwards), strict=True):
@@ -357,6 +243,8 @@ class _Program:
         for sums, ends in zip(self._sums_of_items, self._ends, strict=True):
             for end, (first, last) in zip(ends[1:-1], ranges, strict=True):
                 end.SetBounds(float(sums[first]), float(sums[last]))
+        if not isinstance(self._sums, float):
+            self._sums.SetLb(float(self._summing[ranges[0][0]]))
         if not any(self._solver.Solve(how) == pywraplp.Solver.OPTIMAL for how in self._ways):
             return None
         forward, backward = (np.array([_value(end) for end in ends]) * self._unit for ends in self._ends)

@@ -1,0 +1,59 @@
+"""Look at cuts into stages closer, those with the least bound first: the least of all bounds the family."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from partitioner.deadline import Deadline
+from partitioner.planner.pipeline.solve.longest_paths import CutSearch
+from partitioner.planner.pipeline.solve.problem import BoundRequest, CutProblem, LeastStep
+from partitioner.stages.schedules import device_orders
+
+# Branches between two looks at which bound is the least.
+_BRANCHES = 10
+
+
+def closer_steps(request: BoundRequest) -> tuple[LeastStep, ...]:
+    """A bound for each problem, and a cut for those that were looked at."""
+    deadline = Deadline.after(request.seconds)
+    found = [LeastStep(seconds=problem.bound_seconds) for problem in request.problems]
+    searches: dict[int, list[CutSearch]] = {}
+    closed: set[int] = set()
+    while len(closed) < len(found) and not deadline.is_over:
+        least = min((step.seconds, number) for number, step in enumerate(found) if number not in closed)[1]
+        if found[least].seconds >= request.enough_seconds:
+            break
+        problem = request.problems[least]
+        if least in searches:
+            branched = [search.branch(request.enough_seconds, _BRANCHES) for search in searches[least]]
+            if not any(branched):
+                closed.add(least)
+        else:
+            searches[least] = list(_searches(problem))
+        found[least] = _best(problem, searches[least])
+    return tuple(found)
+
+
+def _best(problem: CutProblem, searches: list[CutSearch]) -> LeastStep:
+    bound = min((search.bound_seconds for search in searches), default=math.inf)
+    if math.isinf(bound):  # no cut at all, which JSON cannot say
+        return LeastStep(seconds=problem.bound_seconds)
+    best = min(searches, key=lambda search: search.found_seconds, default=None)
+    return LeastStep(seconds=max(problem.bound_seconds, bound), ends=best.ends if best else ())
+
+
+def _searches(problem: CutProblem) -> Iterator[CutSearch]:
+    """One for each choice of which of the first and of the last stages have no backward."""
+    num_stages, most = len(problem.devices), problem.num_items
+    names = [str(device) for device in problem.devices]
+    orders = device_orders(problem.schedule, names, problem.num_microbatches, training=problem.training)
+    first, last = problem.crossed
+    for ahead in range(first):
+        for behind in range(most - last):
+            if ahead + behind < num_stages:
+                # Boundaries that no gradient crosses, those that one crosses, and again such that none does.
+                places: list[tuple[int, int]] = [(1, first - 1)] * ahead
+                places += [(first, last)] * (num_stages - 1 - ahead - behind) + [(last + 1, most - 1)] * behind
+                going_back = range(ahead, num_stages - behind) if problem.training else range(0)
+                yield CutSearch(problem, orders, tuple(places), going_back)

@@ -1,0 +1,80 @@
+"""What the process is asked, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from partitioner.stages.schedules import ScheduleKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutProblem:
+    """A row of n items to be cut into stages, each of which waits for the one before.
+
+    Attributes:
+        forward: Running sums of seconds of a microbatch forward, n + 1 of them.
+        backward: The same backward; 0 in inference.
+        summing: The same of sums of gradients over replicas.
+        call_seconds: Of a call beyond its work.
+        there_seconds: Of a microbatch over a boundary, at the least.
+        back_seconds: Of its gradients.
+        crossed: The first and the last position at which gradients cross a boundary; in inference all positions.
+        devices: Device of each stage, by index.
+        num_microbatches: Parts of the batch.
+        schedule: Order of the work.
+        training: Whether there are backwards.
+        bound_seconds: A bound that is known.
+    """
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    summing: tuple[float, ...]
+    call_seconds: float
+    there_seconds: float
+    back_seconds: float
+    crossed: tuple[int, int]
+    devices: tuple[int, ...]
+    num_microbatches: int
+    schedule: ScheduleKind
+    training: bool
+    bound_seconds: float
+
+    @property
+    def num_items(self) -> int:
+        """n."""
+        return len(self.forward) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundRequest:
+    """Cuts to bound.
+
+    Attributes:
+        problems: One for each shape of a pipeline.
+        enough_seconds: Bounds need not be larger.
+        seconds: Time for all of them.
+    """
+
+    problems: tuple[CutProblem, ...]
+    enough_seconds: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeastStep:
+    """A bound on the step of all cuts, without updates, and the best cut that was seen on the way.
+
+    Attributes:
+        seconds: The bound.
+        ends: Positions at which stages but the last end; empty where no cut was seen.
+    """
+
+    seconds: float
+    ends: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundAnswer:
+    """For each problem, what was found."""
+
+    steps: tuple[LeastStep, ...]
