@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 from partitioner.errors import UsageError
@@ -19,7 +19,7 @@ from partitioner.planner.model.op_devices import op_devices
 from partitioner.planner.pipeline.item_order import OrderedItems, forward_order, ordered_items
 from partitioner.planner.pipeline.search_space import PipelineCandidate, PipelineSearchSpace, Recompute
 from partitioner.planner.pipeline.solve.client import least_steps
-from partitioner.planner.pipeline.solve.problem import BoundRequest
+from partitioner.planner.pipeline.solve.problem import BoundRequest, LeastStep
 from partitioner.planner.pipeline.split import Cut, StageSplit
 from partitioner.planner.simulate.dataflow import Dataflow
 from partitioner.planner.simulate.pipelined import simulate_stages
@@ -128,13 +128,21 @@ class PipelineEvaluator:
             self._cut_bounds[key] = self._split(devices, num_microbatches, schedule, how).bound_seconds()
         return self._cut_bounds[key]
 
-    def look_closer(self, shapes: Iterable[Shape], enough_seconds: float, seconds: float) -> None:
+    def look_closer(
+        self,
+        shapes: Iterable[Shape],
+        enough_seconds: float,
+        seconds: float,
+        *,
+        ask: Callable[[BoundRequest], Sequence[LeastStep]] = least_steps,
+    ) -> None:
         """Raise the bounds of shapes by what stages make each other wait, the least first, and look for better cuts.
 
         Args:
             shapes: Devices of stages, numbers of microbatches and schedules.
             enough_seconds: Bounds need not be larger.
             seconds: Time for all of them.
+            ask: Answers a request; by default a process.
         """
         how = self.search_space.recompute
         splits = {shape: self._split(*shape, how) for shape in shapes}
@@ -145,7 +153,7 @@ class PipelineEvaluator:
         request = BoundRequest(
             problems=tuple(problems.values()), enough_seconds=enough_seconds - updates, seconds=seconds
         )
-        for shape, step in zip(problems, least_steps(request), strict=True):
+        for shape, step in zip(problems, ask(request), strict=True):
             key, split = (*shape, how), splits[shape]
             self._cut_bounds[key] = max(self.cut_bound_seconds(*shape), step.seconds + split.least_update_seconds)
             if step.ends:
