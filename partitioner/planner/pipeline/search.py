@@ -31,7 +31,7 @@ _MAX_IMPROVED = 3
 _MARGIN = 1.1
 # A process that looks at bounds closer takes longer to start than the search of fewer ops.
 _LEAST_OPS = 1_000
-_SHARE_OF_CLOSER, _SECONDS_CLOSER = 0.25, 2.0
+_SHARE_OF_CLOSER, _SECONDS_CLOSER = 0.25, 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,7 @@ class PipelineSearch:
             return
         shapes = [shape for shape in self._possible_shapes() if len(shape[0]) > 1]
         cuts = [cut for shape in shapes if (cut := self.evaluator.cut(*shape)) is not None]
-        steps = [self.unpipelined_seconds, *(_MARGIN * cut.seconds for cut in cuts)]
+        steps = [self.unpipelined_seconds, *(_MARGIN * cut.seconds for cut in cuts if cut.fits)]
         enough = min(filter(math.isfinite, steps), default=0.0)
         below = [shape for shape in shapes if self.evaluator.cut_bound_seconds(*shape) < enough]
         if below:

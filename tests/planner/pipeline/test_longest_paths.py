@@ -77,7 +77,7 @@ def best_step(made: CutProblem) -> float:
 
 
 def closer(made: CutProblem, *, enough: float = 1e9, seconds: float = 20.0) -> Any:
-    (found,) = closer_steps(BoundRequest(problems=(made,), enough_seconds=enough, seconds=seconds))
+    (found,) = closer_steps(BoundRequest(problems=(made,), enough_seconds=enough, seconds=seconds, most_looks=200))
     return found
 
 

@@ -53,11 +53,14 @@ class BoundRequest:
         problems: One for each shape of a pipeline.
         enough_seconds: Bounds need not be larger.
         seconds: Time for all of them.
+        most_looks: How often the one with the least bound is looked at. Time is for machines that are slow or busy: on
+            others the answer does not depend on it.
     """
 
     problems: tuple[CutProblem, ...]
     enough_seconds: float
     seconds: float
+    most_looks: int = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
