@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bounding import closer_steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partitioner.planner.pipeline.calls import Calls
 from partitioner.planner.pipeline.solve.client import least_steps
-from partitioner.planner.pipeline.solve.closer import closer_steps
 from partitioner.planner.pipeline.solve.problem import BoundRequest, CutProblem
 from partitioner.stages.schedules import ScheduleKind, device_orders
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 import pytest
+from bounding import closer_steps
 from cuts import all_cuts, chains
 from graphs import Builder, link, microbatching, pinned, pipeline, random_steps, topology
 from hypothesis import given, settings
@@ -15,7 +16,6 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
 from partitioner.planner.pipeline.search_space import Recompute
-from partitioner.planner.pipeline.solve.closer import closer_steps
 from partitioner.planner.simulate.program_costs import CALL_SECONDS
 from partitioner.stages.schedules import ScheduleKind
 
