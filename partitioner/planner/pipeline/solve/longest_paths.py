@@ -33,8 +33,8 @@ Ranges = tuple[tuple[int, int], ...]
 
 # Paths that are looked for in one place, and calls that are looked at for all of them: a bound may end early.
 _MOST_PATHS, _MOST_CALLS = 60, 200_000
-# Edges of a hull that are kept: fewer bound less.
-_MOST_EDGES = 16
+# Edges of a hull that are kept: fewer bound less. Short ones are too steep for arithmetic.
+_MOST_EDGES, _SHORTEST_EDGE = 16, 1e-7
 # A path that is longer by no more than this share is none that the program lacks.
 _ENOUGH = 1e-4
 # What the solver of linear programs may be off by.
@@ -272,12 +272,12 @@ def _lower_edges(x: Floats, y: Floats) -> list[tuple[float, float, float]]:
     """Edges of the lower convex hull of points, x not decreasing: a point of each, and its slope."""
     hull: list[tuple[float, float]] = []
     for point in sorted(zip(x.tolist(), y.tolist(), strict=True)):
-        if hull and point[0] <= hull[-1][0] + 1e-12:
+        if hull and point[0] == hull[-1][0]:
             continue  # the first, lowest, of several at one place
         while len(hull) > 1 and _is_above(hull[-2], hull[-1], point):
             hull.pop()
         hull.append(point)
-    edges = [(x0, y0, (y1 - y0) / (x1 - x0)) for (x0, y0), (x1, y1) in pairwise(hull)]
+    edges = [(x0, y0, (y1 - y0) / (x1 - x0)) for (x0, y0), (x1, y1) in pairwise(hull) if x1 - x0 > _SHORTEST_EDGE]
     return edges[:: max(1, -(-len(edges) // _MOST_EDGES))]
 
 
