@@ -48,8 +48,8 @@ class GraphWithCalls:
 
 
 def with_called_loops(graph_def: Any, *, fetched: Collection[str] = ()) -> GraphWithCalls:
-    """Put a call in place of each loop and each branch, as they are in stage programs, and so that each can be timed:
-    of ops in their bodies, TensorFlow's profiler records the longer ones alone.
+    """Put a call in place of each loop and each branch, so that each can be timed: of ops in their bodies, TensorFlow's
+    profiler records the longer ones alone.
 
     Args:
         graph_def: A placed GraphDef.

@@ -146,7 +146,8 @@ class PipelineEvaluator:
         """
         how = self.search_space.recompute
         splits = {shape: self._split(*shape, how) for shape in shapes}
-        problems = {shape: problem for shape, split in splits.items() if (problem := split.problem())}
+        known = {shape: self.cut_bound_seconds(*shape) for shape in splits}
+        problems = {shape: made for shape, split in splits.items() if (made := split.problem(known[shape]))}
         if not problems:
             return
         updates = min(split.least_update_seconds for split in splits.values())
@@ -155,10 +156,10 @@ class PipelineEvaluator:
         )
         for shape, step in zip(problems, ask(request), strict=True):
             key, split = (*shape, how), splits[shape]
-            self._cut_bounds[key] = max(self.cut_bound_seconds(*shape), step.seconds + split.least_update_seconds)
+            self._cut_bounds[key] = max(known[shape], step.seconds + split.least_update_seconds)
             if step.ends:
-                cut, known = split.cut((*step.ends, len(self.order))), self.cut(*shape)
-                self._cuts[key] = cut if known is None or cut.seconds < known.seconds else known
+                cut, before = split.cut((*step.ends, len(self.order))), self.cut(*shape)
+                self._cuts[key] = cut if before is None or cut.seconds < before.seconds else before
 
     def _split(
         self, devices: tuple[int, ...], num_microbatches: int, schedule: ScheduleKind, recompute: Recompute

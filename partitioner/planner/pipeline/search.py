@@ -19,7 +19,7 @@ from partitioner.deadline import BOUNDARY_SEARCH_OPS, Deadline
 from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.model.assignment import Assignment
 from partitioner.planner.model.tolerances import AS_FAST
-from partitioner.planner.pipeline.evaluator import PipelineEvaluator
+from partitioner.planner.pipeline.evaluator import PipelineEvaluator, Shape
 from partitioner.planner.pipeline.search_space import MANY, PREFERENCE, PipelineCandidate
 from partitioner.planner.pipeline.split import Cut
 from partitioner.stages.schedules import ScheduleKind
@@ -140,7 +140,7 @@ class PipelineSearch:
         ]
         return [shape for shape in shapes if shape.bound_seconds < float("inf")] or shapes
 
-    def _possible_shapes(self) -> Iterator[tuple[tuple[int, ...], int, ScheduleKind]]:
+    def _possible_shapes(self) -> Iterator[Shape]:
         """Devices of stages, numbers of microbatches and schedules that go together."""
         for devices in self._device_sequences():
             for count in self.counts():

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from partitioner.ir.costed import CostedGraph
 from partitioner.planner.pipeline.calls import Calls
+from partitioner.planner.pipeline.interleaved import least_interleaved_share
 from partitioner.planner.pipeline.item_order import Floats, OrderedItems, between
 from partitioner.planner.pipeline.least_cut import least_cut
 from partitioner.planner.pipeline.search_space import Recompute
@@ -152,10 +153,13 @@ class StageSplit:
         Infinite where there is no cut whose variables and activations fit.
         """
         _, seconds = least_cut([self._bound(stage) for stage in range(self._num_stages)], self._last_sums)
+        if self._is_interleaved:
+            share = least_interleaved_share(len(set(self.devices)), self.num_microbatches)
+            seconds = max(seconds, share * float(self.items.pass_seconds.min(axis=0)[-1]))
         return seconds + self.least_update_seconds
 
-    def problem(self) -> CutProblem | None:
-        """What its bound is to be looked at closer for, without updates; None where stages may not wait for others."""
+    def problem(self, bound_seconds: float) -> CutProblem | None:
+        """What this bound is to be looked at closer for, without updates; None where stages may not wait for others."""
         items, crossed = self.items, self._crossed
         if crossed is None or self._num_stages < 2:
             return None
@@ -172,7 +176,7 @@ class StageSplit:
             num_microbatches=self.num_microbatches,
             schedule=self.schedule,
             training=self._trains,
-            bound_seconds=self.bound_seconds() - self.least_update_seconds,
+            bound_seconds=bound_seconds - self.least_update_seconds,
         )
 
     def _least_hop_seconds(self, crossed: tuple[int, int]) -> tuple[float, float]:
@@ -304,10 +308,13 @@ class StageSplit:
         links = [topology.link(a, b) for a in self.devices for b in self.devices if a != b]
         latency = min((link.latency_seconds for link in links), default=0.0)
         bandwidth = max((link.bandwidth_bytes_per_second for link in links), default=np.inf)
-        there, back = items.least_forward_bytes, items.least_backward_bytes
+
+        def hops(every: Floats, least: Floats) -> Floats:
+            return np.where(every > 0, latency + least / bandwidth, 0.0)
+
         return _Hops(
-            there=np.where(items.forward_bytes > 0, latency + there / bandwidth, 0.0),
-            back=np.where(items.backward_bytes > 0, latency + back / bandwidth, 0.0),
+            there=hops(items.forward_bytes, items.least_forward_bytes),
+            back=hops(items.backward_bytes, items.least_backward_bytes),
         )
 
     def _meanwhile(self, stage: int) -> int:

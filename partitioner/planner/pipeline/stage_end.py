@@ -12,8 +12,8 @@ Between, it waits for microbatches that are on their way through the stages behi
   forwards meanwhile; the last backward comes z after the last forward, and the device does k - 1 backwards meanwhile.
   With more than k microbatches, the device waits both times; otherwise both are one.
 - `sequential`: each microbatch passes the stages behind and comes back before the next one starts.
-- `interleaved`: the device may work for its other stage, so that no waiting is certain. What stages of all devices make
-  each other wait is in `solve/longest_paths.py`.
+- `interleaved`: the device may work for its other stage, so that no waiting is certain. What that one adds is in
+  `interleaved.py`, and what stages of all devices make each other wait in `solve/longest_paths.py`.
 
 In inference, and where no gradient comes back, microbatches only pass on, and z counts once or not at all.
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from partitioner.ir.costed import CostedGraph
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
+from partitioner.planner.pipeline.interleaved import least_interleaved_share
 from partitioner.planner.pipeline.search_space import Recompute
 from partitioner.planner.simulate.program_costs import CALL_SECONDS
 from partitioner.stages.schedules import ScheduleKind
@@ -81,6 +82,12 @@ def test_no_interleaved_cut_that_fits_ends_before_the_bound(
     num_devices, count = shape
     costed = made.costed(topology(num_devices, wire=FREE, memory_bytes=memory_bytes))
     check_bound(costed, [*range(num_devices)] * 2, count, ScheduleKind.INTERLEAVED, recompute)
+
+
+@pytest.mark.parametrize(("num_devices", "count"), [(2, 2), (2, 8), (4, 4), (4, 16), (8, 64)])
+def test_the_least_interleaved_share_is_between_the_work_and_equal_stages(num_devices: int, count: int) -> None:
+    work, bubble = count / num_devices, (num_devices - 1) / (2 * num_devices)
+    assert work + 0.4 * bubble < least_interleaved_share(num_devices, count) <= work + bubble
 
 
 @settings(max_examples=25)
