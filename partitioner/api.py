@@ -106,6 +106,7 @@ def plan(
     parallelism: Parallelism | None = None,
     constraints: Constraints | None = None,
     what_if: bool = False,
+    cache: bool = True,
     on_progress: Callable[[str, float], object] | None = None,
 ) -> Plan:
     """Find the best placement of a model's step.
@@ -133,6 +134,7 @@ def plan(
         parallelism: Schedule, recompute, synchronous or asynchronous updates.
         constraints: Devices that parts of the model may use, and parts that share a device.
         what_if: Whether to plan anew for one more device, twice the bandwidth of links, and 1 GiB more on the fullest.
+        cache: Whether to take a plan that was made before of the same step, request, costs and versions.
         on_progress: As for `compile_plan`: called with what is being done and the fraction done.
 
     Raises:
@@ -159,7 +161,7 @@ def plan(
         parallelism=parallelism or Parallelism(),
         constraints=constraints or Constraints(),
         costs=costs,
-        search=Search(objective=objective, time_limit=time_limit, seed=seed, what_if=what_if),
+        search=Search(objective=objective, time_limit=time_limit, seed=seed, what_if=what_if, cache=cache),
     )
     planned = compile_plan(built(model), request, on_progress=on_progress)
     if isinstance(model, keras.Model):

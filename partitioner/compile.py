@@ -3,7 +3,7 @@
     trace   -> TracedStep        the step as TensorFlow's graph and as our op graph      capture/, binding/
     measure -> MeasuredCosts     costs of ops on the devices that are here, if asked     measure/
     pose    -> PlanningProblem   the op graph for every number of rows, with its costs   planner/model/
-    plan    -> PlanDocument      a layout is chosen, and written as a document           planner/
+    plan    -> PlanDocument      a layout is chosen, and written as a document           planner/, plan_cache.py
     place   -> PlacedModel       the plan bound to the step and emitted                  binding/, emit/
     verify  -> Verification      the placed model compared with the unplaced model       verification/
 
@@ -34,11 +34,12 @@ from partitioner.emit.xla.refusals import refused_ops
 from partitioner.garbage import collected_later
 from partitioner.gpu_kernels import notes_on_gpus
 from partitioner.ir.compilation import compiled_devices
-from partitioner.ir.plan import JitCompile, ModelInfo, Objective, Strategy
+from partitioner.ir.plan import JitCompile, ModelInfo, Objective, PlanDocument, Strategy
 from partitioner.ir.step import CapturedStep
 from partitioner.measure.choose import MEASURED, costs_for, measured_devices, notes_on_costs, with_measured_links
 from partitioner.measure.imported_costs import refuse_other_ops
 from partitioner.options import Request
+from partitioner.plan_cache import known_plan, plan_key, remember_plan
 from partitioner.plan_view import Plan
 from partitioner.planner.layouts.choose import LayoutRequest
 from partitioner.planner.layouts.result import OutOfMemoryError
@@ -53,6 +54,9 @@ from partitioner.planner.plan_step import (
 from partitioner.stages.coupling import batch_coupling
 
 OnProgress = Callable[[str, float], object]
+
+SEARCH = "search"
+"""The part of planning that a plan made before has none of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,14 +116,12 @@ def compile_plan(
     choice = _jit_compile(request, model, gpus_present=bool(gpus))
     with _timed(seconds, "measuring"):
         costs = _costs(request, traced, layout, titles, choice, on_progress)
-    with _timed(seconds, "sizes of tensors"):
-        sizes = BatchSizes(traced.step)
-        problem = _problem(request, traced, layout, costs, sizes, seconds["tracing"], choice)
-    try:
-        with _timed(seconds, "search"):
-            document = plan_step(problem, tell)
-    except OutOfMemoryError as error:
-        raise explain_infeasibility(error, _on_more_devices(problem, sizes, MOST_MORE_DEVICES)) from error
+    key = _key(request, traced, costs, choice) if request.search.cache else ""
+    document = known_plan(key) if key else None
+    if document is None:
+        document = _planned(request, traced, layout, costs, choice, seconds, tell)
+        if key:
+            remember_plan(key, document)
     return Plan.of(
         document,
         request=request.given,
@@ -128,6 +130,33 @@ def compile_plan(
         measured_costs=costs.measured,
         planning_seconds=seconds,
     )
+
+
+def _planned(
+    request: Request,
+    traced: TracedStep,
+    layout: LayoutRequest,
+    costs: _Costs,
+    jit_compile: JitCompile,
+    seconds: dict[str, float],
+    tell: OnProgress,
+) -> PlanDocument:
+    """Pose and plan; `seconds` gets what each took."""
+    with _timed(seconds, "sizes of tensors"):
+        sizes = BatchSizes(traced.step)
+        problem = _problem(request, traced, layout, costs, sizes, seconds["tracing"], jit_compile)
+    try:
+        with _timed(seconds, SEARCH):
+            return plan_step(problem, tell)
+    except OutOfMemoryError as error:
+        raise explain_infeasibility(error, _on_more_devices(problem, sizes, MOST_MORE_DEVICES)) from error
+
+
+def _key(request: Request, traced: TracedStep, costs: _Costs, jit_compile: JitCompile) -> str:
+    """The key of the plan in the cache; examples of batches are left out, as they are in the traced step."""
+    asked = replace(request, step=replace(request.step, example_inputs=None, example_targets=None))
+    known = costs.source, costs.measured, costs.machines, costs.notes, cpu_kernels()
+    return plan_key(traced.step, _versions(), _model_info(request, traced), asked, known, jit_compile)
 
 
 @contextmanager

@@ -235,6 +235,7 @@ class Search:
         seed: Seed of the solver; the same seed gives the same plan.
         what_if: Whether to plan anew for one more device, twice the bandwidth of links, and 1 GiB more where memory is
             tightest; each change takes as long as the first plan.
+        cache: Whether to take a plan that was made before of the same step, request, costs and versions.
 
     Raises:
         UsageError: There is no such objective, or the time limit is not positive.
@@ -244,6 +245,7 @@ class Search:
     time_limit: float | None = None
     seed: int = 0
     what_if: bool = False
+    cache: bool = True
 
     def __post_init__(self) -> None:
         if chosen(Objective, self.objective, "objective") is Objective.LATENCY:
@@ -344,7 +346,7 @@ class Request:
             )
 
 
-_NO_ARGUMENTS = ("machine", "step", "parallelism", "constraints", "search", "gpus", "source")
+_NO_ARGUMENTS = ("machine", "step", "parallelism", "constraints", "search", "gpus", "source", "cache")
 
 
 def _changed_fields(options: Any) -> dict[str, Any]:

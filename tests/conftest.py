@@ -12,6 +12,7 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
+os.environ["XDG_CACHE_HOME"] = os.devnull  # no folder: nothing is known from earlier tests or runs
 
 import pytest
 

@@ -294,8 +294,11 @@ def with_rows(costed: CostedGraph, rows: int) -> CostedGraph:
     return replace(costed, graph=replace(graph, tensors=tuple(tensors), batch_size=rows), costs=tuple(costs))
 
 
-def microbatching(costed: CostedGraph, *counts: int, **choices: Any) -> PipelineSearchSpace:
-    """Choices for a `pipeline` or `random_steps`; every schedule unless told otherwise."""
+def microbatching(costed: CostedGraph, *counts: int, adding: bool = False, **choices: Any) -> PipelineSearchSpace:
+    """Choices for a `pipeline` or `random_steps`; every schedule unless told otherwise.
+
+    It takes no time to add the gradients of microbatches, unless `adding`.
+    """
     graph = costed.graph
 
     def programs(execution: Execution) -> StagePrograms:
@@ -303,7 +306,11 @@ def microbatching(costed: CostedGraph, *counts: int, **choices: Any) -> Pipeline
             whole_step(graph), execution.placement, devices=execution.stage_devices, recompute=execution.recompute
         )
 
-    fields = {"schedules": PREFERENCE, "costed_for": lambda rows: with_rows(costed, rows), "programs": programs}
+    fields = {
+        "schedules": PREFERENCE,
+        "costed_for": lambda rows, sums: replace(with_rows(costed, rows), sums=sums if adding else ()),
+        "programs": programs,
+    }
     return PipelineSearchSpace(counts=counts, **{**fields, **choices})
 
 

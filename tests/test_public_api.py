@@ -32,7 +32,7 @@ EXIT_CODES = {
     "CheckError": 7,
     "WriteError": 8,
 }
-MOST_ARGUMENTS = 19
+MOST_ARGUMENTS = 20
 # Arguments whose option has another name, or that have none, and why.
 OTHER_NAMES = {"pins": "pin"}
 NO_OPTION = {

@@ -141,6 +141,12 @@ def add_goal(group: argparse._ArgumentGroup) -> None:
     )
     add_constraints(group, "layers or ops")
     add_search(group, "for tracing and search", default=None, otherwise="10 s for search")
+    group.add_argument(
+        "--no-cache",
+        dest="cache",
+        action="store_false",
+        help="search anew (default: take the plan that was made before of the same step and request)",
+    )
 
 
 def add_results(group: argparse._ArgumentGroup) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _OF_PLANNING = (
     *("batch_size", "input_shape", "training", "loss", "optimizer", "hardware", "link", "topology", "costs"),
     *("strategy", "replicas", "microbatches", "schedule", "recompute", "updates", "max_staleness"),
-    *("objective", "pin", "forbid", "colocate", "time_limit", "what_if", "seed"),
+    *("objective", "pin", "forbid", "colocate", "time_limit", "what_if", "seed", "cache"),
 )
 """Destinations of options that say how to plan, and that a plan has answered."""
 

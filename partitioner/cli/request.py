@@ -53,6 +53,7 @@ def request_of(options: argparse.Namespace) -> Request:
             time_limit=options.time_limit,
             seed=options.seed,
             what_if=options.what_if,
+            cache=options.cache,
         ),
     )
 

@@ -20,7 +20,7 @@ from cost_models.topology import Topology
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.fusion import Fusion
 from partitioner.ir.op_graph import Op, OpGraph, Phase
-from partitioner.ir.op_seconds import seconds_of_ops
+from partitioner.ir.op_seconds import modelled_sums, seconds_of_ops
 
 HOST_LINK = "pcie4"
 """What joins a GPU and its host, where an op runs on the host for it."""
@@ -43,6 +43,8 @@ class CostedGraph:
         sharing: Number of replicas that each device of the topology works for; empty where each works for one replica.
             Forwards and backwards take that many times as long there; updates run once for all replicas.
         fusion: The groups of ops that XLA makes kernels of; None where the step is not compiled.
+        sums: Tensors that are added to running totals when they are made: gradients of one microbatch of several. The
+            seconds of the ops that make them include it, measured ones too.
     """
 
     graph: OpGraph
@@ -54,6 +56,7 @@ class CostedGraph:
     kernels: Kernels = ONEDNN
     sharing: tuple[int, ...] = ()
     fusion: Fusion | None = None
+    sums: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for numbers in (self.costs, *self.measured.values(), *self.crowded.values()):
@@ -67,7 +70,7 @@ class CostedGraph:
         for index, placed in enumerate(self.topology.devices):
             if index not in self.measured and placed.device not in kinds:
                 kinds.append(placed.device)
-        modelled = [seconds_of_ops(self.graph, self.costs, kind, self.fusion) for kind in kinds]
+        modelled = [self._modelled(kind) for kind in kinds]
         columns = [
             self.measured[index] if index in self.measured else modelled[kinds.index(placed.device)]
             for index, placed in enumerate(self.topology.devices)
@@ -82,6 +85,10 @@ class CostedGraph:
                     for op, seconds in zip(self.graph.ops, columns[index], strict=True)
                 )
         return tuple(zip(*columns, strict=True))
+
+    def _modelled(self, device: Device) -> tuple[float, ...]:
+        seconds = seconds_of_ops(self.graph, self.costs, device, self.fusion)
+        return tuple(map(add, seconds, modelled_sums(self.graph, self.sums, device))) if self.sums else seconds
 
     @cached_property
     def dispatch_seconds(self) -> tuple[float, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from cost_models.flops import op_cost
 from cost_models.gpu_constants import GPU, GpuConstants
 from cost_models.gpu_seconds import fused_seconds, gpu_op_seconds
 from cost_models.hardware import Device
 from cost_models.roofline import op_seconds
-from cost_models.specs import OpCost
+from cost_models.specs import OpCost, OpSpec
 from partitioner.ir.fusion import Fusion
 from partitioner.ir.op_graph import OpGraph
 
@@ -48,3 +49,32 @@ def seconds_of_ops(
         seconds.update(dict.fromkeys(group.ops, 0.0))
         seconds[group.timed] = fused_seconds(group.flops, group.moved_bytes, group.launches, device, constants)
     return tuple(seconds[op.name] for op in graph.ops)
+
+
+def seconds_of_sums(
+    graph: OpGraph, sums: Sequence[str], seconds: Callable[[OpSpec, OpCost], float]
+) -> tuple[float, ...]:
+    """Seconds to add what each op makes of `sums`, names of tensors, to running totals; by op, in graph order.
+
+    Args:
+        graph: The graph.
+        sums: The tensors.
+        seconds: Of an op, by its spec and its cost.
+    """
+    added: dict[str, float] = {}
+    for name in sums:
+        tensor = graph.tensor[name]
+        add = OpSpec(type="AddV2", inputs=(tensor.spec, tensor.spec), outputs=(tensor.spec,))
+        added[tensor.producer] = added.get(tensor.producer, 0.0) + seconds(add, op_cost(add))
+    return tuple(added.get(op.name, 0.0) for op in graph.ops)
+
+
+def modelled_sums(graph: OpGraph, sums: Sequence[str], device: Device) -> tuple[float, ...]:
+    """The same on a device that nobody measured; XLA compiles no sums."""
+
+    def seconds(add: OpSpec, cost: OpCost) -> float:
+        if device.multiprocessors:
+            return gpu_op_seconds(add, cost, device, compiled=False, constants=GPU)
+        return op_seconds(cost, device, add.compute_dtype)
+
+    return seconds_of_sums(graph, sums, seconds)

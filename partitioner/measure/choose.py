@@ -25,6 +25,7 @@ from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName, share_memory
 from partitioner.ir.execution import Execution
 from partitioner.ir.step import RESULTS, CapturedStep
+from partitioner.measure.gradient_sums import adding, gradient_sums
 from partitioner.measure.imported_costs import costs_notes, refuse_other_devices
 from partitioner.measure.link_times import time_link
 from partitioner.measure.measure import Measurable, measure_device
@@ -163,7 +164,9 @@ def _measured_device(
     before = cached or MeasuredDevice(type=kind[0], title=kind[1], hardware=placed.device.name, overhead_seconds=0.0)
     graph = BatchSizes(step)
     graphs = {count: cost_ops(graph(count), topology) for count in dict.fromkeys(sizes)}
-    is_known = all(before.has(spec) for costed in graphs.values() for spec in costed.graph.specs)
+    # Only several microbatches have gradients to add.
+    sums = cost_ops(gradient_sums(step), topology) if len(graphs) > 1 else None
+    is_known = all(before.has(spec) for costed in filter(None, [*graphs.values(), sums]) for spec in costed.graph.specs)
     neighbours = _sharing_memory(index, topology)
     if is_known and before.crowd == 1 + len(neighbours):
         return before
@@ -184,16 +187,20 @@ def _measured_device(
     function = _function(_with_own_variables(step, placed.name, is_deferred), execution(placed.name))
     others = [_function(_with_own_variables(step, name), execution(name)) for name in neighbours]
     calls = ops_of_calls(function.graph.as_graph_def())
+    measurable = [
+        Measurable(
+            costed=costed,
+            run=_runner(step, function, count),
+            others=[_runner(step, other, count) for other in others],
+            calls=calls,
+        )
+        for count, costed in graphs.items()
+    ]
+    if sums is not None and sums.graph.ops:
+        run, *beside = (adding(sums.graph, name) for name in (placed.name, *neighbours))
+        measurable.append(Measurable(costed=sums, run=run, others=beside))
     return measure_device(
-        [
-            Measurable(
-                costed=costed,
-                run=_runner(step, function, count),
-                others=[_runner(step, other, count) for other in others],
-                calls=calls,
-            )
-            for count, costed in graphs.items()
-        ],
+        measurable,
         before,
         budget_seconds=MEASURING_SECONDS,
         on_progress=lambda done: on_progress(f"measuring ops on {DeviceName.parse(placed.name).short}", done),

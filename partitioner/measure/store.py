@@ -16,6 +16,7 @@ from partitioner.emit.cluster.runtime import num_cores
 from partitioner.errors import UsageError
 from partitioner.ir.json import from_json, to_json
 from partitioner.spelling import command
+from partitioner.user_cache import cache_folder, write_whole
 
 
 def read_costs(path: Path) -> MeasuredCosts:
@@ -35,13 +36,7 @@ def read_costs(path: Path) -> MeasuredCosts:
 
 def write_costs(costs: MeasuredCosts, path: Path) -> None:
     """Write measured costs to a file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    try:
-        partial.write_text(to_json(costs, indent=2) + "\n", encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_whole(path, to_json(costs, indent=2) + "\n")
 
 
 def cached_costs(settings: Mapping[str, str]) -> MeasuredCosts:
@@ -112,6 +107,5 @@ def processor_title() -> str:
 
 
 def _cache_path(settings: Mapping[str, str]) -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     digest = hashlib.sha256(to_json(dict(settings)).encode()).hexdigest()[:16]
-    return base / "partition" / f"costs-{digest}.json"
+    return cache_folder() / f"costs-{digest}.json"

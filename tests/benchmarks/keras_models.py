@@ -48,6 +48,17 @@ def vgg(side: int, rows: int) -> Built:
     return classifier(model, normal(rows, side, side, 3), keras.optimizers.SGD(0.01, momentum=0.9))
 
 
+def convolutions(rows: int) -> Built:
+    import keras
+    from keras import layers
+
+    x = inputs = keras.Input((28, 28, 1))
+    for filters in (16, 32):
+        x = layers.MaxPooling2D()(layers.Conv2D(filters, 3, activation="relu", padding="same")(x))
+    scores = layers.Dense(CLASSES, activation="softmax")(layers.Flatten()(x))
+    return classifier(keras.Model(inputs, scores), normal(rows, 28, 28, 1))
+
+
 def perceptron(width: int, depth: int, rows: int) -> Built:
     import keras
     from keras import layers

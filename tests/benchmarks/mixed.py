@@ -16,94 +16,24 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from tests.asking import asked
 from tests.benchmarks.busy_loops import BUSY_LOOPS, free_rounds
 from tests.benchmarks.logical_devices import start
-from tests.benchmarks.pipeline_workloads import Workload, batch, keras_model
+from tests.benchmarks.mixed_models import MODELS
 from tests.benchmarks.turns import Contender, answer_turns, take_turns
 
 DEVICES = ["CPU:0", "CPU:1"]
 PEER = "MirroredStrategy"
 FREE = "mirrored, free"
 WAYS = ("single", "layer-split", "mirrored", "auto")
-
-
-def _perceptron(width: int, rows: int) -> tuple[Any, Any]:
-    import keras
-    from keras import layers
-
-    inputs = keras.Input((784,))
-    x = layers.Dense(width, activation="relu")(inputs)
-    return _compiled(keras.Model(inputs, layers.Dense(10)(x))), _labelled((rows, 784))
-
-
-def _convolutions(rows: int) -> tuple[Any, Any]:
-    import keras
-    from keras import layers
-
-    x = inputs = keras.Input((28, 28, 1))
-    for filters in (16, 32):
-        x = layers.MaxPooling2D()(layers.Conv2D(filters, 3, activation="relu", padding="same")(x))
-    return _compiled(keras.Model(inputs, layers.Dense(10)(layers.Flatten()(x)))), _labelled((rows, 28, 28, 1))
-
-
-def _recurrent(rows: int) -> tuple[Any, Any]:
-    import keras
-    from keras import layers
-
-    inputs = keras.Input((16, 32))
-    return _compiled(keras.Model(inputs, layers.Dense(10)(layers.LSTM(64)(inputs)))), _labelled((rows, 16, 32))
-
-
-def _towers(rows: int) -> tuple[Any, Any]:
-    import keras
-    from keras import layers
-
-    ends, inputs = [], keras.Input((512,))
-    for _ in range(2):
-        x = inputs
-        for _ in range(3):
-            x = layers.Dense(512, activation="relu")(x)
-        ends.append(x)
-    return _compiled(keras.Model(inputs, layers.Dense(10)(layers.Concatenate()(ends)))), _labelled((rows, 512))
-
-
-def _compiled(model: Any) -> Any:
-    import keras
-
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
-    return model
-
-
-def _labelled(shape: tuple[int, ...]) -> tuple[Any, Any]:
-    generator = np.random.default_rng(0)
-    return generator.standard_normal(shape, np.float32), generator.integers(0, 10, shape[:1])
-
-
-def _stack(workload: Workload) -> tuple[Any, Any]:
-    return keras_model(workload), batch(workload)
-
-
-MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {
-    "perceptron, few rows": partial(_perceptron, 128, 64),
-    "perceptron, wide": partial(_perceptron, 2048, 512),
-    "dense stack, many rows": partial(_stack, Workload(kind="dense", depth=8, width=256, batch_size=4096)),
-    "dense stack, few rows": partial(_stack, Workload(kind="dense", depth=8, width=1024, batch_size=64)),
-    "convolutions": partial(_convolutions, 512),
-    "recurrent": partial(_recurrent, 512),
-    "two towers": partial(_towers, 1024),
-    "decoder": partial(_stack, Workload(kind="decoder", depth=2, width=128, batch_size=32, length=64, vocabulary=512)),
-}
 
 
 def _start(way: str) -> None:

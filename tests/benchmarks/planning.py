@@ -45,7 +45,7 @@ def _plan(name: str, machine: str) -> dict[str, Any]:
     model = MODELS[name]
     began = time.perf_counter()
     try:
-        plan = partitioner.plan(model.build, batch_size=model.rows * num_devices // 8, **arguments)
+        plan = partitioner.plan(model.build, batch_size=model.rows * num_devices // 8, cache=False, **arguments)
     except InfeasibleError as error:
         return {"refusal": str(error), "all": time.perf_counter() - began}
     step = plan.predicted.step_seconds

@@ -78,6 +78,17 @@ CONTRACT = {
 }  # fmt: skip
 
 
+def test_a_plan_made_before_is_taken_and_the_command_says_so(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    line = (SMALL, "--devices", "GPU:0,GPU:1", "--hardware", "t4", "--dry-run", "--json")
+    says = "took the plan that was made before; --no-cache searches anew"
+    first, again, anew = run(*line), run(*line), run(*line, "--no-cache")
+    assert [says in err for _, _, err in (first, again, anew)] == [False, True, False]
+    assert json.loads(again[1]) == json.loads(first[1])
+
+
 def test_a_dry_run_writes_nothing(run: Run, tmp_path: Path) -> None:
     code, out, err = run(SMALL, *TWO, *QUICK, "--dry-run")
     assert (code, err) == (0, "")

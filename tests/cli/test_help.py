@@ -15,7 +15,7 @@ from tests.commands import SMALL, Run
 FLAGS = {
     *("--devices", "--batch-size", "--input-shape", "--inference", "--strategy", "--objective", "--replicas"),
     *("--microbatches", "--schedule", "--recompute", "--updates", "--max-staleness", "--forbid", "--colocate"),
-    "--jit-compile",
+    *("--jit-compile", "--no-cache"),
     *(
         "--what-if",
         "--hardware",

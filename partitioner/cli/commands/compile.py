@@ -154,11 +154,11 @@ def _names(asked: Request | Plan) -> list[str]:
 
 
 def _planned(request: Request, loaded: Any, progress: Progress) -> Plan:
-    from partitioner.compile import compile_plan
+    from partitioner.compile import SEARCH, compile_plan
 
     try:
         with progress.during("tracing and planning") as on_progress:
-            return compile_plan(
+            plan = compile_plan(
                 loaded.model,
                 request,
                 example_inputs=loaded.example_inputs,
@@ -168,3 +168,6 @@ def _planned(request: Request, loaded: Any, progress: Progress) -> Plan:
     except (InfeasibleError, ModelError) as error:
         error.where = error.where or loaded.where
         raise
+    if SEARCH not in plan.planning_seconds:
+        progress.said("took the plan that was made before; --no-cache searches anew")
+    return plan

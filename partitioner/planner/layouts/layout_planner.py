@@ -65,7 +65,8 @@ class LayoutPlanner:
     Args:
         machines: All devices.
         batch_size: Rows of a batch.
-        costed: The step for a number of rows, with the costs of its ops on some of the devices; called once for each.
+        costed: The step for a number of rows, with the costs of its ops on some of the devices, and of adding some of
+            its tensors to running totals; called once for each.
         programs: The stage programs of an execution.
         counts: Numbers of microbatches of a replica to choose from.
         schedules: Schedules to choose from.
@@ -83,7 +84,7 @@ class LayoutPlanner:
         *,
         machines: Topology,
         batch_size: int,
-        costed: Callable[[int, Sequence[int]], CostedGraph],
+        costed: Callable[[int, Sequence[int], tuple[str, ...]], CostedGraph],
         programs: Callable[[Execution], StagePrograms],
         counts: tuple[int, ...],
         schedules: tuple[ScheduleKind, ...],
@@ -103,8 +104,8 @@ class LayoutPlanner:
         self._is_limited = is_limited
         self.deadline = Deadline.after(time_limit_seconds, is_soft=not is_limited)
         self._like = tuple(range(len(machines.devices)))
-        self._costed: dict[tuple[int, tuple[int, ...]], CostedGraph] = {}
-        self._of_replica: dict[tuple[int, ReplicaGroups], CostedGraph] = {}
+        self._costed: dict[tuple[int, tuple[int, ...], tuple[str, ...]], CostedGraph] = {}
+        self._of_replica: dict[tuple[int, ReplicaGroups, tuple[str, ...]], CostedGraph] = {}
         self._baselines: dict[tuple[int, ...], tuple[Baseline, ...]] = {}
 
     def __call__(
@@ -124,7 +125,7 @@ class LayoutPlanner:
             counts=counts,
             schedules=self._schedules,
             recompute=self._recompute,
-            costed_for=lambda rows: self._sized(rows, groups),
+            costed_for=lambda rows, sums: self._sized(rows, groups, sums),
             programs=self._programs,
             unpipelined=count == 1,
             least_devices=least_devices,
@@ -234,18 +235,19 @@ class LayoutPlanner:
             self._baselines[distinct] = single_device_baselines(self._costed_for(self.batch_size, distinct))
         return self._baselines[distinct]
 
-    def _sized(self, rows: int, groups: ReplicaGroups) -> CostedGraph:
+    def _sized(self, rows: int, groups: ReplicaGroups, sums: tuple[str, ...] = ()) -> CostedGraph:
         """The step for a number of rows on the devices of the first replica, while their peers do the same."""
-        if (rows, groups) not in self._of_replica:
-            costed = self._costed_for(rows, groups[0])
+        key = rows, groups, sums
+        if key not in self._of_replica:
+            costed = self._costed_for(rows, groups[0], sums)
             are_crowded = share_memory([self.machines.devices[index].name for group in groups for index in group])
             costed = costed.contended if len(groups) > 1 and are_crowded else costed
             if has_shared(groups):
                 costed = replace(
                     costed, sharing=tuple(len(groups) // degree for degree in data_parallel_degrees(groups))
                 )
-            self._of_replica[rows, groups] = costed
-        return self._of_replica[rows, groups]
+            self._of_replica[key] = costed
+        return self._of_replica[key]
 
     def constraints(self, groups: ReplicaGroups, requirements: Sequence[Requirement]) -> tuple[ResolvedConstraint, ...]:
         """The requirements, resolved to constraints on the step of one replica.
@@ -257,13 +259,13 @@ class LayoutPlanner:
         peers = [[names[index] for index in of_place] for of_place in zip(*groups, strict=True)]
         return resolve_constraints(self.costed(groups).graph, requirements, peers)
 
-    def _costed_for(self, rows: int, first: Sequence[int]) -> CostedGraph:
-        key = rows, tuple(first)
+    def _costed_for(self, rows: int, first: Sequence[int], sums: tuple[str, ...] = ()) -> CostedGraph:
+        key = rows, tuple(first), sums
         if key not in self._costed:
             machines = self.machines if len(first) == len(self.machines.devices) else self.machines.subset(first)
             # A device added for a what-if question has the costs of the device that it is like.
             own = list(dict.fromkeys(self._like[device] for device in first))
-            costed = self._cost(rows, own)
+            costed = self._cost(rows, own, sums)
             origins = [own.index(self._like[device]) for device in first]
             measured = {place: costed.measured[i] for place, i in enumerate(origins) if i in costed.measured}
             crowded = {place: costed.crowded[i] for place, i in enumerate(origins) if i in costed.crowded}

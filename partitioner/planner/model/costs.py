@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import replace
 from functools import cached_property
+from operator import add
 
 from cost_models.flops import op_cost, unknown
 from cost_models.measured import MeasuredDevice
@@ -14,6 +15,7 @@ from cost_models.topology import Topology
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.fusion import Fusion
 from partitioner.ir.op_graph import OpGraph
+from partitioner.ir.op_seconds import seconds_of_sums
 from partitioner.planner.model.fusion import Fuser
 
 
@@ -66,13 +68,17 @@ class GraphCosts:
         return self._fuser.result()
 
     def on(
-        self, topology: Topology, measured: Mapping[int, MeasuredDevice] | None = None, kernels: Kernels = ONEDNN
+        self,
+        topology: Topology,
+        measured: Mapping[int, MeasuredDevice] | None = None,
+        kernels: Kernels = ONEDNN,
+        sums: tuple[str, ...] = (),
     ) -> CostedGraph:
-        """The graph with its costs on some devices; arguments as for `cost_ops`."""
+        """The graph with its costs on some devices; arguments as for `cost_ops` and `CostedGraph`."""
         graph, costs = self.graph, self.costs
         are_known = not measured and all(placed.device.multiprocessors for placed in topology.devices)
         fusion = self.fusion if self._compiled and are_known else None
-        costed = CostedGraph(graph=graph, costs=costs, topology=topology, kernels=kernels, fusion=fusion)
+        costed = CostedGraph(graph=graph, costs=costs, topology=topology, kernels=kernels, fusion=fusion, sums=sums)
         return _with_measured(costed, measured) if measured else costed
 
 
@@ -84,10 +90,13 @@ def _with_measured(costed: CostedGraph, measured: Mapping[int, MeasuredDevice]) 
     def column(index: int, measurement: MeasuredDevice, *, crowded: bool) -> tuple[float, ...]:
         device = costed.topology.devices[index].device
         key = id(measurement), device.name, crowded
+
+        def seconds(spec: OpSpec, cost: OpCost) -> float:
+            return measurement.seconds(spec, cost, device, spec.compute_dtype, crowded=crowded)
+
         if key not in columns:
-            columns[key] = graph.of_specs(
-                lambda spec: measurement.seconds(spec, cost_of[id(spec)], device, spec.compute_dtype, crowded=crowded)
-            )
+            ops = graph.of_specs(lambda spec: seconds(spec, cost_of[id(spec)]))
+            columns[key] = tuple(map(add, ops, seconds_of_sums(graph, costed.sums, seconds)))
         return columns[key]
 
     are_measured = graph.of_specs(lambda spec: all(device.has(spec) for device in measured.values()))

@@ -32,13 +32,13 @@ class StepCosts:
     kernels: Kernels
     compiled: frozenset[str] = frozenset()
 
-    def on(self, rows: int, devices: Sequence[int]) -> CostedGraph:
-        """The step for a number of rows, with the costs of its ops on some of the devices."""
+    def on(self, rows: int, devices: Sequence[int], sums: tuple[str, ...] = ()) -> CostedGraph:
+        """The step for a number of rows, with the costs of its ops on some of the devices; `sums` as in the result."""
         measured = {place: self.measured[index] for place, index in enumerate(devices) if index in self.measured}
         if rows not in self._costs:
             like = next(iter(self._costs.values()), None)
             self._costs[rows] = GraphCosts(self.graphs[rows], self.compiled, like)
-        return self._costs[rows].on(self.machines.subset(devices), measured, self.kernels)
+        return self._costs[rows].on(self.machines.subset(devices), measured, self.kernels, sums)
 
     @cached_property
     def _costs(self) -> dict[int, GraphCosts]:

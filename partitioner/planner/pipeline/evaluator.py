@@ -80,20 +80,22 @@ class PipelineEvaluator:
         return costed.contended if not alone and self._share_memory else costed
 
     def _costed_for(self, rows: int) -> CostedGraph:
-        return self.costed if rows == self.costed.graph.batch_size else self.search_space.costed_for(rows)
+        is_whole = rows == self.costed.graph.batch_size
+        return self.costed if is_whole else self.search_space.costed_for(rows, self._summed)
 
     def items(self, num_microbatches: int) -> OrderedItems:
         """Running sums over the items at the size of a microbatch."""
         rows = self.rows(num_microbatches)
         if rows not in self._items:
             costed = self._costed_beside(num_microbatches, alone=False)
-            self._items[rows] = ordered_items(costed, self.coarsening, self.order, self._summed)
+            of_replicas = self._summed if any(self.search_space.sum_seconds_per_byte) else ()
+            self._items[rows] = ordered_items(costed, self.coarsening, self.order, of_replicas)
         return self._items[rows]
 
     @cached_property
     def _summed(self) -> tuple[str, ...]:
-        """Gradients that replicas sum."""
-        programs = self._any_programs if any(self.search_space.sum_seconds_per_byte) else None
+        """Gradients that are summed over microbatches and replicas."""
+        programs = self._any_programs
         return tuple(name for name, how in programs.gathered.items() if how is Gather.SUM) if programs else ()
 
     @property

@@ -30,7 +30,8 @@ class PipelineSearchSpace:
         counts: Numbers of microbatches.
         schedules: Schedules; `sequential` with one microbatch and no recompute is the step as one graph.
         recompute: `none`; `all` stages; or `auto`, as many stages as needed to fit.
-        costed_for: The step for a number of rows, with its costs; called once for each number.
+        costed_for: The step for a number of rows, with its costs and those of adding some of its tensors to running
+            totals; called once for each.
         programs: The stage programs of an execution.
         unpipelined: Whether the step may run as one graph at all; replicas run in stages.
         least_devices: Fewer are known not to have the memory.
@@ -41,7 +42,7 @@ class PipelineSearchSpace:
     counts: tuple[int, ...]
     schedules: tuple[ScheduleKind, ...]
     recompute: Recompute = "auto"
-    costed_for: Callable[[int], CostedGraph]
+    costed_for: Callable[[int, tuple[str, ...]], CostedGraph]
     programs: Callable[[Execution], StagePrograms]
     unpipelined: bool = True
     least_devices: int = 1

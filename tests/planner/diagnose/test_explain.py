@@ -28,7 +28,7 @@ def planner(made: Builder, machines: Topology, **options: Any) -> LayoutPlanner:
     given: dict[str, Any] = {
         "machines": machines,
         "batch_size": base.graph.batch_size,
-        "costed": lambda _rows, devices: made.costed(machines.subset(devices)),
+        "costed": lambda _rows, devices, _sums: made.costed(machines.subset(devices)),
         "programs": microbatching(base, 1).programs,
         "counts": (1,),
         "schedules": (ScheduleKind.SEQUENTIAL,),

@@ -41,7 +41,7 @@ def planner(made: Builder, machines: Topology, *counts: int, rows: int = ROWS, *
     base = made.costed(machines.subset([0]))
     base = replace(base, graph=replace(base.graph, batch_size=rows))
 
-    def costed(rows: int, devices: Sequence[int]) -> CostedGraph:
+    def costed(rows: int, devices: Sequence[int], _sums: Sequence[str]) -> CostedGraph:
         sized = base if rows == base.graph.batch_size else with_rows(base, rows)
         return replace(sized, topology=machines.subset(devices))
 

@@ -9,11 +9,13 @@ from graphs import Builder, topology
 
 from cost_models.catalogue import link_named
 from cost_models.communication import transfer_seconds
-from cost_models.specs import TensorSpec
+from cost_models.measured import MeasuredDevice, MeasuredOp, signature
+from cost_models.specs import OpSpec, TensorSpec
 from partitioner.ir.op_graph import Op, OpGraph, Tensor, Variable, VariableKind
-from partitioner.planner.model.costs import cost_ops
+from partitioner.planner.model.costs import GraphCosts, cost_ops
 
 MATRIX = TensorSpec(shape=(8, 16), dtype="float32")
+SUM = TensorSpec(shape=(8, 32), dtype="float32")
 
 
 def matmul_graph(op_type: str = "MatMul") -> OpGraph:
@@ -41,6 +43,27 @@ def test_a_matmul_costs_two_flops_per_product() -> None:
     assert [cost.flops for cost in costed.costs] == [0, 0, 2 * 8 * 16 * 32]
     assert costed.costs[2].moved_bytes == 4 * (8 * 16 + 16 * 32 + 8 * 32)
     assert costed.seconds == ((0.0, 0.0), (0.0, 0.0), (8192 / 1024, 8192 / 2048))
+
+
+def test_adding_to_a_running_total_costs_an_addition() -> None:
+    machines = topology(2, speeds=[1.0, 2.0])
+    costed = GraphCosts(matmul_graph()).on(machines, sums=("y:0",))
+    assert costed.seconds[2] == ((8192 + 256) / 1024, (8192 + 256) / 2048)
+
+    def known(seconds: float) -> MeasuredOp:
+        return MeasuredOp(
+            type="AddV2", dtype="float32", flops=256, moved_bytes=3072, seconds=seconds, num_runs=1, crowded_seconds=4.0
+        )
+
+    add = OpSpec(type="AddV2", inputs=(SUM, SUM), outputs=(SUM,))
+    name = machines.devices[0].device.name
+    device = MeasuredDevice(
+        type="CPU", title="", hardware=name, overhead_seconds=0.5, ops={signature(add): known(3.0)}, crowd=2
+    )
+    alone = GraphCosts(matmul_graph()).on(machines, {0: device})
+    measured = GraphCosts(matmul_graph()).on(machines, {0: device}, sums=("y:0",))
+    assert measured.seconds[2][0] - alone.seconds[2][0] == pytest.approx(3.0 + 0.5)
+    assert measured.contended.seconds[2][0] - alone.contended.seconds[2][0] == pytest.approx(4.0 + 0.5)
 
 
 def test_the_handle_of_a_variable_comes_first_as_in_tensorflow() -> None:

@@ -29,7 +29,8 @@ def check_bound(
     costed: CostedGraph, devices: Sequence[int], count: int, kind: ScheduleKind, recompute: Recompute = "none"
 ) -> None:
     """No cut that fits, with any of the stages that may recompute, is simulated to end before the bound."""
-    evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, count, recompute=recompute))
+    choices = microbatching(costed, count, recompute=recompute, adding=True)
+    evaluator = PipelineEvaluator(costed, coarsen(costed), choices)
     if len(evaluator.order) < len(devices):
         return
     shape = (tuple(devices), count, kind)
