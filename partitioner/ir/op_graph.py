@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import cached_property
 from typing import TypeVar
@@ -223,6 +223,17 @@ class OpGraph:
                 )
             specs.append(distinct[key])
         return tuple(specs)
+
+    def resized(self, batch_size: int, tensors: Sequence[Tensor]) -> OpGraph:
+        """The graph for another batch size, with the same tensors in other sizes.
+
+        What does not depend on sizes is shared: its names and wiring are neither checked nor looked up again.
+        """
+        shared = {"op": self.op, "variable": self.variable, "consumers": self.consumers}
+        other = object.__new__(OpGraph)
+        vars(other).update({one.name: getattr(self, one.name) for one in fields(self)}, **shared)
+        vars(other).update(batch_size=batch_size, tensors=tuple(tensors))
+        return other
 
     def depending_on(self, roots: Iterable[str], *, but: Container[str] = ()) -> frozenset[str]:
         """Names of the roots, and of the ops whose result depends on one; ops of the types `but` pass nothing on."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
 
+from cost_models.specs import TensorSpec
 from partitioner.capture.functions.reading import Reading
 from partitioner.capture.lower.shapes import settle_shapes
 from partitioner.capture.trace.trace import Trace
@@ -28,33 +30,51 @@ class BatchSizes:
     def __init__(self, step: CapturedStep) -> None:
         self._step = step
         self._graphs = {step.graph.batch_size: step.graph}
-        self._other: OpGraph | None = None
 
     def __call__(self, rows: int) -> OpGraph:
         """The op graph for a batch of so many rows."""
         if rows not in self._graphs:
-            graph = self._proportional(rows) or graph_for_batch(self._step, rows)
-            if self._other is None and rows > 1:
-                self._other = graph
-            self._graphs[rows] = graph
+            self._graphs[rows] = self._proportional(rows) or graph_for_batch(self._step, rows)
         return self._graphs[rows]
 
     def _proportional(self, rows: int) -> OpGraph | None:
-        whole, other = self._step.graph, self._other
-        if other is None or whole.runs or whole.assumed_shapes:
+        whole = self._step.graph
+        if whole.runs or whole.assumed_shapes or any(one.content_bytes for one, _ in self._pairs):
             return None
-        tensors = []
-        for tensor, other_tensor in zip(whole.tensors, other.tensors, strict=True):
-            shape = tuple(
-                _proportional(a, whole.batch_size, b, other.batch_size, rows)
-                for a, b in zip(tensor.spec.shape, other_tensor.spec.shape, strict=True)
-            )
-            if None in shape or tensor.spec.content_bytes:
+        specs = []
+        for one, other in self._pairs:
+            sizes = zip(one.shape, other.shape, strict=True)
+            shape = [_proportional(a, whole.batch_size, b, self._other_rows, rows) for a, b in sizes]
+            known = tuple(size for size in shape if size is not None)
+            if len(known) < len(shape):
                 return None
-            tensors.append(
-                tensor if shape == tensor.spec.shape else replace(tensor, spec=replace(tensor.spec, shape=shape))
-            )
-        return replace(whole, batch_size=rows, tensors=tuple(tensors))
+            specs.append(replace(one, shape=known))
+        tensors = [
+            Tensor(name=tensor.name, producer=tensor.producer, spec=specs[pair])
+            for tensor, pair in zip(whole.tensors, self._pair_of_tensor, strict=True)
+        ]
+        return whole.resized(rows, tensors)
+
+    @property
+    def _other_rows(self) -> int:
+        """The further number of rows; not one, as a single row may be broadcast."""
+        whole = self._step.graph.batch_size
+        return 3 if whole == 2 else max(2, whole // 2)
+
+    @cached_property
+    def _pairs(self) -> list[tuple[TensorSpec, TensorSpec]]:
+        """The distinct specs of tensors for both numbers of rows; of a hundred tensors one differs from all others."""
+        return [*dict.fromkeys(self._pair_of_each)]
+
+    @cached_property
+    def _pair_of_tensor(self) -> list[int]:
+        number = {pair: index for index, pair in enumerate(self._pairs)}
+        return [number[pair] for pair in self._pair_of_each]
+
+    @cached_property
+    def _pair_of_each(self) -> list[tuple[TensorSpec, TensorSpec]]:
+        other = graph_for_batch(self._step, self._other_rows)
+        return [(a.spec, b.spec) for a, b in zip(self._step.graph.tensors, other.tensors, strict=True)]
 
 
 def _proportional(size: int, rows: int, other_size: int, other_rows: int, wanted: int) -> int | None:

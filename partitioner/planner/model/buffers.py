@@ -26,11 +26,14 @@ class Buffers:
         """For each output without a buffer of its own, the tensor that has it; None for a variable."""
         graph = self.costed.graph
         sources: dict[str, str | None] = dict(graph.passed_on)
+        handed: dict[tuple[int, bool], tuple[int | None, ...]] = {}  # few specs differ
         for op, spec, cost in zip(graph.ops, graph.specs, self.costed.costs, strict=True):
-            given = [None] * len(op.variables) + list(op.inputs)
-            for name, index in zip(op.outputs, handed_on(spec, cost), strict=True):
+            key = id(spec), bool(cost.flops or cost.moved_bytes)
+            if key not in handed:
+                handed[key] = handed_on(spec, cost)
+            for name, index in zip(op.outputs, handed[key], strict=True):
                 if index is not None:
-                    sources[name] = given[index]
+                    sources[name] = (*(None for _ in op.variables), *op.inputs)[index]
         if self.costed.fusion is not None:
             sources.update(self.costed.fusion.views)
         return sources

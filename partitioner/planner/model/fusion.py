@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from copy import copy
 from enum import Enum, auto
+from functools import cached_property
+from typing import NamedTuple
 
 import networkx as nx
 from networkx.utils import UnionFind
@@ -93,6 +95,15 @@ def _is_cheap(op: Op) -> bool:
     return op.type in _COPIES or _ELEMENTWISE.get(op.type, 99) <= _CHEAP_FLOPS
 
 
+class _Kernel(NamedTuple):
+    """Names of all ops of a set, those that cost, what is stored of them, and what each that is computed reads."""
+
+    names: tuple[str, ...]
+    ops: Sequence[Op]
+    stored: set[str]
+    needed: Sequence[tuple[Op, set[str]]]
+
+
 class Fuser:
     """Levels first, then sets of ops, then what enters and leaves each set; arguments as for `fuse`."""
 
@@ -112,6 +123,7 @@ class Fuser:
 
     def resized(self, graph: OpGraph, costs: Sequence[OpCost]) -> Fuser:
         """The same kernels of the same step with another number of rows."""
+        assert self._kernels  # found once, for all numbers of rows
         other = copy(self)
         other.graph, other.cost = graph, {op.name: cost for op, cost in zip(graph.ops, costs, strict=True)}
         return other
@@ -255,21 +267,43 @@ class Fuser:
 
     def result(self) -> Fusion:
         """The groups, and what becomes of tensors."""
+        inner = {
+            name
+            for kernel in self._kernels
+            for op in kernel.ops
+            for name in op.outputs
+            if name not in kernel.stored and name not in self.views
+        }
+        inner.update(name for name, source in self.views.items() if source not in self.graph.tensor)
+        views = {name: source for name, source in self.views.items() if source in self.graph.tensor}
+        return Fusion(groups=tuple(map(self._group, self._kernels)), inner=frozenset(inner), views=views)
+
+    @cached_property
+    def _kernels(self) -> list[_Kernel]:
         everyone: dict[str, list[Op]] = {}
         for op in self.graph.ops:
             everyone.setdefault(self.set_of[op.name], []).append(op)
-        inner: set[str] = set()
-        groups = []
+        kernels = []
         for root, all_ops in everyone.items():
             ops = [op for op in all_ops if self.kind[op.name] not in (_Kind.FREE, _Kind.ALONE)]
             if not ops:
                 continue
-            stored = {name for op in ops for name in op.outputs if self._is_stored(name, root)}
-            inner.update(name for op in ops for name in op.outputs if name not in stored and name not in self.views)
-            groups.append(self._group(root, ops, tuple(op.name for op in all_ops), stored))
-        inner.update(name for name, source in self.views.items() if source not in self.graph.tensor)
-        views = {name: source for name, source in self.views.items() if source in self.graph.tensor}
-        return Fusion(groups=tuple(groups), inner=frozenset(inner), views=views)
+            kernels.append(
+                _Kernel(
+                    names=tuple(op.name for op in all_ops),
+                    ops=ops,
+                    stored={name for op in ops for name in op.outputs if self._is_stored(name, root)},
+                    needed=[(op, self._read(op, root)) for op in ops if self._is_needed(op, root)],
+                )
+            )
+        return kernels
+
+    def _read(self, op: Op, inside: str) -> set[str]:
+        """The stored tensors that a kernel reads for an op."""
+        sources = set().union(*(self._sources(name, inside) for name in op.inputs))
+        if op.type in _ASSIGNING and op.type != "AssignVariableOp":
+            sources |= {f"variable {name}" for name in op.variables}
+        return sources
 
     def _is_needed(self, op: Op, inside: str) -> bool:
         """Whether a kernel computes an op for itself; what only others read may be a view, which they compute."""
@@ -284,15 +318,11 @@ class Fuser:
         readers = self.readers.get(name, [])
         return any(not reader or self.set_of[reader] != inside or self._ends_kernel(maker) for reader in readers)
 
-    def _group(self, root: str, ops: Sequence[Op], names: tuple[str, ...], stored: set[str]) -> FusedGroup:
+    def _group(self, kernel: _Kernel) -> FusedGroup:
         read: dict[str, int] = {}
         passes, sizes = 0, set()
-        needed = [op for op in ops if self._is_needed(op, root)]
-        for op in needed:
+        for op, sources in kernel.needed:
             cost = self.cost[op.name]
-            sources = set().union(*(self._sources(name, root) for name in op.inputs))
-            if op.type in _ASSIGNING and op.type != "AssignVariableOp":
-                sources |= {f"variable {name}" for name in op.variables}
             own = {source: min(self._size(source), max(cost.read_bytes, 1)) for source in sources}
             for source, size in own.items():
                 read[source] = max(read.get(source, 0), size)
@@ -301,14 +331,14 @@ class Fuser:
                 sizes.add(-self._elements(op.inputs[0]))
             if self.kind[op.name] is _Kind.REDUCTION:
                 sizes.add(self._elements(op.inputs[0]))
-            elif op.type in _ASSIGNING or stored.intersection(op.outputs):
+            elif op.type in _ASSIGNING or kernel.stored.intersection(op.outputs):
                 sizes.add(max(self._elements(name) for name in (*op.outputs, *op.inputs)))
-        written = sum(self._size(name) for name in stored)
-        written += sum(self.cost[op.name].written_bytes for op in ops if op.type in _ASSIGNING)
+        written = sum(self._size(name) for name in kernel.stored)
+        written += sum(self.cost[op.name].written_bytes for op in kernel.ops if op.type in _ASSIGNING)
         return FusedGroup(
-            ops=names,
-            timed=ops[-1].name,
-            flops=sum(self.cost[op.name].flops for op in needed),
+            ops=kernel.names,
+            timed=kernel.ops[-1].name,
+            flops=sum(self.cost[op.name].flops for op, _ in kernel.needed),
             moved_bytes=sum(read.values()) + passes + written,
             launches=len(sizes),
         )

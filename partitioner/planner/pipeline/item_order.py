@@ -167,22 +167,24 @@ def between(sums: Floats) -> Floats:
 
 
 def _seconds(costed: CostedGraph, place: Mapping[str, int], by_row: frozenset[str], count: int) -> dict[str, Floats]:
-    num_devices = len(costed.topology.devices)
-    kinds = ("forward", "backward", "again", "once", "update")
-    seconds = {name: np.zeros((num_devices, count)) for name in kinds}
+    num_devices, ops = len(costed.topology.devices), costed.graph.ops
     again = _run_again(costed.graph, place, by_row)
     launch = np.array([placed.device.launch_overhead_seconds for placed in costed.topology.devices])
     measured = np.array([index in costed.measured for index in range(num_devices)])
     dispatch = np.where(measured | (costed.fusion is not None), 0.0, np.maximum(0.0, OP_SECONDS - launch))
-    for op, row in zip(costed.graph.ops, costed.seconds, strict=True):
+    taken = np.array(costed.seconds) + np.outer([op.type != "Placeholder" for op in ops], dispatch)
+    ops_of: dict[str, list[int]] = {name: [] for name in ("forward", "backward", "again", "once", "update")}
+    for index, op in enumerate(ops):
         kind = "update" if op.phase is Phase.UPDATE else "forward" if op.phase is Phase.FORWARD else "backward"
         # The seed of the gradients is an argument, too: only forward ops are known to depend on no row.
-        kind = "once" if kind == "forward" and op.name not in by_row else kind
-        taken = row if op.type == "Placeholder" else np.add(row, dispatch)
-        seconds[kind][:, place[op.name]] += taken
+        ops_of["once" if kind == "forward" and op.name not in by_row else kind].append(index)
         if op.name in again:
-            seconds["again"][:, place[op.name]] += taken
-    return seconds
+            ops_of["again"].append(index)
+    at = np.array([place[op.name] for op in ops])
+    seconds = {name: np.zeros((count, num_devices)) for name in ops_of}
+    for name, indices in ops_of.items():
+        np.add.at(seconds[name], at[indices], taken[indices])
+    return {name: of_items.T for name, of_items in seconds.items()}
 
 
 def _run_again(graph: OpGraph, place: Mapping[str, int], by_row: frozenset[str]) -> set[str]:
