@@ -94,14 +94,14 @@ def lstm(units: int, length: int, rows: int) -> Built:
     return classifier(model, normal(rows, length, 64))
 
 
-def encoder(depth: int, width: int, length: int, rows: int) -> Built:
+def encoder(depth: int, width: int, length: int, rows: int, *, dropout: float = 0.1) -> Built:
     import keras
     from keras import layers
 
     inputs = keras.Input((length,), dtype="int32")
     x = layers.Embedding(1000, width)(inputs)
     for _ in range(depth):
-        y = layers.Dropout(0.1)(layers.MultiHeadAttention(width // 32, 32)(x, x))
+        y = layers.Dropout(dropout)(layers.MultiHeadAttention(width // 32, 32)(x, x))
         x = layers.LayerNormalization()(layers.Add()([x, y]))
         y = layers.Dense(width)(layers.Dense(4 * width, activation="relu")(x))
         x = layers.LayerNormalization()(layers.Add()([x, y]))
@@ -163,7 +163,7 @@ def unet(side: int, rows: int) -> Built:
     return model, (normal(rows, side, side, 3), normal(rows, side, side, 3))
 
 
-def vision_transformer(depth: int, width: int, side: int, rows: int) -> Built:
+def vision_transformer(depth: int, width: int, side: int, rows: int, *, dropout: float = 0.1) -> Built:
     """A Transformer over patches of images, with GELU."""
     import keras
     from keras import layers
@@ -174,7 +174,7 @@ def vision_transformer(depth: int, width: int, side: int, rows: int) -> Built:
         y = layers.LayerNormalization()(x)
         x = layers.Add()([x, layers.MultiHeadAttention(width // 32, 32)(y, y)])
         y = layers.Dense(4 * width, activation="gelu")(layers.LayerNormalization()(x))
-        x = layers.Add()([x, layers.Dropout(0.1)(layers.Dense(width)(y))])
+        x = layers.Add()([x, layers.Dropout(dropout)(layers.Dense(width)(y))])
     x = layers.GlobalAveragePooling1D()(layers.LayerNormalization()(x))
     return classifier(keras.Model(inputs, layers.Dense(CLASSES, activation="softmax")(x)), normal(rows, side, side, 3))
 

@@ -1,4 +1,7 @@
-"""The models of the benchmark of strategies: a compiled Keras model, and a batch for it, for each name."""
+"""The models of the benchmark of strategies: a compiled Keras model, and a batch for it, for each name.
+
+None has batch normalization or dropout: replicas would change their numbers, so that `auto` may not choose them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ from tests.benchmarks.keras_models import (
     lstm,
     perceptron,
     two_towers,
-    unet,
     vgg,
     vision_transformer,
     workload,
@@ -30,16 +32,15 @@ MODELS: dict[str, Callable[[], Built]] = {
     "convolutions, few rows": partial(convolutions, 32),
     "lstm": partial(lstm, 64, 16, 128),
     "bidirectional gru": partial(bidirectional, "GRU", 32, 16, 32),
-    "vision transformer, few rows": partial(vision_transformer, 2, 64, 32, 8),
+    "vision transformer, few rows": partial(vision_transformer, 2, 64, 32, 8, dropout=0.0),
     # Larger.
     "perceptron, wide": partial(perceptron, 2048, 1, 512),
     "dense stack, many rows": partial(_dense, width=256, batch_size=4096),
     "dense stack, few rows": partial(_dense, width=1024, batch_size=64),
     "convolutions": partial(convolutions, 512),
     "vgg": partial(vgg, 32, 32),
-    "u-net": partial(unet, 64, 8),
     "two towers": partial(two_towers, 512, 3, 1024),
-    "encoder": partial(encoder, 2, 128, 64, 32),
+    "encoder": partial(encoder, 2, 128, 64, 32, dropout=0.0),
     "decoder": partial(workload, kind="decoder", depth=2, width=128, batch_size=32, length=64, vocabulary=VOCABULARY),
     "gated decoder": partial(gated_decoder, 2, 128, 64, 32),
 }
