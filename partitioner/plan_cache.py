@@ -14,7 +14,6 @@ from partitioner.ir.plan import PlanDocument
 from partitioner.ir.step import CapturedStep
 from partitioner.user_cache import cache_folder, write_whole
 
-# A plan of a model with 10,000 ops takes some 5 MB.
 _MOST_PLANS = 30
 
 

@@ -63,7 +63,7 @@ class BatchSizes:
 
     @cached_property
     def _pairs(self) -> list[tuple[TensorSpec, TensorSpec]]:
-        """The distinct specs of tensors for both numbers of rows; of a hundred tensors one differs from all others."""
+        """The distinct specs of tensors for both numbers of rows."""
         return [*dict.fromkeys(self._pair_of_each)]
 
     @cached_property

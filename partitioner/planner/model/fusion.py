@@ -123,8 +123,8 @@ class Fuser:
 
     def resized(self, graph: OpGraph, costs: Sequence[OpCost]) -> Fuser:
         """The same kernels of the same step with another number of rows."""
-        assert self._kernels  # found once, for all numbers of rows
         other = copy(self)
+        vars(other)["_kernels"] = self._kernels  # found once, for all numbers of rows
         other.graph, other.cost = graph, {op.name: cost for op, cost in zip(graph.ops, costs, strict=True)}
         return other
 

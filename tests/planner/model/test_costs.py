@@ -66,6 +66,13 @@ def test_adding_to_a_running_total_costs_an_addition() -> None:
     assert measured.contended.seconds[2][0] - alone.contended.seconds[2][0] == pytest.approx(4.0 + 0.5)
 
 
+def test_a_step_without_kernels_to_fuse_has_other_numbers_of_rows() -> None:
+    """It was an assertion that failed."""
+    whole = GraphCosts(matmul_graph(), {"y"})
+    assert whole.fusion.groups == ()
+    assert GraphCosts(matmul_graph(), {"y"}, whole).fusion.groups == ()
+
+
 def test_the_handle_of_a_variable_comes_first_as_in_tensorflow() -> None:
     graph = matmul_graph()
     spec = graph.specs[[op.name for op in graph.ops].index("read")]
