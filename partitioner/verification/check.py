@@ -23,7 +23,7 @@ from partitioner.ir.step import CapturedStep, LossReduction, StepKind
 from partitioner.spelling import argument
 from partitioner.stages.coupling import batch_coupling, random_states, written_states
 from partitioner.verification.audit import executed_ops, hard_placement, misplaced_ops, without_tensor_float_32
-from partitioner.verification.compare import compared, narrow_dtype, outputs_only, tolerance_of
+from partitioner.verification.compare import compared, narrow_dtype, outputs_only, runs_on_gpu, tolerance_of
 from partitioner.verification.data import as_dense, flat_arrays, permuted, random_batches
 from partitioner.verification.host_copies import HostCopies
 from partitioner.verification.reference import (
@@ -38,6 +38,8 @@ from partitioner.verification.reference import (
 )
 
 DEFAULT_NUM_STEPS = 5
+# In the last place of float32: 2e-6, about what sums of some hundred terms lose in another order.
+_UNITS_OF_OTHER_KERNELS = 32
 
 Emit = Callable[..., Any]
 """`emit(step, execution, results=..., side_effects=...)` builds a placed function."""
@@ -145,7 +147,7 @@ def _verify_training(
             copies = HostCopies(held, [optimizer])
             with copies.in_use():
                 expected = run_reference(*functions, batches, model.variables, restore)
-            controls = _controls(model, step, functions, batches, restore, copies)
+            controls = _controls(model, step, functions, batches, restore, copies, on_gpu=runs_on_gpu(subject.ran_on))
             if subject.is_compiled and not any(op.draws for op in step.graph.ops):
                 controls = chain(controls, _uncompiled(reference, batches, model, restore, copies))
         trajectories = list(islice(controls, 1))
@@ -215,11 +217,20 @@ def _controls(
     batches: Sequence[tuple[Any, Any]],
     restore: Callable[[], None],
     copies: HostCopies,
+    *,
+    on_gpu: bool,
 ) -> Iterator[Trajectory]:
-    """Runs of the unplaced model with different rounding: first with reordered sums, then with changed weights."""
+    """Runs of the unplaced model with different rounding: first with reordered sums, then with changed weights.
+
+    The host's kernels round alike. Those of GPUs sum by other algorithms: then weights also change by more.
+    """
     order = _control_order(model, step)
     reordered = [permuted(batch, order) for batch in batches]
-    starts = [nudged(restore, model.trainable_variables, towards) for towards in (np.inf, -np.inf)]
+    starts = [
+        nudged(restore, model.trainable_variables, towards, units)
+        for units in ((1, _UNITS_OF_OTHER_KERNELS) if on_gpu else (1,))
+        for towards in (np.inf, -np.inf)
+    ]
     for start in starts if _knows_its_rows(model, step) else [restore, *starts]:
         with copies.in_use():
             control = run_reference(*reference, reordered, model.variables, start)

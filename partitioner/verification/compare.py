@@ -96,11 +96,16 @@ def tolerance_of(graph: OpGraph, execution: Execution, ran_on: Mapping[str, str]
 
     Microbatches round their gradients to it, and kernels of GPUs round other sums to it than those of the host.
     """
-    is_on_gpu = any(DeviceName.parse(name).type == "GPU" for name in ran_on.values())
+    is_on_gpu = runs_on_gpu(ran_on)
     narrow = narrow_dtype(graph)
     if not narrow or not (is_on_gpu or execution.num_parts > 1):
         return OTHER_KERNELS_TOLERANCE if is_on_gpu else DEFAULT_TOLERANCE
     return _CONTROL_FACTOR * _EPSILON[narrow]
+
+
+def runs_on_gpu(ran_on: Mapping[str, str]) -> bool:
+    """Whether any planned device was a GPU where the model ran."""
+    return any(DeviceName.parse(name).type == "GPU" for name in ran_on.values())
 
 
 def narrow_dtype(graph: OpGraph) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from partitioner.capture.lower.powers import write_out_powers
+from partitioner.emit.pipeline.microbatches import HOST
 from partitioner.ir.graph_def import tensor_name
 
 
@@ -17,7 +18,8 @@ def with_powers_written_out(
 ) -> Callable[..., Any]:
     """`function` of arguments of `specs` as TensorFlow runs it in a graph; it is traced at its first call.
 
-    Its graph is changed and imported into a new function, with the same variables; XLA compiles it if asked to.
+    Its graph is changed and imported into a new function, with the same variables. If asked to, XLA compiles it for the
+    host, where its variables must be: without a device TensorFlow would call it on a GPU.
     """
 
     @cache
@@ -26,7 +28,11 @@ def with_powers_written_out(
             tf.function(function, autograph=False).get_concrete_function(*specs).graph, specs, jit_compile
         )
 
-    return lambda *arguments: made()(*arguments)
+    def on_host(*arguments: Any) -> Any:
+        with tf.device(HOST):
+            return made()(*arguments)
+
+    return on_host
 
 
 def _written_out(graph: Any, specs: Sequence[Any], jit_compile: bool) -> Any:

@@ -1,9 +1,12 @@
 """What XLA compiles of placed steps on logical CPU devices, and whether they train to the same numbers.
 
-`python -m tests.benchmarks.xla_stages [--only TEXT] [--results FILE]` runs each row in a process of its own. For each
-model and plan: programs that are compiled whole, in part, and not at all, with the reasons; seconds and number of XLA's
+`python -m tests.benchmarks.xla_stages [--only EXPRESSION] [--results FILE]` runs each row in a process of its own. For
+each model and plan: programs that are compiled whole, in part, and not at all, with the reasons; seconds and number of XLA's
 compilations over five steps and two partial batches; the largest relative difference from the unplaced model, beside
 that of its control. XLA writes a file for each program that it compiles, which are counted.
+
+With `--gpu` the devices are four parts of one GPU, and with `--plain` nothing is compiled: what GPUs demand of placed
+steps, apart from speed, shows on one.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +32,7 @@ from rich.table import Table
 from cost_models.formulas_movement import FREE_OP_TYPES
 
 BATCH, PARTIAL = 32, 20
+PART_MIB = 1000  # of a GPU
 _STAGE = re.compile(r"partition_[IFBU]\d+_\d+$")
 # Ops that move or hold what calls take and give; sums of gradients over microbatches; int32 that cross as int64.
 _FREE = frozenset({"AddV2", "Cast", "Placeholder", *FREE_OP_TYPES})
@@ -152,14 +158,30 @@ MODELS = {
 }
 
 
-def run(model_name: str, plan_name: str, dump: Path) -> Row:
+def _start(on_gpu: bool) -> list[str]:
+    """Set TensorFlow up; four devices."""
+    import tensorflow as tf
+
+    import partitioner
+
+    if not on_gpu:
+        names = [f"CPU:{index}" for index in range(5)]
+        partitioner.set_up_devices(names)
+        return names[1:]
+    gpu, *_ = tf.config.list_physical_devices("GPU")
+    parts = [tf.config.LogicalDeviceConfiguration(memory_limit=PART_MIB)] * 4
+    tf.config.set_logical_device_configuration(gpu, parts)
+    return [f"GPU:{index}" for index in range(4)]
+
+
+def run(model_name: str, plan_name: str, dump: Path, *, on_gpu: bool, compiled: bool) -> Row:
     """Plan, place, train and verify a model in this process."""
     import keras
     import numpy as np
 
     import partitioner
 
-    partitioner.set_up_devices([f"CPU:{index}" for index in range(5)])
+    devices = _start(on_gpu)
     keras.utils.set_random_seed(0)
     model, kind = MODELS[model_name]()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -169,9 +191,9 @@ def run(model_name: str, plan_name: str, dump: Path) -> Row:
     count = {"single": 1, "mixed": 4}.get(arguments["strategy"], 2)
     plan = partitioner.plan(
         model,
-        [f"CPU:{index}" for index in range(1, 1 + count)],
+        devices[:count],
         batch_size=BATCH,
-        step=partitioner.Step(jit_compile=True),
+        step=partitioner.Step(jit_compile=compiled),
         parallelism=parallelism,
         time_limit=10.0,
         **arguments,
@@ -235,37 +257,47 @@ def _compiled(dump: Path) -> Counter[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="rows whose model and plan contain this")
+    parser.add_argument("--only", default="", help="rows whose model and plan match this expression")
     parser.add_argument("--results", type=Path, help="also write rows as lines of JSON")
+    parser.add_argument("--gpu", action="store_true", help="on four parts of one GPU")
+    parser.add_argument("--plain", action="store_true", help="compile nothing")
+    parser.add_argument("--jobs", type=int, default=1, help="rows that run at once")
     parser.add_argument("--row", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    how = {"on_gpu": options.gpu, "compiled": not options.plain}
     if options.row:
-        print("ROW " + msgspec.json.encode(asdict(run(options.row[0], options.row[1], Path(options.row[2])))).decode())
+        row = run(options.row[0], options.row[1], Path(options.row[2]), **how)
+        print("ROW " + msgspec.json.encode(asdict(row)).decode())
         return 0
-    rows = []
-    for model in MODELS:
-        for plan in PLANS:
-            if options.only in f"{model}: {plan}":
-                rows.append(_in_process(model, plan))
-                print(rows[-1], file=sys.stderr, flush=True)
-                if options.results:
-                    with options.results.open("a") as file:
-                        file.write(msgspec.json.encode(asdict(rows[-1])).decode() + "\n")
+    cases = [(model, plan) for model in MODELS for plan in PLANS if re.search(options.only, f"{model}: {plan}")]
+    flags = [flag for flag, given in (("--gpu", options.gpu), ("--plain", options.plain)) if given]
+
+    def one(case: tuple[str, str]) -> Row:
+        row = _in_process(*case, flags)
+        print(row, file=sys.stderr, flush=True)
+        if options.results:
+            with options.results.open("a") as file:
+                file.write(msgspec.json.encode(asdict(row)).decode() + "\n")
+        return row
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        rows = list(pool.map(one, cases))
     Console(width=200).print(_table(rows))
     return 0 if all(row.passed for row in rows) else 1
 
 
-def _in_process(model: str, plan: str) -> Row:
+def _in_process(model: str, plan: str, flags: Sequence[str]) -> Row:
     with tempfile.TemporaryDirectory() as dump:
         environment = {
             **os.environ,
-            "XLA_FLAGS": f"--xla_dump_to={dump} --xla_dump_hlo_as_text",
+            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={dump} --xla_dump_hlo_as_text",
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
-        command = [sys.executable, "-m", "tests.benchmarks.xla_stages", "--row", model, plan, dump]
+        command = [sys.executable, "-m", "tests.benchmarks.xla_stages", "--row", model, plan, dump, *flags]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     line = next((line for line in done.stdout.splitlines() if line.startswith("ROW ")), None)
     if line is None:
+        print(done.stderr, file=sys.stderr)
         return Row(model=model, plan=plan, error=(done.stderr.strip().splitlines() or ["no output"])[-1][:200])
     return msgspec.json.decode(line[4:].encode(), type=Row)
 

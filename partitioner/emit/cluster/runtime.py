@@ -42,7 +42,7 @@ def set_up_devices(names: Sequence[str], cluster: Any = None) -> dict[str, str]:
     devices = [DeviceName.parse(name) for name in names]
     local = [device for device in devices if device.is_local]
     remote = [device for device in devices if not device.is_local]
-    num_gpus = len(tf.config.list_physical_devices("GPU"))
+    num_gpus = len(_gpu_parts())
     absent = sorted({d for d in local if d.type == "GPU" and d.index >= num_gpus})
     num_cpus = 1 + max((d.index for d in local if d.type == "CPU"), default=0)
     stand_ins = {device: num_cpus + offset for offset, device in enumerate(absent)}
@@ -59,20 +59,28 @@ def set_up_devices(names: Sequence[str], cluster: Any = None) -> dict[str, str]:
 
 def present_gpus() -> dict[str, PresentGpu]:
     """The GPUs of this machine, by canonical device name, with the memory that TensorFlow allocates from."""
-    gpus = tf.config.list_physical_devices("GPU")
-    if not gpus:
+    parts = _gpu_parts()
+    if any(part.memory_limit for _, part in parts):
+        limits = [round((part.memory_limit or 0) * 2**20) for _, part in parts]
+    elif parts:
+        limits = [device.memory_limit for device in device_lib.list_local_devices() if device.device_type == "GPU"]
+    else:
         return {}
-    limits = {
-        DeviceName.parse(device.name).canonical: device.memory_limit
-        for device in device_lib.list_local_devices()
-        if device.device_type == "GPU"
-    }
-    titles = [tf.config.experimental.get_device_details(gpu).get("device_name", "") for gpu in gpus]
-    names = [DeviceName(type="GPU", index=index).canonical for index in range(len(gpus))]
+    titles = [tf.config.experimental.get_device_details(gpu).get("device_name", "") for gpu, _ in parts]
     return {
-        name: PresentGpu(title=title, memory_bytes=limits.get(name, 0))
-        for name, title in zip(names, titles, strict=True)
+        DeviceName(type="GPU", index=index).canonical: PresentGpu(title=title, memory_bytes=limit)
+        for index, (title, limit) in enumerate(zip(titles, limits, strict=True))
     }
+
+
+def _gpu_parts() -> list[tuple[Any, Any]]:
+    """What TensorFlow calls GPU:0, GPU:1, …: a GPU each, or a part of one that was divided, with its configuration."""
+    whole = [tf.config.LogicalDeviceConfiguration()]
+    return [
+        (gpu, part)
+        for gpu in tf.config.list_physical_devices("GPU")
+        for part in tf.config.get_logical_device_configuration(gpu) or whole
+    ]
 
 
 def peak_bytes(device: str) -> int | None:

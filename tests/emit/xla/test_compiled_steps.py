@@ -56,6 +56,15 @@ def test_compiled_steps_train_to_the_same_numbers(name: str, plan: str) -> None:
     assert compiled_ops(subject)["MatMul"] >= 3
 
 
+def test_the_compiled_reference_runs_on_the_host_wherever_its_caller_is() -> None:
+    """Bug: TensorFlow called it on GPU:0, which cannot read the variables on the host."""
+    data = models.DATA["mlp"](ROWS)
+    model = models.MODELS["mlp"]()
+    subject = placed(model, data)
+    with tf.device("CPU:1"):
+        assert partitioner.verify(model, subject).passed
+
+
 def test_numbers_do_not_depend_on_being_compiled() -> None:
     x, y = models.DATA["mlp"](ROWS)
     losses = []
