@@ -40,6 +40,7 @@ from partitioner.timing.contenders import Subject
 from partitioner.timing.result import Benchmark
 from partitioner.timing.take_turns import run_benchmark
 from partitioner.verification import verify_placed
+from partitioner.verification.compare import tolerance_of_copies
 from partitioner.verification.data import random_batches
 from partitioner.verification.host_reference import host_reference
 
@@ -265,7 +266,7 @@ def verify(model: keras.Model, placed: PlacedModel, *, num_steps: int = 5, seed:
         ran_on=program.devices,
         num_steps=reference.num_steps or 1,
         seed=seed,
-        differing_copies=placed.differing_variables,
+        differing_copies=lambda: placed.differing_variables(tolerance_of_copies(program.devices)),
         with_reference=reference.num_steps > 0,
     )
     return replace(verification, note=reference.note)

@@ -37,6 +37,7 @@ def compared(
     *,
     num_steps: int,
     tolerance: float = DEFAULT_TOLERANCE,
+    again: Trajectory | None = None,
 ) -> Verification:
     """Compare tensor by tensor: a difference passes if it is below the tolerance, or near a control's difference.
 
@@ -51,15 +52,15 @@ def compared(
         ran_on: The device that ran in place of each planned device.
         num_steps: Training steps of each run.
         tolerance: Relative difference that passes in any case.
+        again: The placed run once more, rounding differently. What is nothing but rounding there differs from it.
     """
     expected, controls = (reference, controls) if reference else (placed, [placed])
+    pairs = [(control, expected) for control in controls] + ([(again, placed)] if again else [])
     keys = ("outputs", "loss", "gradients", "weights")
     absolute = {key: max_abs(getattr(placed, key), getattr(expected, key)) for key in keys}
     relative = {key: max_rel(getattr(placed, key), getattr(expected, key)) for key in keys}
     explained = {
-        key: np.max(
-            [relative_differences(getattr(control, key), getattr(expected, key)) for control in controls], axis=0
-        )
+        key: np.max([relative_differences(getattr(one, key), getattr(other, key)) for one, other in pairs], axis=0)
         for key in keys
     }
     compared, misplaced = audit
@@ -101,6 +102,14 @@ def tolerance_of(graph: OpGraph, execution: Execution, ran_on: Mapping[str, str]
     if not narrow or not (is_on_gpu or execution.num_parts > 1):
         return OTHER_KERNELS_TOLERANCE if is_on_gpu else DEFAULT_TOLERANCE
     return _CONTROL_FACTOR * _EPSILON[narrow]
+
+
+def tolerance_of_copies(ran_on: Mapping[str, str]) -> float:
+    """The allowed relative difference between the copies of a variable: none on CPUs, rounding on GPUs.
+
+    GPUs add up the rows of a sparse gradient by atomic additions, in no fixed order (UnsortedSegmentSum).
+    """
+    return DEFAULT_TOLERANCE if runs_on_gpu(ran_on) else 0.0
 
 
 def runs_on_gpu(ran_on: Mapping[str, str]) -> bool:

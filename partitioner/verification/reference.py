@@ -45,18 +45,14 @@ def restored(variables: Sequence[Any]) -> Iterator[Callable[[], None]]:
         restore()
 
 
-def nudged(
-    restore: Callable[[], None], variables: Sequence[Any], towards: float = np.inf, units: int = 1
-) -> Callable[[], None]:
-    """`restore`, and then a change of every float of `variables` by units in the last place towards `towards`."""
+def nudged(restore: Callable[[], None], variables: Sequence[Any], towards: float = np.inf) -> Callable[[], None]:
+    """`restore`, and then a change of every float of `variables` by a unit in the last place towards `towards`."""
 
     def restore_and_nudge() -> None:
         restore()
         for variable in variables:
             value = variable.numpy()
-            for _ in range(units):
-                value = np.nextafter(value, np.full_like(value, towards))
-            variable.assign(value)
+            variable.assign(np.nextafter(value, np.full_like(value, towards)))
 
     return restore_and_nudge
 

@@ -1,9 +1,9 @@
 """What XLA compiles of placed steps on logical CPU devices, and whether they train to the same numbers.
 
 `python -m tests.benchmarks.xla_stages [--only EXPRESSION] [--results FILE]` runs each row in a process of its own. For
-each model and plan: programs that are compiled whole, in part, and not at all, with the reasons; seconds and number of XLA's
-compilations over five steps and two partial batches; the largest relative difference from the unplaced model, beside
-that of its control. XLA writes a file for each program that it compiles, which are counted.
+each model and plan: programs that are compiled whole, in part, and not at all, with the reasons; seconds and number of
+XLA's compilations over five steps and two partial batches; the largest relative difference from the unplaced model,
+beside that of its control. XLA writes a file for each program that it compiles, which are counted.
 
 With `--gpu` the devices are four parts of one GPU, and with `--plain` nothing is compiled: what GPUs demand of placed
 steps, apart from speed, shows on one.

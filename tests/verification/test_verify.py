@@ -135,6 +135,16 @@ def test_a_difference_passes_near_any_of_the_controls() -> None:
     assert found.control_max_abs_diff == pytest.approx(4e-4)
 
 
+def test_what_is_nothing_but_rounding_in_the_placed_run_passes_where_that_rounds_otherwise() -> None:
+    """Bug: gradients that are zero but for rounding have, on a GPU, other digits than the host's control explains."""
+    expected, control, placed = (outputs_only([np.full(3, value)]) for value in (1e-9, 1.01e-9, 5e-9))
+    told: dict[str, Any] = {"audit": (1, ()), "ran_on": {}, "num_steps": 0}
+    assert not compared(placed, expected, [control], **told).passed
+    steady, other = (outputs_only([np.full(3, value)]) for value in (5.001e-9, -2e-9))
+    assert not compared(placed, expected, [control], again=steady, **told).passed
+    assert compared(placed, expected, [control], again=other, **told).passed
+
+
 def test_a_model_that_yields_nan_passes_when_both_do() -> None:
     inputs = keras.Input((models.WIDTH,))
     outputs = layers.Dense(models.CLASSES)(layers.Lambda(lambda x: tf.math.log(-tf.abs(x)))(inputs))
