@@ -9,14 +9,15 @@ Bytes go at a share of the peak bandwidth, and every op that does something has 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from cost_models.flops import op_cost
 from cost_models.gpu_constants import GPU, GpuConstants
 from cost_models.gpu_products import CONVOLUTIONS, product_of, product_seconds, tensors_of
 from cost_models.gpu_transforms import transformed_seconds
 from cost_models.hardware import Device
-from cost_models.specs import OpCost, OpSpec
+from cost_models.scratch import ONEDNN, Kernels
+from cost_models.specs import OpCost, OpSpec, TensorSpec
 
 _HOST_DTYPES = frozenset(("int32", "resource", "string"))
 _FEW = 64
@@ -33,7 +34,13 @@ BATCH_NORMALISATIONS = frozenset(
 
 
 def gpu_op_seconds(
-    op: OpSpec, cost: OpCost, device: Device, *, compiled: bool = False, constants: GpuConstants = GPU
+    op: OpSpec,
+    cost: OpCost,
+    device: Device,
+    *,
+    compiled: bool = False,
+    constants: GpuConstants = GPU,
+    kernels: Kernels = ONEDNN,
 ) -> float:
     """Seconds of an execution of an op, launch included.
 
@@ -41,15 +48,18 @@ def gpu_op_seconds(
         op: The op.
         cost: Its FLOPs and bytes.
         device: A GPU with a known number of multiprocessors.
-        compiled: Whether XLA compiles the step: it has images with their channels first unless they are of 16 bits.
+        compiled: Whether XLA compiles the step, which chooses the layout of images itself.
         constants: Shares of peaks.
+        kernels: The kernels that TensorFlow chooses, where it is not compiled.
     """
     if (cost.flops == 0 and cost.moved_bytes == 0) or is_on_host(op):
         return 0.0
     if cost.parts:
-        return _inner_seconds(op, device, compiled=compiled, constants=constants)
+        return _inner_seconds(op, device, compiled=compiled, constants=constants, kernels=kernels)
     dtype = op.compute_dtype
     moved = cost.moved_bytes + layout_bytes(op, device, compiled=compiled) + second_pass_bytes(op)
+    if not compiled:
+        moved += normalisation_bytes(op, kernels)
     seconds = moved / (device.memory_bandwidth_bytes_per_second * constants.bandwidth_share)
     product = product_of(op)
     if product is not None:
@@ -62,12 +72,13 @@ def gpu_op_seconds(
     return seconds + device.launch_overhead_seconds
 
 
-def _inner_seconds(op: OpSpec, device: Device, *, compiled: bool, constants: GpuConstants) -> float:
+def _inner_seconds(op: OpSpec, device: Device, *, compiled: bool, constants: GpuConstants, kernels: Kernels) -> float:
     """Of an op that runs functions: all of them, or of a conditional the branch that takes longest."""
     runs = [
         run.times
         * sum(
-            gpu_op_seconds(inner, op_cost(inner), device, compiled=compiled, constants=constants) for inner in run.ops
+            gpu_op_seconds(inner, op_cost(inner), device, compiled=compiled, constants=constants, kernels=kernels)
+            for inner in run.ops
         )
         for run in op.runs
     ]
@@ -87,10 +98,33 @@ def _depthwise_flops(device: Device, dtype: str) -> float:
 
 def second_pass_bytes(op: OpSpec) -> int:
     """Bytes that batch normalisation in training reads again: its statistics are known only after a pass over all."""
-    if op.type not in BATCH_NORMALISATIONS or op.attributes.get("is_training", True) is False:
+    return sum(tensor.size_bytes for tensor in _normalised(op, op.inputs))
+
+
+def normalisation_bytes(op: OpSpec, kernels: Kernels) -> int:
+    """Bytes that normalising a batch of 16-bit images moves in training, besides those of its passes over them.
+
+    Images of 16 bits have their channels last for tensor cores, and cuDNN's kernels want them first: TensorFlow copies
+    what goes in and what comes out. Those kernels take as long for a number of 16 bits as for one of 32.
+
+    Source: fused_batch_norm_op.cc of TensorFlow (fast_nhwc_batch_norm); a profile of ResNet50 in mixed precision on an
+    H100 (TensorFlow 2.21): 31 ms of copies, and 39 ms in kernels, which took 20 ms for half as many in float32.
+    """
+    read, made = _normalised(op, op.inputs), _normalised(op, op.outputs)
+    dtype = next((tensor.dtype for tensor in read), "")
+    if dtype not in ("float16", "bfloat16") or (dtype == "float16" and kernels.persistent_normalisation):
         return 0
+    copied = 2 * sum(tensor.size_bytes for tensor in (*read, *made))
+    as_float32 = 2 * sum(tensor.size_bytes for tensor in read) + sum(tensor.size_bytes for tensor in made)
+    return copied + as_float32
+
+
+def _normalised(op: OpSpec, tensors: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """The images among tensors of an op that normalises a batch in training; none of other ops."""
+    if op.type not in BATCH_NORMALISATIONS or op.attributes.get("is_training", True) is False:
+        return []
     most = max(tensor.num_elements for tensor in op.inputs)
-    return sum(tensor.size_bytes for tensor in op.inputs if tensor.num_elements == most)
+    return [tensor for tensor in tensors if tensor.num_elements == most]
 
 
 def is_on_host(op: OpSpec) -> bool:

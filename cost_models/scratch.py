@@ -35,12 +35,15 @@ class Kernels:
         intra_op_threads: Threads of an op of a CPU.
         inter_op_threads: Ops that run at a time on a CPU.
         compute_capability: Of a GPU; 0 if unknown.
+        persistent_normalisation: Whether cuDNN may normalise batches in one pass over images as they lie, as
+            TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT=1 allows.
     """
 
     onednn: bool = True
     intra_op_threads: int = 1
     inter_op_threads: int = 1
     compute_capability: float = 0.0
+    persistent_normalisation: bool = False
 
 
 ONEDNN = Kernels()

@@ -28,7 +28,7 @@ from cost_models.topology import Topology
 from partitioner.binding.traced_step import TracedStep, trace
 from partitioner.capture.lower.batching import BatchSizes
 from partitioner.constraints.changes import MOST_MORE_DEVICES
-from partitioner.emit.cluster.runtime import cpu_kernels, present_gpus
+from partitioner.emit.cluster.runtime import chosen_kernels, present_gpus
 from partitioner.emit.graph.variables import refresh_optimizer
 from partitioner.emit.xla.refusals import refused_ops
 from partitioner.garbage import collected_later
@@ -155,7 +155,7 @@ def _planned(
 def _key(request: Request, traced: TracedStep, costs: _Costs, jit_compile: JitCompile) -> str:
     """The key of the plan in the cache; examples of batches are left out, as they are in the traced step."""
     asked = replace(request, step=replace(request.step, example_inputs=None, example_targets=None))
-    known = costs.source, costs.measured, costs.machines, costs.notes, cpu_kernels()
+    known = costs.source, costs.measured, costs.machines, costs.notes, chosen_kernels()
     return plan_key(traced.step, _versions(), _model_info(request, traced), asked, known, jit_compile)
 
 
@@ -240,7 +240,7 @@ def _problem(
         graphs={count: sizes(count) for count in rows},
         machines=costs.machines,
         measured=costs.devices,
-        kernels=cpu_kernels(),
+        kernels=chosen_kernels(),
         compiled=frozenset(op.name for op in traced.step.graph.ops if compiled and op.name not in uncompiled),
     )
     refuse_other_ops(costs.source, step_costs.on(batch_size, range(len(costs.machines.devices))), costs.devices)

@@ -39,7 +39,7 @@ class CostedGraph:
             from ops that were. Devices that it lacks have their rooflines.
         crowded: The same while all devices of the topology are busy, for devices with such measurements.
         measured_ops: Names of the ops whose very shapes were measured.
-        kernels: The kernels that run ops on its CPUs.
+        kernels: The kernels that TensorFlow chooses for its ops.
         sharing: Number of replicas that each device of the topology works for; empty where each works for one replica.
             Forwards and backwards take that many times as long there; updates run once for all replicas.
         fusion: The groups of ops that XLA makes kernels of; None where the step is not compiled.
@@ -87,7 +87,7 @@ class CostedGraph:
         return tuple(zip(*columns, strict=True))
 
     def _modelled(self, device: Device) -> tuple[float, ...]:
-        seconds = seconds_of_ops(self.graph, self.costs, device, self.fusion)
+        seconds = seconds_of_ops(self.graph, self.costs, device, self.fusion, kernels=self.kernels)
         return tuple(map(add, seconds, modelled_sums(self.graph, self.sums, device))) if self.sums else seconds
 
     @cached_property

@@ -9,6 +9,7 @@ from cost_models.gpu_constants import GPU, GpuConstants
 from cost_models.gpu_seconds import fused_seconds, gpu_op_seconds
 from cost_models.hardware import Device
 from cost_models.roofline import op_seconds
+from cost_models.scratch import ONEDNN, Kernels
 from cost_models.specs import OpCost, OpSpec
 from partitioner.ir.fusion import Fusion
 from partitioner.ir.op_graph import OpGraph
@@ -20,6 +21,7 @@ def seconds_of_ops(
     device: Device,
     fusion: Fusion | None = None,
     constants: GpuConstants = GPU,
+    kernels: Kernels = ONEDNN,
 ) -> tuple[float, ...]:
     """Seconds of each op, in graph order: the roofline, and of a GPU with known multiprocessors what it reaches of it.
 
@@ -29,6 +31,7 @@ def seconds_of_ops(
         device: The device.
         fusion: The groups of ops that are compiled to one kernel; None where the step is not compiled.
         constants: Shares of peaks, of GPUs.
+        kernels: The kernels that TensorFlow chooses.
     """
     if not device.multiprocessors:
         distinct: dict[tuple[OpCost, str], float] = {}
@@ -40,7 +43,9 @@ def seconds_of_ops(
     cost_of = {id(spec): cost for spec, cost in zip(graph.specs, costs, strict=True)}
     compiled = fusion is not None
     alone = graph.of_specs(
-        lambda spec: gpu_op_seconds(spec, cost_of[id(spec)], device, compiled=compiled, constants=constants)
+        lambda spec: gpu_op_seconds(
+            spec, cost_of[id(spec)], device, compiled=compiled, constants=constants, kernels=kernels
+        )
     )
     if fusion is None:
         return alone

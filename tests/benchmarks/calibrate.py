@@ -26,6 +26,7 @@ from cost_models.flops import op_cost
 from cost_models.gpu_constants import GPU, GpuConstants
 from cost_models.gpu_seconds import queued_seconds
 from cost_models.hardware import Device
+from cost_models.scratch import Kernels
 from cost_models.specs import OpCost
 from cost_models.topology import Topology, TopologyDevice
 from partitioner.ir.fusion import Fusion
@@ -34,7 +35,7 @@ from partitioner.ir.op_seconds import seconds_of_ops
 from partitioner.planner.model.fusion import fuse
 from partitioner.planner.simulate.exchange_seconds import sum_times
 from partitioner.planner.simulate.program_costs import CALL_SECONDS
-from tests.benchmarks.published import LINKS, published_seconds, rows_of
+from tests.benchmarks.published import LINKS, is_persistent, published_seconds, rows_of
 
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "tensor_core_share": (0.3, 0.95),
@@ -74,7 +75,8 @@ class Row:
 
     def seconds(self, constants: GpuConstants) -> float:
         """Its predicted step."""
-        own = seconds_of_ops(self.graph, self.costs, self.device, self.fusion, constants)
+        kernels = Kernels(persistent_normalisation=is_persistent(self.fields))
+        own = seconds_of_ops(self.graph, self.costs, self.device, self.fusion, constants, kernels)
         host = 0.0 if self.fusion else constants.dispatch_seconds
         count = int(self.fields["gpus"])
         step = queued_seconds(filter(None, own), host)

@@ -190,7 +190,7 @@ def _write(path: Path, rows: Sequence[dict[str, str]], found: Sequence[dict[str,
         writer.writeheader()
         for row, one in zip(rows, found, strict=True):
             if "placed" in one:
-                writer.writerow(row | {"per_second": f"{int(row['batch']) / one['placed']:.1f}"})
+                writer.writerow(row | {"per_second": f"{int(row['batch']) / one['placed']:.1f}", "source": "gpu_steps"})
 
 
 def _table(rows: Sequence[dict[str, str]], found: Sequence[dict[str, Any]]) -> Table:

@@ -7,6 +7,7 @@ A row is a model of `published_models.py` on so many GPUs of a kind:
 `batch` is that of each GPU, `per_second` counts samples of all of them, `xla` is 1 where the publisher compiled with
 XLA. Lines that begin with # are comments. Each row is planned in a process of its own, without a GPU. The error is
 predicted over published step, less 1; beside it stands the largest batch of a GPU that is predicted to fit.
+`measured_gpu.csv` has rows that `gpu_steps` measured.
 """
 
 from __future__ import annotations
@@ -45,6 +46,11 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 def published_seconds(row: dict[str, str]) -> float:
     """A step of the whole batch."""
     return int(row["batch"]) * int(row["gpus"]) / float(row["per_second"])
+
+
+def is_persistent(row: dict[str, str]) -> bool:
+    """Whether batches were normalised by the kernels that NVIDIA's scripts choose; `gpu_steps` leaves it as it is."""
+    return row["source"] != "gpu_steps"
 
 
 def predicted(row: dict[str, str]) -> dict[str, Any]:
@@ -98,11 +104,13 @@ def _largest_batch(plan: Any, row: dict[str, str]) -> int:
     return int(batch + (room - more) / max(per_row, 1))
 
 
-def _predicted_alone(path: Path, number: int) -> dict[str, Any]:
+def _predicted_alone(path: Path, number: int, row: dict[str, str]) -> dict[str, Any]:
     """`predicted` in a process of its own, whose memory ends with it."""
     command = [sys.executable, "-m", __spec__.name, str(path.resolve()), "--row", f"{number}"]
-    quiet = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=_ROOT, env=quiet, check=False)
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    chosen = {"TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT": str(int(is_persistent(row)))}
+    environment = os.environ | quiet | chosen
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=_ROOT, env=environment, check=False)
     if ended.returncode:
         return {"why": (ended.stderr.strip().splitlines() or ["killed"])[-1]}
     return json.loads(ended.stdout.splitlines()[-1])
@@ -126,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for number, row in enumerate(rows):
         if options.only not in f"{row['model']} {row['hardware']}":
             continue
-        found, expected = _predicted_alone(options.rows, number), published_seconds(row)
+        found, expected = _predicted_alone(options.rows, number, row), published_seconds(row)
         error = found["seconds"] / expected - 1 if "seconds" in found else None
         errors += [] if error is None else [abs(error)]
         table.add_row(

@@ -12,9 +12,17 @@ from cost_models.catalogue import catalogue
 from cost_models.flops import op_cost
 from cost_models.gpu_constants import GPU, GpuConstants
 from cost_models.gpu_products import Product, product_of, product_seconds
-from cost_models.gpu_seconds import fused_seconds, gpu_op_seconds, is_on_host, layout_bytes, queued_seconds
+from cost_models.gpu_seconds import (
+    fused_seconds,
+    gpu_op_seconds,
+    is_on_host,
+    layout_bytes,
+    normalisation_bytes,
+    queued_seconds,
+)
 from cost_models.gpu_transforms import transformed_seconds
 from cost_models.hardware import Device
+from cost_models.scratch import ONEDNN, Kernels
 from cost_models.specs import OpSpec, TensorSpec
 
 # All of a peak, and nothing to start a tile.
@@ -164,12 +172,43 @@ def test_depthwise_convolutions_get_a_share_of_the_plain_peak_and_pairs_of_short
     assert seconds(depthwise("float16"), volta) == pytest.approx(flops / 4e6 + 0.25)
 
 
-def test_compiled_images_of_float32_are_copied_for_tensor_cores():
+def test_images_of_float32_are_copied_for_tensor_cores():
+    """Bug: compiled for Hopper they were, which they are not, and not compiled they were not, which they are."""
     op = convolution("Conv2D", tensor(2, 8, 8, 16), tensor(1, 1, 16, 32), tensor(2, 8, 8, 32))
-    device = replace(TOY, peak_flops={"float32": 4e6, "tfloat32": 8e6})
-    assert layout_bytes(op, device, compiled=True) == 2 * 4 * 2 * 8 * 8 * (16 + 32)
-    assert layout_bytes(op, device, compiled=False) == 0
-    assert layout_bytes(op, TOY, compiled=True) == 0
+    ampere = replace(TOY, peak_flops={"float32": 4e6, "tfloat32": 8e6}, compute_capability=8.0)
+    copied = 2 * 4 * 2 * 8 * 8 * (16 + 32)
+    assert layout_bytes(op, ampere, compiled=True) == copied
+    assert layout_bytes(op, ampere, compiled=False) == copied
+    hopper = replace(ampere, compute_capability=9.0)
+    assert layout_bytes(op, hopper, compiled=True) == 0
+    assert layout_bytes(op, hopper, compiled=False) == copied
+    assert layout_bytes(op, TOY, compiled=True) == layout_bytes(op, TOY, compiled=False) == 0
+
+
+def normalisation(dtype: str, *, is_training: bool = True) -> OpSpec:
+    images, channels = tensor(2, 8, 8, 16, dtype=dtype), tensor(16)
+    return OpSpec(
+        type="FusedBatchNormGradV3",
+        inputs=(images, images, *[channels] * 4),
+        outputs=(images, channels, channels),
+        attributes={"is_training": is_training},
+    )
+
+
+def test_16_bit_images_are_copied_to_be_normalised():
+    """Bug: ResNet50 in mixed precision on an H100 took 119 ms, not compiled; 70 were predicted."""
+    images = 2 * 2 * 8 * 8 * 16  # bytes
+    copies = 2 * 3 * images  # two that go in and one that comes out, each read and written
+    passes = (2 * 2 + 1) * images  # two over what goes in, one over the result
+    assert normalisation_bytes(normalisation("float16"), ONEDNN) == copies + passes
+    assert normalisation_bytes(normalisation("bfloat16"), Kernels(persistent_normalisation=True)) == copies + passes
+    assert normalisation_bytes(normalisation("float16"), Kernels(persistent_normalisation=True)) == 0
+    assert normalisation_bytes(normalisation("float16", is_training=False), ONEDNN) == 0
+    assert normalisation_bytes(normalisation("float32"), ONEDNN) == 0
+    device = replace(TOY, memory_bandwidth_bytes_per_second=1000.0)
+    known = op_cost(normalisation("float16")).moved_bytes + 2 * images + copies + passes
+    assert seconds(normalisation("float16"), device) == pytest.approx(known / 1000 + 0.25)
+    assert seconds(normalisation("float16"), device, compiled=True) < known / 1500
 
 
 def test_a_few_integers_are_on_the_host():

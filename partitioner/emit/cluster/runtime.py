@@ -20,6 +20,9 @@ from partitioner.errors import UsageError
 from partitioner.hardware.topology import PresentGpu
 from partitioner.ir.devices import DeviceName
 
+_PERSISTENT = "TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"
+"""A setting of TensorFlow, which reads it from the environment."""
+
 
 def set_up_devices(names: Sequence[str], cluster: Any = None) -> dict[str, str]:
     """Make the devices of a plan available in this process.
@@ -103,12 +106,13 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def cpu_kernels() -> Kernels:
-    """The kernels of the CPUs of this process; workers are assumed to have the same."""
+def chosen_kernels() -> Kernels:
+    """The kernels that TensorFlow chooses in this process; workers are assumed to have the same."""
     return Kernels(
         onednn=_pywrap_util_port.IsMklEnabled(),
         intra_op_threads=tf.config.threading.get_intra_op_parallelism_threads() or num_cores(),
         inter_op_threads=tf.config.threading.get_inter_op_parallelism_threads() or num_cores(),
+        persistent_normalisation=os.environ.get(_PERSISTENT, "").lower() in ("1", "true"),
     )
 
 

@@ -33,7 +33,7 @@ def cost_ops(
         graph: The graph.
         topology: The devices and links it is planned for.
         measured: Measured costs of ops, by index of the device in the topology.
-        kernels: The kernels that run ops on its CPUs.
+        kernels: The kernels that TensorFlow chooses for its ops.
         compiled: Names of the ops that XLA compiles where they run on a GPU. With measured ops, or a device among them
             whose multiprocessors are not known, such as a CPU, each op stays a kernel.
     """

@@ -22,7 +22,7 @@ class StepCosts:
         graphs: The op graph by number of rows: of the batch, and of every part that it may be cut into.
         machines: The devices.
         measured: Measured costs of ops, by index of the device.
-        kernels: The kernels that run ops on CPUs.
+        kernels: The kernels that TensorFlow chooses for ops.
         compiled: Names of the ops that XLA compiles where they run on a GPU.
     """
 
