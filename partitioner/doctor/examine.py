@@ -12,6 +12,7 @@ from partitioner.doctor.finding import Diagnosis, Finding, Status
 from partitioner.doctor.machine import kernels, memory, presence, profiling
 from partitioner.doctor.mechanisms import MECHANISMS, Mechanism
 from partitioner.doctor.trial import REPORT, SAVED, saved_and_loaded, tried
+from partitioner.emit.cluster.runtime import divide_gpu, take_gpu_memory_as_needed
 from partitioner.errors import PartitionError
 from partitioner.ir.devices import parse_devices
 from partitioner.measure.store import settings
@@ -24,6 +25,8 @@ def examine(
     devices: str | Sequence[str],
     on_progress: OnProgress = lambda _: None,
     mechanisms: Sequence[Mechanism] | None = None,
+    *,
+    divide: bool = False,
 ) -> Diagnosis:
     """Run all checks. Logical CPU devices replace missing GPUs, which is a failure of its own.
 
@@ -31,11 +34,18 @@ def examine(
         devices: The devices to examine, as for `partitioner.plan`.
         on_progress: Called with the name of each check before it runs.
         mechanisms: The mechanisms to try; by default all, and a saved model.
+        divide: Whether the GPUs among the devices are parts of the only one of this machine.
 
     Raises:
-        UsageError: A device is no device, or TensorFlow has already started with too few of them.
+        UsageError: A device is no device, or TensorFlow has already started with too few of them; or no GPU can be
+            divided.
     """
-    names = [name.canonical for name in parse_devices(devices)]
+    parsed = parse_devices(devices)
+    names = [name.canonical for name in parsed]
+    if divide:
+        divide_gpu(1 + max((name.index for name in parsed if name.type == "GPU"), default=0))
+    else:
+        take_gpu_memory_as_needed()  # a check runs another process beside this one
     actual = api.set_up_devices(names)
     findings = [presence(actual)]
     for check, run in (

@@ -8,7 +8,7 @@ from dataclasses import replace
 import tensorflow as tf
 
 from partitioner.doctor.finding import Finding, Status
-from partitioner.emit.cluster.runtime import present_gpus
+from partitioner.emit.cluster.runtime import is_divided, present_gpus
 from partitioner.gpu_kernels import knows_gpu_kernels
 from partitioner.hardware.topology import build_topology
 from partitioner.ir.devices import DeviceName
@@ -29,6 +29,7 @@ def presence(actual: Mapping[str, str]) -> Finding:
     seen = ", ".join(
         f"{len(found)} {kind}" for kind in ("CPU", "GPU") if (found := tf.config.list_physical_devices(kind))
     )
+    seen += ", of which these are parts" if is_divided() else ""
     if not absent:
         return Finding(check="devices", status=Status.HOLDS, text=f"all are here; TensorFlow sees {seen}")
     return Finding(
@@ -51,7 +52,11 @@ def memory(names: Sequence[str]) -> Finding:
     for placed, info, predicted in zip(topology.devices, infos, known.devices, strict=True):
         short = DeviceName.parse(placed.name).short
         parts.append(f"{short} {info.hardware} {format_bytes(placed.memory_bytes)}")
-        if placed.name in gpus and not 0.97 <= placed.memory_bytes / predicted.memory_bytes <= 1.03:
+        if (
+            placed.name in gpus
+            and not is_divided()
+            and not 0.97 <= placed.memory_bytes / predicted.memory_bytes <= 1.03
+        ):
             off.append(f"{short}: TensorFlow has {format_bytes(placed.memory_bytes)}, the catalogue says "
                        f"{format_bytes(predicted.memory_bytes)}")  # fmt: skip
     if off:

@@ -19,7 +19,7 @@ import numpy as np
 from partitioner import api
 from partitioner.doctor.finding import Finding, Status
 from partitioner.doctor.mechanisms import MECHANISMS, ROWS, Batch, Mechanism
-from partitioner.emit.cluster.runtime import forget_peaks, peak_bytes
+from partitioner.emit.cluster.runtime import forget_peaks, is_divided, peak_bytes
 from partitioner.emit.graph.graph_def import rename_devices
 from partitioner.ir.step import RESULTS
 from partitioner.plan_view import Plan
@@ -120,6 +120,8 @@ def saved_and_loaded(actual: Mapping[str, str]) -> Finding:
     """Whether a SavedModel gives the same outputs in another process, and trains there."""
     if any(name != runs for name, runs in actual.items()):
         return Finding(check=SAVED, status=Status.SKIPPED, text="it loads where its devices are, and some are not here")
+    if is_divided():
+        return Finding(check=SAVED, status=Status.SKIPPED, text="parts of a GPU are in this process only")
     mechanism = next(mechanism for mechanism in MECHANISMS if mechanism.name.startswith("gpipe"))
     _, _, placed = _placed(mechanism, list(actual))
     x, y = mechanism.data()

@@ -42,6 +42,12 @@ def test_what_takes_more_devices_is_skipped_with_the_number() -> None:
     assert by_check(diagnosis.findings)[mixed.name].text == "needs 4 devices, 2 given"
 
 
+@pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="a GPU is here")
+def test_no_gpu_cannot_be_divided(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--devices", "GPU:0-3", "--divide", "-q"]) == 2
+    assert capsys.readouterr().err.startswith("error: no GPU can be divided: TensorFlow sees none\n")
+
+
 def test_a_gpu_that_is_not_there_is_named_and_exits_7(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

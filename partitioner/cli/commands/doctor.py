@@ -16,13 +16,16 @@ _LEAST_WIDTH, _WIDTH_WITHOUT_TERMINAL = 100, 160
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the sub-command."""
-    parser.usage = "partition doctor --devices LIST [--json]"
+    parser.usage = "partition doctor --devices LIST [--divide] [--json]"
     parser.description = (
         "Look at the devices, their memory, kernels and profiler; then plan, place, train and verify small models\n"
         "that use every mechanism of a placed model. Takes some minutes. Ends with exit code 7 if a check fails."
     )
     parser.add_argument(
         "--devices", metavar="LIST", required=True, help="the devices: GPU:0,GPU:1, GPU:0-3, CPU:0,CPU:1"
+    )
+    parser.add_argument(
+        "--divide", action="store_true", help="on a machine with one GPU: GPU:0, GPU:1, ... are parts of it, of 1 GiB"
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON, to attach to a report")
     add_verbosity(parser)
@@ -40,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         progress("loading TensorFlow")
         with without_native_notices(enabled=not options.verbose):
             from partitioner.doctor.examine import examine
-        diagnosis = examine(options.devices, progress)
+        diagnosis = examine(options.devices, progress, divide=options.divide)
     if options.json:
         from partitioner.ir.json import to_json
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import tensorflow as tf
@@ -22,6 +23,7 @@ from partitioner.ir.devices import DeviceName
 
 _PERSISTENT = "TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"
 """A setting of TensorFlow, which reads it from the environment."""
+_PART_MIB = 1024
 
 
 def set_up_devices(names: Sequence[str], cluster: Any = None) -> dict[str, str]:
@@ -60,13 +62,45 @@ def set_up_devices(names: Sequence[str], cluster: Any = None) -> dict[str, str]:
     }
 
 
+def divide_gpu(count: int) -> None:
+    """Let parts of this machine's first GPU be GPU:0 to `count` - 1, each with 1 GiB: they stand for several GPUs.
+
+    Raises:
+        UsageError: There is no GPU, or TensorFlow has already started.
+    """
+    gpu = next(iter(tf.config.list_physical_devices("GPU")), None)
+    if gpu is None:
+        raise UsageError("no GPU can be divided: TensorFlow sees none", help="nvidia-smi must list one")
+    part = tf.config.LogicalDeviceConfiguration(memory_limit=_PART_MIB)
+    try:
+        tf.config.set_logical_device_configuration(gpu, [part] * count)
+    except RuntimeError as error:
+        raise UsageError("the GPU cannot be divided: TensorFlow has already started") from error
+
+
+def take_gpu_memory_as_needed() -> None:
+    """Leave memory of the GPUs to other processes; without effect once TensorFlow has started."""
+    with suppress(RuntimeError):
+        for gpu in tf.config.list_physical_devices("GPU"):
+            tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def is_divided() -> bool:
+    """Whether a GPU of this machine counts as several."""
+    return len(_gpu_parts()) > len(tf.config.list_physical_devices("GPU"))
+
+
 def present_gpus() -> dict[str, PresentGpu]:
     """The GPUs of this machine, by canonical device name, with the memory that TensorFlow allocates from."""
     parts = _gpu_parts()
     if any(part.memory_limit for _, part in parts):
         limits = [round((part.memory_limit or 0) * 2**20) for _, part in parts]
     elif parts:
-        limits = [device.memory_limit for device in device_lib.list_local_devices() if device.device_type == "GPU"]
+        # The first to ask decides for the process whether TensorFlow takes all memory at once.
+        config = tf.compat.v1.ConfigProto()
+        config.gpu_options.allow_growth = any(tf.config.experimental.get_memory_growth(gpu) for gpu, _ in parts)
+        found = device_lib.list_local_devices(config)
+        limits = [device.memory_limit for device in found if device.device_type == "GPU"]
     else:
         return {}
     titles = [tf.config.experimental.get_device_details(gpu).get("device_name", "") for gpu, _ in parts]
