@@ -24,9 +24,9 @@ def with_powers_written_out(
 
     @cache
     def made() -> Any:
-        return _written_out(
-            tf.function(function, autograph=False).get_concrete_function(*specs).graph, specs, jit_compile
-        )
+        # Loops whose gradient is to be compiled are traced otherwise.
+        traced = tf.function(function, autograph=False, jit_compile=jit_compile).get_concrete_function(*specs)
+        return _written_out(traced.graph, specs, jit_compile)
 
     def on_host(*arguments: Any) -> Any:
         with tf.device(HOST):

@@ -190,6 +190,14 @@ def test_a_loop_whose_sizes_another_program_computes_is_not_compiled() -> None:
     assert ran["While"] == ran["StatelessWhile"] == 0
 
 
+def test_loops_of_the_reference_are_compiled_with_their_gradients() -> None:
+    """Bug: verification of a compiled LSTM ended with TensorFlow's error about BroadcastGradientArgs."""
+    data = models.DATA["lstm"](ROWS)
+    model = models.MODELS["lstm"]()
+    verification = partitioner.verify(model, placed(model, data), num_steps=2)
+    assert verification.passed, verification
+
+
 class Counted(keras.layers.Layer):
     """The number of distinct values: how many there are is in no shape."""
 
