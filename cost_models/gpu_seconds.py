@@ -21,7 +21,7 @@ from cost_models.specs import OpCost, OpSpec, TensorSpec
 
 _HOST_DTYPES = frozenset(("int32", "resource", "string"))
 _FEW = 64
-_HOPPER = 9.0
+_VOLTA, _HOPPER = 7.0, 9.0  # compute capabilities
 _CONDITIONALS = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
 # How many 16-bit floats are multiplied without tensor cores in the time of a float32, by compute capability; else 1.
 # Source: NVIDIA, CUDA C++ Programming Guide, throughput of native arithmetic instructions.
@@ -59,7 +59,7 @@ def gpu_op_seconds(
     dtype = op.compute_dtype
     moved = cost.moved_bytes + layout_bytes(op, device, compiled=compiled) + second_pass_bytes(op)
     if not compiled:
-        moved += normalisation_bytes(op, kernels)
+        moved += normalisation_bytes(op, device, kernels)
     seconds = moved / (device.memory_bandwidth_bytes_per_second * constants.bandwidth_share)
     product = product_of(op)
     if product is not None:
@@ -101,7 +101,7 @@ def second_pass_bytes(op: OpSpec) -> int:
     return sum(tensor.size_bytes for tensor in _normalised(op, op.inputs))
 
 
-def normalisation_bytes(op: OpSpec, kernels: Kernels) -> int:
+def normalisation_bytes(op: OpSpec, device: Device, kernels: Kernels) -> int:
     """Bytes that normalising a batch of 16-bit images moves in training, besides those of its passes over them.
 
     Images of 16 bits have their channels last for tensor cores, and cuDNN's kernels want them first: TensorFlow copies
@@ -112,7 +112,8 @@ def normalisation_bytes(op: OpSpec, kernels: Kernels) -> int:
     """
     read, made = _normalised(op, op.inputs), _normalised(op, op.outputs)
     dtype = next((tensor.dtype for tensor in read), "")
-    if dtype not in ("float16", "bfloat16") or (dtype == "float16" and kernels.persistent_normalisation):
+    is_spared = dtype == "float16" and kernels.persistent_normalisation
+    if dtype not in ("float16", "bfloat16") or is_spared or device.compute_capability < _VOLTA:
         return 0
     copied = 2 * sum(tensor.size_bytes for tensor in (*read, *made))
     as_float32 = 2 * sum(tensor.size_bytes for tensor in read) + sum(tensor.size_bytes for tensor in made)
