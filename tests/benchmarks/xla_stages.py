@@ -32,7 +32,6 @@ from rich.table import Table
 from cost_models.formulas_movement import FREE_OP_TYPES
 
 BATCH, PARTIAL = 32, 20
-PART_MIB = 1000  # of a GPU
 _STAGE = re.compile(r"partition_[IFBU]\d+_\d+$")
 # Ops that move or hold what calls take and give; sums of gradients over microbatches; int32 that cross as int64.
 _FREE = frozenset({"AddV2", "Cast", "Placeholder", *FREE_OP_TYPES})
@@ -160,18 +159,15 @@ MODELS = {
 
 def _start(on_gpu: bool) -> list[str]:
     """Set TensorFlow up; four devices."""
-    import tensorflow as tf
-
     import partitioner
+    from partitioner.emit.cluster.runtime import divide_gpu
 
-    if not on_gpu:
-        names = [f"CPU:{index}" for index in range(5)]
-        partitioner.set_up_devices(names)
-        return names[1:]
-    gpu, *_ = tf.config.list_physical_devices("GPU")
-    parts = [tf.config.LogicalDeviceConfiguration(memory_limit=PART_MIB)] * 4
-    tf.config.set_logical_device_configuration(gpu, parts)
-    return [f"GPU:{index}" for index in range(4)]
+    if on_gpu:
+        divide_gpu(4)
+        return [f"GPU:{index}" for index in range(4)]
+    names = [f"CPU:{index}" for index in range(5)]
+    partitioner.set_up_devices(names)
+    return names[1:]
 
 
 def run(model_name: str, plan_name: str, dump: Path, *, on_gpu: bool, compiled: bool) -> Row:
