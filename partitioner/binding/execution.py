@@ -55,6 +55,7 @@ def execution_of_plan(
             if (device := DeviceName.parse(name)).type == "GPU"
         },
         compiled=compiled_devices(choice, (devices[name] for name in plan.used_devices)),
+        delays_gradients=plan.delays_gradients,
     )
     if not execution.is_staged:
         return execution

@@ -27,6 +27,7 @@ class Execution:
         alone: Only the first replica runs; the others still have copies of the variables.
         hosts: By device that is a GPU of the plan, in any replica, the CPU that runs what a GPU cannot.
         compiled: The devices whose programs XLA compiles, in all replicas.
+        delays_gradients: Whether gradients are delayed that no other device waits for, if the step is not staged.
     """
 
     placement: Mapping[str, str]
@@ -38,6 +39,7 @@ class Execution:
     alone: bool = False
     hosts: Mapping[str, str] = field(default_factory=dict)
     compiled: Collection[str] = ()
+    delays_gradients: bool = False
 
     @property
     def is_staged(self) -> bool:

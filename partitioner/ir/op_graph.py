@@ -205,6 +205,15 @@ class OpGraph:
         return {name: tuple(ops) for name, ops in readers.items()}
 
     @cached_property
+    def sources(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the ops that each op takes a tensor from or waits for, each once."""
+        tensor = self.tensor
+        return {
+            op.name: tuple(dict.fromkeys([*(tensor[name].producer for name in op.inputs), *op.control_inputs]))
+            for op in self.ops
+        }
+
+    @cached_property
     def specs(self) -> tuple[OpSpec, ...]:
         """Specs of ops for cost formulas, in graph order; equal specs are one object.
 
@@ -229,7 +238,7 @@ class OpGraph:
 
         What does not depend on sizes is shared: its names and wiring are neither checked nor looked up again.
         """
-        shared = {"op": self.op, "variable": self.variable, "consumers": self.consumers}
+        shared = {"op": self.op, "variable": self.variable, "consumers": self.consumers, "sources": self.sources}
         other = object.__new__(OpGraph)
         vars(other).update({one.name: getattr(self, one.name) for one in fields(self)}, **shared)
         vars(other).update(batch_size=batch_size, tensors=tuple(tensors))

@@ -436,7 +436,8 @@ class PlanDocument:
     update, where updates are asynchronous. `timeline` and `transfers` are of the first replica, and hold its first
     `MOST_BARS` bars each. `request` holds the arguments of `plan` that differ from their defaults, by name; None stands
     for a value that JSON cannot say. `ops` is empty in plans of earlier versions and of graphs that are too large;
-    `stage_edges` in plans of earlier versions.
+    `stage_edges` in plans of earlier versions. `delays_gradients`: whether each device computes the gradients that
+    others wait for before those of weights, where the step runs in one piece.
 
     Raises:
         ValueError: The schema is unknown, an op is placed on a device that is not listed, or `ops` does not have a row
@@ -478,6 +479,7 @@ class PlanDocument:
     stage_edges: tuple[StageEdge, ...] = ()
     ops: PlannedOps = field(default_factory=PlannedOps)
     jit_compile: JitCompile = JitCompile.AUTO
+    delays_gradients: bool = False
     schema: str = SCHEMA
 
     def __post_init__(self) -> None:

@@ -64,8 +64,9 @@ def run_ahead_limits(
     given: Collection[str] = (),
     order: Order | None = None,
     placement: Mapping[str, str] | None = None,
+    delayed: Mapping[str, str] | None = None,
 ) -> dict[str, list[str]]:
-    """For each op, the ops that it must wait for besides its inputs.
+    """For each op, the ops that it must wait for besides its inputs and what it is delayed for.
 
     Args:
         graph: The graph of the ops.
@@ -74,8 +75,11 @@ def run_ahead_limits(
         given: Tensors that are there before any op runs.
         order: How strictly; `ORDER` by default.
         placement: Where each op is, if not all on one CPU: it waits for those of its own device, and only on CPUs.
+        delayed: See `delayed_gradients`.
     """
     needs = _needs(graph, ops, aliases or {}, given)
+    for name, source in (delayed or {}).items():
+        needs[name].append(source)
     by_device: dict[str, list[str]] = {}
     # One order for all devices, so that no two devices wait for each other.
     for name in _order(graph, ops, needs):

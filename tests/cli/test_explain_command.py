@@ -40,8 +40,8 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "imbalance": ({}, ("--microbatches", "8", "--pin", "layer_[0-2]=GPU:0", "--pin", "layer_3=GPU:1")),
     # 256 KiB there and back take 105 ms at 5 MB/s.
     "link": ({"bandwidth": "5e6"}, ("--pin", "layer_[01]=GPU:0", "--pin", "layer_[23]=GPU:1")),
-    # In one piece one of three stages works at a time, but for gradients of weights.
-    "bubble": ({"last": 2}, ("--microbatches", "1")),
+    # In inference in one piece one of three stages works at a time.
+    "bubble": ({"last": 2}, ("--microbatches", "1", "--inference")),
     # One device would take 37 ms and needs 3.5 MiB; the link makes every split slow.
     "memory": ({"bandwidth": "5e6", "memory": "2500KiB"}, ("--strategy", "auto")),
 }

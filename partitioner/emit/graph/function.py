@@ -20,6 +20,7 @@ from partitioner.emit.xla.refusals import kept_plain
 from partitioner.ir.execution import Execution
 from partitioner.ir.graph_def import producer, prune, tensor_name
 from partitioner.ir.step import CapturedStep
+from partitioner.stages.delayed_gradients import delayed_gradients
 from partitioner.stages.run_ahead import order_among, run_ahead_limits
 
 _numbers = itertools.count()
@@ -67,8 +68,10 @@ def emit_function(
     live = {node.name for node in graph_def.node}
     ops = [op.name for op in step.graph.ops if op.name in live]
     order, placement = order_among(execution.placement.values()), execution.placement
-    limits = run_ahead_limits(step.graph, ops, order=order, placement=placement)
+    delayed = delayed_gradients(step.graph, placement, live) if execution.delays_gradients else {}
+    limits = run_ahead_limits(step.graph, ops, order=order, placement=placement, delayed=delayed)
     add_waits(graph_def, {name: waits for name, waits in limits.items() if placement[name] not in execution.compiled})
+    add_waits(graph_def, {name: [source] for name, source in delayed.items()})
     outside = dict(step.captures) | {p: held_variable(v).handle for p, v in step.variables.items()}
     called = with_compiled_calls(
         graph_def,

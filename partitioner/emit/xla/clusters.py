@@ -135,8 +135,7 @@ class _Search:
         waited_for: set[str] = set()
         for name, needs in reversed(self._needs.items()):
             for source in needs:
-                is_same = place[source] == place[name] and level[source] == level[name]
-                if name in waited_for if is_same else place[source][0] != place[name][0]:
+                if place[source][0] != place[name][0] or name in waited_for:
                     waited_for.add(source)
         return {
             name: (device, level[name], name in waited_for) for name, (device, compiles) in place.items() if compiles

@@ -18,8 +18,7 @@ def lower_bound_seconds(costed: CostedGraph) -> float:
     fastest = [min(seconds) for seconds in costed.seconds]
     end: dict[str, float] = {}
     for op, seconds in zip(graph.ops, fastest, strict=True):
-        before = [end[graph.tensor[name].producer] for name in op.inputs] + [end[name] for name in op.control_inputs]
-        end[op.name] = seconds + max(before, default=0.0)
+        end[op.name] = seconds + max((end[source] for source in graph.sources[op.name]), default=0.0)
     before = [row for op, row in zip(graph.ops, costed.seconds, strict=True) if op.phase is not Phase.UPDATE]
     return max(max(end.values(), default=0.0), least_load_seconds(costed.seconds), least_load_seconds(before))
 

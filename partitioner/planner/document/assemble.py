@@ -61,6 +61,7 @@ def plan_document(
         num_stages=len(stages),
         num_microbatches=result.num_microbatches,
         schedule=result.schedule_kind,
+        delays_gradients=result.delays_gradients,
         updates=Updates.SYNC,
         stages=tuple(stages),
         placement=placement,

@@ -14,7 +14,7 @@ from partitioner.ir.plan import Considered, Objective, Strategy
 from partitioner.planner.bounds.step_time import lower_bound_seconds
 from partitioner.planner.model.tolerances import AS_FAST, ROUNDING
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
-from partitioner.planner.pipeline.one_piece import one_piece_bound_seconds
+from partitioner.planner.pipeline.one_piece import OnePieceBound, one_piece_bound
 from partitioner.planner.pipeline.search import PipelineSearch
 from partitioner.planner.pipeline.search_space import PREFERENCE, PipelineCandidate, PipelineSearchSpace
 from partitioner.planner.placement.evaluator import Evaluation
@@ -82,7 +82,7 @@ class ExecutionSelector:
         """Lower bound on the step of every plan of the family; None where there is no search of stages."""
         if self.evaluator is None:
             return None
-        bounds = [self._one_piece_bound] if self.allows_unpipelined else []
+        bounds = [self._one_piece.seconds] if self.allows_unpipelined else []
         if self.pipelines_help(unpipelined):
             bounds += [shape.bound_seconds for shape in self._stage_search(unpipelined).shapes]
         return min(bounds, default=None)
@@ -107,10 +107,17 @@ class ExecutionSelector:
             f"{', '.join(schedules)}"
         )
 
+    def closest_in_one_piece(self) -> list[Mapping[str, int]]:
+        """The placements (device by op) that the bound of the step in one piece refutes last."""
+        if self.evaluator is None:
+            return []
+        items = self.evaluator.coarsening.item_of
+        return [{op: assignment[item] for op, item in items.items()} for assignment in self._one_piece.closest]
+
     @cached_property
-    def _one_piece_bound(self) -> float:
+    def _one_piece(self) -> OnePieceBound:
         assert self.evaluator is not None
-        return one_piece_bound_seconds(self.costed, self.evaluator.coarsening, self.evaluator.order)
+        return one_piece_bound(self.costed, self.evaluator.coarsening, self.evaluator.order)
 
     def is_proved_optimal(self, unpipelined: Sequence[Evaluation]) -> bool:
         """Whether the best of `unpipelined` is proved optimal: it meets the bound of every candidate."""

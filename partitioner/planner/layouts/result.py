@@ -45,8 +45,9 @@ class OutOfMemoryError(InfeasibleError):
 class SearchResult:
     """The chosen placement, how the step runs on it, what it was compared with, and the proved bound.
 
-    `staged` and `programs` are None where the step runs as one graph; the schedule is then `sequential`. `exchanges` is
-    what replicas send each other to sum gradients.
+    `staged` and `programs` are None where the step runs as one graph; the schedule is then `sequential`, and
+    `delays_gradients` says whether gradients are delayed that no other device waits for. `exchanges` is what replicas
+    send each other to sum gradients.
     """
 
     placement: dict[str, int]
@@ -58,6 +59,7 @@ class SearchResult:
     num_microbatches: int = 1
     schedule_kind: str = ScheduleKind.SEQUENTIAL.value
     recompute: frozenset[int] = field(default_factory=frozenset)
+    delays_gradients: bool = False
     staged: PipelineSchedule | None = None
     programs: StagePrograms | None = None
     considered: tuple[Considered, ...] = ()

@@ -108,7 +108,7 @@ class _Search:
         self.devices = costed.topology.devices
         self.coarsening = coarsen(costed, constraints=constraints)
         self._refuse_other_strategy(constraints)
-        self.evaluator = PlacementEvaluator(costed, self.coarsening)
+        self.evaluator = PlacementEvaluator(costed, self.coarsening, delays=objective is not Objective.MEMORY)
         self.selector = ExecutionSelector(
             costed=costed,
             search_space=search_space,
@@ -144,6 +144,7 @@ class _Search:
             self._tell()
         seconds, status, note, kept_note = 0.0, "optimal", "", ""
         if self.selector.allows_unpipelined and not self._is_settled() and not self._is_too_large_in_one_piece():
+            starts += self._closest_to_the_bound()
             for result in self._answers(starts):
                 seconds += result.solution.seconds
                 status, note = result.solution.status, result.note
@@ -157,7 +158,11 @@ class _Search:
             simulated = [evaluation.assignment for evaluation in sorted(self._unpipelined(), key=self._objective_key)]
             placements = [self.evaluator.placement(one) for one in dict.fromkeys([*simulated, *starts])]
             self.selector.improve(self._eligible(), placements)
-        unpipelined = self._in_order(self._choose(list(compared.values()))) if self._eligible() else None
+        unpipelined = None
+        if self._eligible():
+            unpipelined = self._in_order(self._choose(list(compared.values())))
+            self.evaluator.as_ready(unpipelined.assignment)
+            unpipelined = self.evaluator(unpipelined.assignment)
         candidate = self.selector.best(unpipelined)
         if unpipelined is None and candidate is None:
             raise self._nothing_fits(status)
@@ -209,7 +214,8 @@ class _Search:
         assert unpipelined is not None
         return {
             "placement": self.evaluator.placement(unpipelined.assignment),
-            "schedule": self.evaluator.schedule(unpipelined.assignment),
+            "schedule": self.evaluator.schedule(unpipelined.assignment, unpipelined.delays),
+            "delays_gradients": unpipelined.delays,
         }
 
     def _coarsening_note(self) -> str:
@@ -270,10 +276,10 @@ class _Search:
         return assignments
 
     def _compared(self) -> dict[str, Evaluation]:
-        """Evaluations of the baselines; none for the step of one replica of several."""
+        """The baselines as whoever places layers by hand runs them; none for the step of one replica of several."""
         if self.selector.is_of_replica:
             return {}
-        return {name: self.evaluator(assignment) for name, assignment in self._baselines().items()}
+        return {name: self.evaluator.as_ready(assignment) for name, assignment in self._baselines().items()}
 
     def _distinct_devices(self) -> list[int]:
         """One device of each kind: identical devices give identical baselines, unless their constraints differ."""
@@ -290,6 +296,11 @@ class _Search:
         ]
         made = [self._repaired(start) for start in [*self._baselines().values(), *consecutive]]
         return list(dict.fromkeys(made))
+
+    def _closest_to_the_bound(self) -> list[Assignment]:
+        placements = self.selector.closest_in_one_piece()
+        items = self.coarsening.items
+        return [self._repaired(tuple(placement[ops[0]] for ops in items)) for placement in placements]
 
     def _repaired(self, assignment: Assignment) -> Assignment:
         places = self.coarsening.allowed
@@ -440,9 +451,9 @@ class _Search:
     def _tighter(self, problem: PlacementProblem, result: SolveResult) -> PlacementProblem | None:
         """The problem with less capacity where the simulated peak passed the limit; None where the answer fits."""
         assignment = result.solution.assignment
-        if assignment is None or self.evaluator(assignment).fits:
+        if assignment is None or (evaluation := self.evaluator(assignment)).fits:
             return None
-        over = self.evaluator.over_bytes(self.evaluator.schedule(assignment))
+        over = self.evaluator.over_bytes(self.evaluator.schedule(assignment, evaluation.delays))
         used = [0] * len(self.devices)
         for item, device in zip(problem.items, assignment, strict=True):
             used[device] += item.memory_bytes

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from partitioner.ir.units import format_percent, format_seconds
+from partitioner.planner.model.tolerances import AS_FAST
 
 Tell = Callable[[str, float], object]
 """Called with a text, whose part before the first colon stays the same, and the fraction of the time that passed."""
@@ -26,7 +27,10 @@ class SearchProgress:
 
     def found(self, step_seconds: float, bound_seconds: float | None = None) -> None:
         """A placement that fits was found; with a bound where its layout is planned to the end."""
-        if step_seconds > self._best_seconds or (step_seconds == self._best_seconds and bound_seconds is None):
+        is_chosen = bound_seconds is not None  # of candidates that count as equally fast
+        if step_seconds > self._best_seconds * (AS_FAST if is_chosen else 1) or (
+            step_seconds == self._best_seconds and not is_chosen
+        ):
             self._tell_of("")
             return
         self._best_seconds = step_seconds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from partitioner.ir.costed import CostedGraph
-from partitioner.ir.op_graph import Op
 from partitioner.planner.model.coarsen import Coarsening
 
 Assignment = tuple[int, ...]
@@ -12,18 +11,12 @@ Assignment = tuple[int, ...]
 
 def adjacent_items(costed: CostedGraph, coarsening: Coarsening) -> list[set[int]]:
     """For each item, the others that it exchanges a tensor with or waits for."""
-    item_of = coarsening.item_of
+    graph, item_of = costed.graph, coarsening.item_of
     adjacent: list[set[int]] = [set() for _ in coarsening.items]
-    for op in costed.graph.ops:
-        for source in sources(costed, op):
+    for op in graph.ops:
+        for source in graph.sources[op.name]:
             a, b = item_of[source], item_of[op.name]
             if a != b:
                 adjacent[a].add(b)
                 adjacent[b].add(a)
     return adjacent
-
-
-def sources(costed: CostedGraph, op: Op) -> list[str]:
-    """The ops that an op takes a tensor from or waits for."""
-    graph = costed.graph
-    return [*dict.fromkeys(graph.tensor[name].producer for name in op.inputs), *op.control_inputs]

@@ -93,10 +93,17 @@ class Buffers:
         """Types of the devices."""
         return tuple(dict.fromkeys(DeviceName.parse(placed.name).type for placed in self.costed.topology.devices))
 
-    def orders_on_cpu(self, held: Order) -> Sequence[Sequence[str]]:
-        """The orders in which CPUs may run the ops, for the given strictness of our own order."""
+    def orders_on_cpu(self, held: Order, delayed: Mapping[str, str]) -> Sequence[Sequence[str]]:
+        """The orders in which CPUs may run the ops, for the given strictness of our own order.
+
+        Args:
+            held: The strictness.
+            delayed: Gradients that wait for others, as `delayed_gradients` gives them.
+        """
+        if delayed:
+            return list(_orders(self.costed, held, delayed))
         if held not in self._orders:
-            self._orders[held] = list(_orders(self.costed, held))
+            self._orders[held] = list(_orders(self.costed, held, {}))
         return self._orders[held]
 
     @cached_property
@@ -113,13 +120,11 @@ class Buffers:
         return users
 
 
-def _orders(costed: CostedGraph, held: Order) -> Iterator[list[str]]:
+def _orders(costed: CostedGraph, held: Order, delayed: Mapping[str, str]) -> Iterator[list[str]]:
     graph = costed.graph
-    needs = {
-        op.name: dict.fromkeys([*(graph.tensor[read].producer for read in op.inputs), *op.control_inputs])
-        for op in graph.ops
-    }
-    for name, sources in run_ahead_limits(graph, [op.name for op in graph.ops], order=held).items():
+    needs = {name: dict.fromkeys(sources) for name, sources in graph.sources.items()}
+    limits = run_ahead_limits(graph, [op.name for op in graph.ops], order=held, delayed=delayed)
+    for name, sources in (*limits.items(), *((name, [source]) for name, source in delayed.items())):
         needs[name].update(dict.fromkeys(sources))
     working = [op.name for op, cost in zip(graph.ops, costed.costs, strict=True) if cost.flops or cost.moved_bytes]
     return run_orders([op.name for op in graph.ops], needs, frozenset(working))

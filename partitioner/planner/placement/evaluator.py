@@ -12,6 +12,7 @@ from partitioner.planner.model.assignment import Assignment
 from partitioner.planner.model.buffers import Buffers
 from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.simulate.unpipelined import simulate
+from partitioner.stages.delayed_gradients import delayed_gradients
 from partitioner.stages.schedules import ScheduleKind
 
 
@@ -19,7 +20,8 @@ from partitioner.stages.schedules import ScheduleKind
 class Evaluation:
     """A placement and its predicted figures.
 
-    `sent_bytes` cross links in a step; `over_bytes` are beyond the limits, all devices together.
+    `sent_bytes` cross links in a step; `over_bytes` are beyond the limits, all devices together. `delays` says whether
+    gradients are delayed that no other device waits for.
     """
 
     assignment: Assignment
@@ -27,6 +29,7 @@ class Evaluation:
     largest_peak_bytes: int
     sent_bytes: int
     over_bytes: int
+    delays: bool = False
 
     @property
     def fits(self) -> bool:
@@ -48,36 +51,72 @@ class Evaluation:
 
 
 class PlacementEvaluator:
-    """Simulates placements of the items of one coarsening, and keeps their evaluations."""
+    """Simulates placements of the items of one coarsening, and keeps their evaluations.
 
-    def __init__(self, costed: CostedGraph, coarsening: Coarsening) -> None:
+    Gradients that no other device waits for are delayed where there is memory for it.
+
+    Args:
+        costed: The step.
+        coarsening: The items.
+        delays: Whether gradients may be delayed at all; devices that XLA compiles for always delay them.
+    """
+
+    def __init__(self, costed: CostedGraph, coarsening: Coarsening, *, delays: bool = True) -> None:
         self._costed, self._coarsening, self._buffers = costed, coarsening, Buffers(costed)
+        self._delays = _delays(costed, delays)
         self.evaluations: dict[Assignment, Evaluation] = {}
 
     def __call__(self, assignment: Sequence[int]) -> Evaluation:
         """The evaluation of a placement."""
         key = tuple(assignment)
         if key not in self.evaluations:
-            schedule = self.schedule(key)
-            peaks = [use.total_bytes for use in schedule.peak.values()]
-            self.evaluations[key] = Evaluation(
-                assignment=key,
-                step_seconds=schedule.step_seconds,
-                largest_peak_bytes=max(peaks),
-                sent_bytes=sum(send.size_bytes for send in schedule.sends),
-                over_bytes=sum(self.over_bytes(schedule)),
-            )
+            tried: list[Evaluation] = []
+            for delays in self._delays if len(set(key)) > 1 else (False,):
+                tried.append(self._evaluated(key, delays))
+                if tried[-1].fits:
+                    break
+            self.evaluations[key] = min(tried, key=lambda evaluation: evaluation.over_bytes)
         return self.evaluations[key]
+
+    def as_ready(self, assignment: Sequence[int]) -> Evaluation:
+        """The evaluation of a placement in which ops run as they become ready, which is kept where that is better."""
+        key = tuple(assignment)
+        found, other = self(key), self._evaluated(key, False)
+        if False in self._delays and other.fits and other.step_seconds < found.step_seconds:
+            self.evaluations[key] = other
+        return other
+
+    def _evaluated(self, assignment: Assignment, delays: bool) -> Evaluation:
+        schedule = self.schedule(assignment, delays)
+        return Evaluation(
+            assignment=assignment,
+            step_seconds=schedule.step_seconds,
+            largest_peak_bytes=max(use.total_bytes for use in schedule.peak.values()),
+            sent_bytes=sum(send.size_bytes for send in schedule.sends),
+            over_bytes=sum(self.over_bytes(schedule)),
+            delays=delays,
+        )
 
     def placement(self, assignment: Sequence[int]) -> dict[str, int]:
         """Device index by op."""
         return {op: assignment[item] for op, item in self._coarsening.item_of.items()}
 
-    def schedule(self, assignment: Sequence[int]) -> Schedule:
+    def schedule(self, assignment: Sequence[int], delays: bool) -> Schedule:
         """The simulated step of a placement."""
-        return simulate(self._costed, self.placement(assignment), self._buffers)
+        placement = self.placement(assignment)
+        delayed = delayed_gradients(self._costed.graph, placement) if delays else {}
+        return simulate(self._costed, placement, self._buffers, delayed=delayed)
 
     def over_bytes(self, schedule: Schedule) -> list[int]:
         """By how much the peak of each device passes its limit."""
         devices = self._costed.topology.devices
         return [max(0, schedule.peak[placed.name].total_bytes - placed.memory_bytes) for placed in devices]
+
+
+def _delays(costed: CostedGraph, may_delay: bool) -> tuple[bool, ...]:
+    """Whether gradients are delayed, in the order in which to try it; programs of XLA always delay them."""
+    if not costed.graph.training:
+        return (False,)
+    if costed.fusion is not None:
+        return (True,)
+    return (True, False) if may_delay else (False,)

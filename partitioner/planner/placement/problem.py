@@ -15,7 +15,6 @@ import networkx as nx
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import Phase
 from partitioner.ir.problem import Item, PlacementProblem, ProblemDevice, ProblemLink, Task, Transfer
-from partitioner.planner.model.assignment import sources
 from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.model.item_bytes import item_bytes
 
@@ -105,7 +104,7 @@ def _task_labels(costed: CostedGraph, coarsening: Coarsening) -> dict[str, Label
     quotient = nx.DiGraph()
     for op in graph.ops:
         quotient.add_node(labels[op.name])
-        for source in sources(costed, op):
+        for source in graph.sources[op.name]:
             if labels[source] != labels[op.name]:
                 quotient.add_edge(labels[source], labels[op.name])
     tangled = {label for part in nx.strongly_connected_components(quotient) if len(part) > 1 for label in part}
@@ -113,7 +112,7 @@ def _task_labels(costed: CostedGraph, coarsening: Coarsening) -> dict[str, Label
         return labels
     depth: dict[str, int] = {}
     for op in graph.ops:
-        depth[op.name] = max((depth[s] + (labels[s] != labels[op.name]) for s in sources(costed, op)), default=0)
+        depth[op.name] = max((depth[s] + (labels[s] != labels[op.name]) for s in graph.sources[op.name]), default=0)
     return {
         name: (label[0], label[1], label[2], depth[name] + 1) if label in tangled else label
         for name, label in labels.items()
@@ -125,7 +124,7 @@ def _awaited(costed: CostedGraph, coarsening: Coarsening) -> set[str]:
     graph, item_of = costed.graph, coarsening.item_of
     awaited: set[str] = set()
     for op in reversed(graph.ops):
-        for source in sources(costed, op):
+        for source in graph.sources[op.name]:
             same_part = item_of[source] == item_of[op.name] and graph.op[source].phase is op.phase
             if item_of[source] != item_of[op.name] or (same_part and op.name in awaited):
                 awaited.add(source)

@@ -4,7 +4,8 @@ A device runs one op at a time, first the op that became ready first (ties: grap
 does. A tensor crosses once to each device that needs it, when it is ready, on a link that carries one tensor at a time
 in each direction; transfers overlap with computation, and slow each other down where they share links. A copy to a GPU
 first waits for what the GPU has been given (`streams.py`). Ops without cost do not occupy their device. The host of a
-GPU starts its ops one after the other: the nth starts no earlier than n times what that takes.
+GPU starts its ops one after the other: the nth starts no earlier than n times what that takes. Gradients may be delayed
+(`stages/delayed_gradients.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from cost_models.network import Arrival, Network
 from partitioner.ir.costed import CostedGraph
@@ -24,24 +26,31 @@ from partitioner.planner.simulate.unpipelined_memory import Transfer, Work, with
 _OP_ENDS, _ARRIVES = 0, 1
 
 
-def simulate(costed: CostedGraph, placement: Mapping[str, int], buffers: Buffers | None = None) -> Schedule:
+def simulate(
+    costed: CostedGraph,
+    placement: Mapping[str, int],
+    buffers: Buffers | None = None,
+    *,
+    delayed: Mapping[str, str] = MappingProxyType({}),
+) -> Schedule:
     """Simulate one step.
 
     Args:
         costed: The graph with its costs.
         placement: Index of a device of the topology for every op.
         buffers: `Buffers(costed)`, to save its work when many placements of one graph are simulated.
+        delayed: Gradients that wait for others, as `delayed_gradients` gives them.
 
     Returns:
         Step time, busy time and peak memory per device, and every op and transfer with its times.
     """
-    simulation = _Simulation(costed, placement)
+    simulation = _Simulation(costed, placement, delayed)
     schedule = simulation.run()
-    return with_memory(schedule, costed, buffers or Buffers(costed), placement, simulation.began)
+    return with_memory(schedule, costed, buffers or Buffers(costed), placement, simulation.began, delayed)
 
 
 class _Simulation:
-    def __init__(self, costed: CostedGraph, placement: Mapping[str, int]) -> None:
+    def __init__(self, costed: CostedGraph, placement: Mapping[str, int], delayed: Mapping[str, str]) -> None:
         self.costed, self.graph = costed, costed.graph
         self.device = [placement[op.name] for op in self.graph.ops]
         self.position = {op.name: index for index, op in enumerate(self.graph.ops)}
@@ -61,16 +70,17 @@ class _Simulation:
         self.sends: list[Send] = []
         self.began: list[list[tuple[float, Work]]] = [[] for _ in self.names]
         self.end = 0.0
-        self._wire()
+        self._wire(delayed)
 
-    def _wire(self) -> None:
+    def _wire(self, delayed: Mapping[str, str]) -> None:
         """Readers by tensor: `local[t]` are ops that read tensor t on its device, `remote[t][d]` ops on device d."""
         self.waiting = [0] * len(self.graph.ops)
         self.local: dict[str, list[int]] = {}
         self.remote: dict[str, dict[int, list[int]]] = {}
         for index, op in enumerate(self.graph.ops):
             sources = [(self.position[self.graph.tensor[n].producer], n) for n in dict.fromkeys(op.inputs)]
-            sources += [(self.position[n], f"^{n}") for n in op.control_inputs]
+            waits = (*op.control_inputs, delayed[op.name]) if op.name in delayed else op.control_inputs
+            sources += [(self.position[n], f"^{n}") for n in waits]
             for source, name in sources:
                 self.waiting[index] += 1
                 if self.device[source] == self.device[index]:

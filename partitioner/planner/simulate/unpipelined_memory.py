@@ -56,6 +56,7 @@ def with_memory(
     buffers: Buffers,
     placement: Mapping[str, int],
     began: Sequence[Sequence[tuple[float, Work]]],
+    delayed: Mapping[str, str],
 ) -> Schedule:
     """A simulated step with the memory of its devices.
 
@@ -68,12 +69,13 @@ def with_memory(
         buffers: Of `costed`.
         placement: Index of a device for every op.
         began: Work of each device and when it began, in the order in which it ended.
+        delayed: Gradients that wait for others.
     """
     layout = DeviceBuffers(costed, buffers, placement)
     on_cpu = []
     if "CPU" in layout.kinds:
         held = order_among(placement.values())
-        on_cpu = [layout.parts(order) for order in buffers.orders_on_cpu(held)]
+        on_cpu = [layout.parts(order) for order in buffers.orders_on_cpu(held, delayed)]
     walks = []
     for device, kind in enumerate(layout.kinds):
         orders = [parts[device] for parts in on_cpu] if kind == "CPU" else [[what for _, what in began[device]]]

@@ -56,6 +56,12 @@ def test_what_another_device_waits_for_comes_first() -> None:
     assert found_in("sent = x", "own = sent x", "c* = sent", "d = own c") == [("sent",), ("own",), ("c",), ("d",)]
 
 
+def test_what_another_device_waits_for_after_it_has_sent_something_comes_first_too() -> None:
+    """`kept` is read again beside what comes back, for the other device; it was left with `own`, which nobody needs."""
+    clusters = found_in("sent = x", "kept = x", "own = x", "c* = sent", "sum = c kept", "d* = sum")
+    assert clusters == [("sent", "kept"), ("own",), ("c",), ("sum",), ("d",)]
+
+
 def test_a_node_that_is_not_compiled_parts_what_waits_for_it() -> None:
     assert found_in("a = x", "p = a", "b = p", "c = a", kept_out=("p",)) == [("a", "c"), ("b",)]
 

@@ -17,8 +17,10 @@ from cost_models.topology import Topology, Uplink
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import VariableKind
 from partitioner.ir.schedule import MemoryUse, Schedule
+from partitioner.planner.bounds.step_time import lower_bound_seconds
 from partitioner.planner.model.buffers import Buffers
 from partitioner.planner.simulate.unpipelined import simulate
+from partitioner.stages.delayed_gradients import delayed_gradients
 
 D0 = "/job:localhost/replica:0/task:0/device:GPU:0"
 D1 = "/job:localhost/replica:0/task:0/device:GPU:1"
@@ -388,6 +390,31 @@ def test_what_is_left_at_the_end_is_only_what_the_graph_returns(case: tuple[Buil
     kept = 0 if is_variables else 256 * math.ceil(costed.graph.tensor["o0:0"].size_bytes / 256)
     assert left.pop(home) == kept
     assert not any(left.values())
+
+
+def test_delayed_gradients_let_the_device_before_begin_sooner() -> None:
+    """Two layers on each device: without, `d3` runs between `b3` and `b2`, as it is ready first."""
+    made = training_chain(4, parameter_bytes=256, slot_bytes=0, saved_bytes=256)
+    costed = made.costed(topology(2, wire=link(0.0, 2.0**60)))
+    later = {f"{kind}{layer}": 1 for kind in "fbdu" for layer in (2, 3)}
+    placement = on(costed, loss=1, **later)
+    as_ready = simulate(costed, placement)
+    delayed = simulate(costed, placement, delayed=delayed_gradients(costed.graph, placement))
+    assert (round(as_ready.step_seconds, 6), round(delayed.step_seconds, 6)) == (14.0, 13.0)
+    assert [op for op, _ in sorted(spans(delayed).items(), key=lambda span: span[1]) if op[1:] in ("2", "3")] == [
+        "f2", "f3", "b3", "b2", "d3", "d2", "u3", "u2",
+    ]  # fmt: skip
+    assert delayed.busy_seconds == as_ready.busy_seconds
+
+
+@given(placed())
+def test_all_ops_run_with_delayed_gradients(case: tuple[Builder, dict[str, int]]) -> None:
+    made, placement = case
+    costed = made.costed(topology(3))
+    schedule = simulate(costed, placement, delayed=delayed_gradients(costed.graph, placement))
+    working = {op.name for op, cost in zip(costed.graph.ops, costed.costs, strict=True) if cost.flops}
+    assert spans(schedule).keys() == working
+    assert schedule.step_seconds >= lower_bound_seconds(costed)
 
 
 @given(placed())

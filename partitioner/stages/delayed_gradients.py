@@ -1,0 +1,51 @@
+"""Gradients that no other device waits for, which may wait for those that one does.
+
+Both come from the gradient of a layer's output: the gradient of its input goes on to the layer before, maybe on another
+device, and those of its weights only to their updates. A device that computes all of them as they become ready lets
+the devices before it wait for work that they do not need. If it computes what they need first, they begin sooner, and
+the gradients of weights are computed while they work; until then their inputs are kept. The same ops compute the same
+numbers. (Qi et al. call the two halves B and W, and fill the gaps of pipelines with W: "Zero Bubble Pipeline
+Parallelism", 2023.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping
+
+from partitioner.ir.op_graph import OpGraph, Phase
+
+
+def delayed_gradients(
+    graph: OpGraph, placement: Mapping[str, Hashable], ops: Collection[str] | None = None
+) -> dict[str, str]:
+    """For each gradient op that is delayed and does not follow another one, the op that it waits for.
+
+    That is the last gradient on its device that another device waits for. Nothing that any device waits for comes of an
+    op that is delayed, so no two ops can wait for each other.
+
+    Args:
+        graph: The step.
+        placement: Device of every op, by any name.
+        ops: The ops that run; all of them by default.
+    """
+    names = [op.name for op in graph.ops if ops is None or op.name in ops]
+    if len({placement[name] for name in names}) < 2:
+        return {}
+    runs = frozenset(names)
+    sources = {name: [source for source in graph.sources[name] if source in runs] for name in names}
+    awaited = _awaited(graph, placement, sources)
+    gradients = [name for name in names if graph.op[name].phase is Phase.BACKWARD]
+    last = {placement[name]: name for name in gradients if name in awaited}
+    delayed = {name for name in gradients if placement[name] in last and name not in awaited}
+    return {name: last[placement[name]] for name in gradients if name in delayed and delayed.isdisjoint(sources[name])}
+
+
+def _awaited(graph: OpGraph, placement: Mapping[str, Hashable], sources: Mapping[str, Collection[str]]) -> set[str]:
+    """Ops that another device waits for, directly or through ops of their own; its updates need not be soon."""
+    awaited: set[str] = set()
+    for name in reversed(list(sources)):
+        at_once = graph.op[name].phase is not Phase.UPDATE
+        for source in sources[name]:
+            if at_once if placement[source] != placement[name] else name in awaited:
+                awaited.add(source)
+    return awaited
