@@ -82,11 +82,12 @@ def least_idle(plan: PlanDocument) -> LeastIdle | None:
 
     `gpipe` and `1f1b`, a stage per device: (S-1)/(M+S-1) (Huang et al. 2019, section 2.3). `interleaved`, V stages per
     device: (D-1)/(VM+D-1) (Narayanan et al. 2021, section 2.2). In training, `sequential` keeps one device busy at a
-    time: (D-1)/D; in inference it is `gpipe`, as microbatches do not wait for a backward pass.
+    time: (D-1)/D, unless gradients are delayed; in inference it is `gpipe`, as microbatches do not wait for a backward
+    pass.
     """
     counts = Counter(stage.device for stage in plan.stages if stage.replica == 0)
     num_devices, num_stages, num_microbatches = len(counts), sum(counts.values()), plan.num_microbatches
-    if num_devices < 2 or len(set(counts.values())) > 1:
+    if num_devices < 2 or len(set(counts.values())) > 1 or plan.delays_gradients:
         return None
     stages = f"{num_stages} equal stages"
     if plan.schedule == ScheduleKind.SEQUENTIAL and plan.model.training:

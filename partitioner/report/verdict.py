@@ -30,7 +30,7 @@ def headline(plan: PlanDocument) -> str:
 def reasons(plan: PlanDocument) -> tuple[str, ...]:
     """Sentences with the reasons for the plan and their numbers, most important first."""
     about_devices = _single_reasons(plan) if plan.strategy is Strategy.SINGLE else _split_reasons(plan)
-    return (*about_devices, *_microbatch_reasons(plan))
+    return (*about_devices, *_microbatch_reasons(plan), *_order_reasons(plan))
 
 
 def short_names(devices: Sequence[str]) -> str:
@@ -106,6 +106,12 @@ def _microbatch_reasons(plan: PlanDocument) -> list[str]:
         f"{count_microbatches(plan.num_microbatches)} are {comparison} the batch in one piece: "
         f"{format_seconds(plan.predicted.step_seconds)} a step against {format_seconds(min(fitting))}"
     ]
+
+
+def _order_reasons(plan: PlanDocument) -> list[str]:
+    if not plan.delays_gradients:
+        return []
+    return ["each device computes the gradients that another waits for first, and those of its weights after them"]
 
 
 def _alternatives(plan: PlanDocument) -> list[Baseline]:

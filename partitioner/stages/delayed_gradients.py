@@ -20,8 +20,8 @@ def delayed_gradients(
 ) -> dict[str, str]:
     """For each gradient op that is delayed and does not follow another one, the op that it waits for.
 
-    That is the last gradient on its device that another device waits for. Nothing that any device waits for comes of an
-    op that is delayed, so no two ops can wait for each other.
+    That is the last gradient on its device that another device waits for. Nothing that another device waits for depends
+    on an op that is delayed, so no two ops wait for each other.
 
     Args:
         graph: The step.
@@ -41,11 +41,11 @@ def delayed_gradients(
 
 
 def _awaited(graph: OpGraph, placement: Mapping[str, Hashable], sources: Mapping[str, Collection[str]]) -> set[str]:
-    """Ops that another device waits for, directly or through ops of their own; its updates need not be soon."""
+    """Ops that another device waits for, and all that these wait for; updates need not be soon."""
     awaited: set[str] = set()
     for name in reversed(list(sources)):
-        at_once = graph.op[name].phase is not Phase.UPDATE
+        is_update = graph.op[name].phase is Phase.UPDATE
         for source in sources[name]:
-            if at_once if placement[source] != placement[name] else name in awaited:
+            if name in awaited or (placement[source] != placement[name] and not is_update):
                 awaited.add(source)
     return awaited

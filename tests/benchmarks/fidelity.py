@@ -3,9 +3,9 @@
 `python -m tests.benchmarks.fidelity` first measures the ops of every model on one core, each in a process of its own.
 Then it plans every model with what was measured on all the *others* (leave one out), and once more with its own ops
 measured there and then (what `--costs measured` does), and runs that plan: training and inference, on one device, and
-training in 8 microbatches on two, in turns. Logical CPU devices run one op at a time, each on one thread; one device is
-held to a core. A step is a call of the emitted function: what Keras adds to each (1 to 2 ms, placed or not) is not in
-the plan. Two busy loops take turns as well: only rounds in which these got two cores count.
+training on two, split in one piece and in 8 microbatches, in turns. Logical CPU devices run one op at a time, each on
+one thread; one device is held to a core. A step is a call of the emitted function: what Keras adds to each (1 to 2 ms,
+placed or not) is not in the plan. Two busy loops take turns as well: only rounds in which these got two cores count.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tests.benchmarks.fidelity_models import MODELS
 from tests.benchmarks.logical_devices import start
 from tests.benchmarks.turns import Contender, answer_turns, take_turns
 
-WAYS = ("train", "infer", "train on 2")
+WAYS = ("train", "infer", "split on 2", "train on 2")
 
 
 def _start(way: str) -> list[str]:
     """Set TensorFlow up for a way to run; the devices."""
-    num_devices = 2 if way == "train on 2" else 1
+    num_devices = 2 if way.endswith("on 2") else 1
     if num_devices == 1:
         os.sched_setaffinity(0, {0})
     return start(num_devices, serial=True)

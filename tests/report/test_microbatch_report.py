@@ -48,6 +48,12 @@ def test_no_formula_is_told_where_none_is_known(split_plan: PlanDocument, schedu
     assert least_idle(_plan(split_plan, schedule, devices, 4)) is None
 
 
+def test_no_formula_is_told_where_gradients_are_delayed(split_plan: PlanDocument) -> None:
+    """How much they fill of the time in which one device would work depends on what they take."""
+    plan = replace(_plan(split_plan, "sequential", "ab", 1), delays_gradients=True)
+    assert least_idle(plan) is None
+
+
 def test_replicas_idle_as_one_of_them_does(split_plan: PlanDocument) -> None:
     one = _plan(split_plan, "1f1b", "ab", 4)
     other = tuple(replace(stage, replica=1, device=f"other {stage.device}") for stage in one.stages)

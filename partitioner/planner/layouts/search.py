@@ -160,9 +160,8 @@ class _Search:
             self.selector.improve(self._eligible(), placements)
         unpipelined = None
         if self._eligible():
-            unpipelined = self._in_order(self._choose(list(compared.values())))
-            self.evaluator.as_ready(unpipelined.assignment)
-            unpipelined = self.evaluator(unpipelined.assignment)
+            chosen = self._in_order(self._choose(list(compared.values())))
+            unpipelined, _ = self.evaluator.in_both_orders(chosen.assignment)
         candidate = self.selector.best(unpipelined)
         if unpipelined is None and candidate is None:
             raise self._nothing_fits(status)
@@ -279,7 +278,7 @@ class _Search:
         """The baselines as whoever places layers by hand runs them; none for the step of one replica of several."""
         if self.selector.is_of_replica:
             return {}
-        return {name: self.evaluator.as_ready(assignment) for name, assignment in self._baselines().items()}
+        return {name: self.evaluator.in_both_orders(assignment)[1] for name, assignment in self._baselines().items()}
 
     def _distinct_devices(self) -> list[int]:
         """One device of each kind: identical devices give identical baselines, unless their constraints differ."""

@@ -78,13 +78,15 @@ class PlacementEvaluator:
             self.evaluations[key] = min(tried, key=lambda evaluation: evaluation.over_bytes)
         return self.evaluations[key]
 
-    def as_ready(self, assignment: Sequence[int]) -> Evaluation:
-        """The evaluation of a placement in which ops run as they become ready, which is kept where that is better."""
-        key = tuple(assignment)
-        found, other = self(key), self._evaluated(key, False)
-        if False in self._delays and other.fits and other.step_seconds < found.step_seconds:
-            self.evaluations[key] = other
-        return other
+    def in_both_orders(self, assignment: Sequence[int]) -> tuple[Evaluation, Evaluation]:
+        """The better evaluation of a placement, which is kept, and that in which ops run as they become ready."""
+        found = self(assignment)
+        if not found.delays:
+            return found, found
+        as_ready = self._evaluated(found.assignment, False)
+        if False in self._delays and as_ready.fits and as_ready.step_seconds < found.step_seconds:
+            found = self.evaluations[found.assignment] = as_ready
+        return found, as_ready
 
     def _evaluated(self, assignment: Assignment, delays: bool) -> Evaluation:
         schedule = self.schedule(assignment, delays)
