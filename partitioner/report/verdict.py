@@ -111,7 +111,7 @@ def _microbatch_reasons(plan: PlanDocument) -> list[str]:
 def _order_reasons(plan: PlanDocument) -> list[str]:
     if not plan.delays_gradients:
         return []
-    return ["each device computes the gradients that another waits for first, and those of its weights after them"]
+    return ["gradients of weights come after what other devices wait for"]
 
 
 def _alternatives(plan: PlanDocument) -> list[Baseline]:
