@@ -348,7 +348,8 @@ class _Search:
         if self.objective is Objective.MEMORY:
             return min(eligible, key=self._objective_key)
         limit = min(evaluation.step_seconds for evaluation in eligible) * AS_FAST
-        limit = min([limit, *(evaluation.step_seconds for evaluation in compared if evaluation in eligible)])
+        kept = [self.evaluator(baseline.assignment) for baseline in compared]  # in the better order
+        limit = min([limit, *(evaluation.step_seconds for evaluation in kept if evaluation in eligible)])
         as_fast = [evaluation for evaluation in eligible if evaluation.step_seconds <= limit]
         room_bytes = min(evaluation.largest_peak_bytes for evaluation in as_fast) * PEAK_ROOM
 
