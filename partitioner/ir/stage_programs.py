@@ -13,6 +13,7 @@ class ProgramKind(StrEnum):
     ONCE = "once"
     FORWARD = "forward"
     BACKWARD = "backward"
+    WEIGHTS = "weights"
     UPDATE = "update"
 
 
@@ -79,6 +80,8 @@ class StagePrograms:
         forward: One per stage; stage s needs only stages before it. With a single stage that is not recomputed, the
             program runs the backward ops too: they read the forward results in place, and free them as they run.
         backward: One per stage, needing only stages behind it; none in inference.
+        weights: What the backward program of a stage leaves for later: the gradients that no other stage waits for.
+            None for most schedules, nor for a stage that recomputes or that no stage waits for.
         update: In an order in which they can run; none in inference.
         gathered: For each tensor that update programs (or the caller) need of all microbatches together, how.
         states: The variables carried through forward programs.
@@ -92,6 +95,7 @@ class StagePrograms:
     once: tuple[StageProgram, ...]
     forward: tuple[StageProgram, ...]
     backward: tuple[StageProgram, ...]
+    weights: tuple[StageProgram, ...] = ()
     update: tuple[StageProgram, ...]
     gathered: Mapping[str, Gather]
     states: tuple[CarriedState, ...] = ()
@@ -102,4 +106,9 @@ class StagePrograms:
     @property
     def programs(self) -> Iterable[StageProgram]:
         """All programs, in an order in which one microbatch can run."""
-        return (*self.once, *self.forward, *reversed(self.backward), *self.update)
+        return (*self.once, *self.forward, *reversed(self.backward), *self.weights, *self.update)
+
+    @property
+    def repeated(self) -> Iterable[StageProgram]:
+        """The programs that run for every microbatch."""
+        return (*self.forward, *reversed(self.backward), *self.weights)

@@ -14,11 +14,11 @@ from partitioner.emit.graph.rewriting import as_allowed
 from partitioner.errors import UsageError
 from partitioner.ir.execution import Execution
 from partitioner.ir.plan import MeasuredStep, PlannedAction, Updates
-from partitioner.ir.stage_programs import ProgramKind, StageProgram
+from partitioner.ir.stage_programs import StageProgram
 from partitioner.ir.step import CapturedStep
 from partitioner.measure.profiler import Event, profiled
 from partitioner.measure.step_times import owner_of, warm_up
-from partitioner.stages.actions import UPDATE, Action, ActionKind
+from partitioner.stages.actions import KIND_OF_CALLS, UPDATE, Action
 from partitioner.stages.bars import Run, bars_of_runs
 from partitioner.stages.programs import stage_programs
 from partitioner.verification.data import random_batches
@@ -26,7 +26,6 @@ from partitioner.verification.reference import restored
 
 _STEPS, _LEAST_STEPS, _BUDGET_SECONDS = 9, 3, 10.0
 _PICOSECONDS = 1e-12
-_KINDS = {ProgramKind.FORWARD: ActionKind.FORWARD, ProgramKind.BACKWARD: ActionKind.BACKWARD}
 
 
 def measure_placed_step(placed: Any, *, seed: int = 0) -> MeasuredStep:
@@ -110,7 +109,7 @@ def _staged_bars(events: Iterable[Event], step: CapturedStep, execution: Executi
     is for microbatch n. Ops of several programs say nothing, as they run several times for a microbatch.
     """
     programs = stage_programs(step, execution, results=step.results)
-    called = [*programs.forward, *programs.backward, *programs.update]
+    called = [*programs.repeated, *programs.update]
     times = Counter(name for program in called for name in program.ops)
     runs: dict[str, list[Span]] = defaultdict(list)
     for name, span in _spans_of_ops(events, times):
@@ -124,7 +123,7 @@ def _staged_bars(events: Iterable[Event], step: CapturedStep, execution: Executi
 
 def _calls(program: StageProgram, runs: Sequence[Sequence[Span]], num_microbatches: int) -> Iterator[PlannedAction]:
     """The calls of a program, each from the start of its first op to the end of its last."""
-    kind = _KINDS.get(program.kind)
+    kind = KIND_OF_CALLS.get(program.kind)
     count = num_microbatches if kind else 1
     of_calls = [spans for spans in runs if len(spans) == count]
     for number in range(count if of_calls else 0):

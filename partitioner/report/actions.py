@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from partitioner.stages.actions import UPDATE, Action, ActionKind
 
-_KINDS = {ActionKind.FORWARD: "forward", ActionKind.BACKWARD: "backward"}
+_KINDS = {
+    ActionKind.FORWARD: "forward",
+    ActionKind.BACKWARD: "backward",
+    ActionKind.WEIGHTS: "gradients of weights",
+}
 
 
 def action_in_words(text: str, *, num_microbatches: int) -> str:

@@ -18,6 +18,8 @@ from partitioner.stages.actions import UPDATE, Action, ActionKind
 IDLE = "."
 _FORWARDS = "0123456789"
 _BACKWARDS = "abcdefghij"
+_WEIGHTS = "ABCDEFGHIJ"
+_SYMBOLS = {ActionKind.FORWARD: _FORWARDS, ActionKind.BACKWARD: _BACKWARDS, ActionKind.WEIGHTS: _WEIGHTS}
 _MAX_COLUMNS = 72
 _MIN_COLUMNS = 16
 
@@ -35,7 +37,8 @@ def draw_timeline(plan: PlanDocument, *, num_columns: int) -> Timeline | None:
     """The timeline of a plan in `num_columns` columns; None where the plan has none.
 
     A column shows the action that takes most of its time, so an action shorter than half a column may not show. Digits
-    are forwards, letters backwards, both by the last digit of the microbatch (`a` is 0).
+    are forwards, letters backwards and capital letters gradients of weights that are computed later, all by the last
+    digit of the microbatch (`a` is 0).
 
     Raises:
         ValueError: An action is neither like `0F3` nor an update.
@@ -72,6 +75,7 @@ def timeline_section(plan: PlanDocument, *, width: int) -> Section | None:
         bars = Text(row)
         bars.highlight_regex("[0-9]+", "blue")
         bars.highlight_regex("[a-j]+", "magenta")
+        bars.highlight_regex("[A-J]+", "cyan")
         rows.append(Text(f"{device:{longest}}  ").append_text(bars))
     end = f"{format_seconds(timeline.step_seconds):>{len(timeline.rows[0][1]) - 1}}"
     body = Group(*rows, Text(f"{'':{longest}}  0{end}"), Text(timeline.legend))
@@ -101,7 +105,7 @@ def _symbol(text: str) -> str:
     if text == UPDATE:
         return UPDATE
     action = Action.parse(text)
-    symbols = _FORWARDS if action.kind is ActionKind.FORWARD else _BACKWARDS
+    symbols = _SYMBOLS[action.kind]
     return symbols[action.microbatch % len(symbols)]
 
 
@@ -110,7 +114,8 @@ def _legend(plan: PlanDocument, column_seconds: float) -> str:
     parts = []
     # A single stage runs forward and backward as one action.
     is_whole = plan.model.training and symbols.isdisjoint(_BACKWARDS)
-    for name, letters in (("forward and backward" if is_whole else "forward", _FORWARDS), ("backward", _BACKWARDS)):
+    names = ("forward and backward" if is_whole else "forward", "backward", "gradients of weights")
+    for name, letters in zip(names, _SYMBOLS.values(), strict=True):
         used = [symbol for symbol in letters if symbol in symbols]
         if used:
             parts.append(f"{used[0]}-{used[-1]} {name}" if len(used) > 1 else f"{used[0]} {name}")

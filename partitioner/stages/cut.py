@@ -2,7 +2,8 @@
 
 Each op has a role; see `roles`. Forward ops form stages: maximal sets on one device that need only earlier stages.
 Backward ops are in the stage of the forward op they differentiate, or in an earlier stage where they need its results
-(the sum of the gradients of a skip connection may differentiate an op of any stage).
+(the sum of the gradients of a skip connection may differentiate an op of any stage). A schedule may have them in two
+programs: what another stage waits for, and the rest, mostly gradients of weights.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from partitioner.ir.op_graph import Op
 from partitioner.ir.stage_programs import ProgramKind, StageProgram, StagePrograms
 from partitioner.stages.across_microbatches import gathered, staged_states
 from partitioner.stages.assignment import StageAssignment
+from partitioner.stages.delayed_gradients import awaited_elsewhere
 from partitioner.stages.roles import Role, Roles
 
+_GOING_BACK = (ProgramKind.BACKWARD, ProgramKind.WEIGHTS)
 # On CPUs TensorFlow uses oneDNN's kernels for the gradients of these ops only where the op itself is in the same graph.
 # In a separate program the gradient of a pooling took 17 times as long; running the op again costs less.
 _RERUN_ON_CPUS = ("LRN", "MaxPool", "MaxPool3D")
@@ -27,6 +30,7 @@ def cut(
     *,
     devices: Collection[str] | None = None,
     recompute: Collection[int] | None = (),
+    parts_backward: bool = False,
 ) -> StagePrograms:
     """The stage programs of a placed step.
 
@@ -35,17 +39,18 @@ def cut(
         placement: Device of every op.
         devices: Devices that may hold a stage; an op placed elsewhere (on the host of a GPU) goes with its readers.
         recompute: Stages whose backward program reruns their forward ops; None for all of them.
+        parts_backward: Whether gradients that no other stage waits for are programs of their own.
 
     Raises:
         UsageError: The step cannot be cut: one piece of state is used by several stages, or an update needs more of the
             forward pass than its gradients.
     """
-    return _Cut(StageAssignment(roles, placement, devices), recompute).programs()
+    return _Cut(StageAssignment(roles, placement, devices), recompute, parts_backward).programs()
 
 
 class _Cut:
-    def __init__(self, assigned: StageAssignment, recompute: Collection[int] | None) -> None:
-        self.assigned = assigned
+    def __init__(self, assigned: StageAssignment, recompute: Collection[int] | None, parts_backward: bool) -> None:
+        self.assigned, self.parts_backward = assigned, parts_backward
         self.roles, self.graph, self.ops, self.inputs = assigned.roles, assigned.graph, assigned.ops, assigned.inputs
         self.role, self.device = assigned.role, assigned.device
         self.stages, self.stage = assigned.stages, assigned.stage
@@ -53,16 +58,11 @@ class _Cut:
 
     def programs(self) -> StagePrograms:
         once = self.assigned.pieces([op for op in self.ops if self.role[op.name] is Role.ONCE])
-        update = self.assigned.pieces([op for op in self.ops if self.role[op.name] is Role.UPDATE])
+        update = self._update_pieces()
         bodies: list[tuple[ProgramKind, int, str, list[str]]] = []
         bodies += [(ProgramKind.ONCE, i, self.device[ops[0]], ops) for i, ops in enumerate(once)]
-        for kind, roles in self._repeated_roles().items():
-            by_stage: list[list[str]] = [[] for _ in self.stages]
-            for op in self.ops:
-                if self.role[op.name] in roles:
-                    by_stage[self.stage[op.name]].append(op.name)
-            if kind is ProgramKind.FORWARD or any(by_stage):
-                bodies += [(kind, s, self.stages[s], ops) for s, ops in enumerate(by_stage)]
+        for kind, by_stage in self._repeated().items():
+            bodies += [(kind, s, self.stages[s], ops) for s, ops in by_stage.items()]
         bodies += [(ProgramKind.UPDATE, i, self.device[ops[0]], ops) for i, ops in enumerate(update)]
 
         full = [(kind, s, device, self._body(kind, s, ops)) for kind, s, device, ops in bodies]
@@ -94,6 +94,7 @@ class _Cut:
             once=by_kind[ProgramKind.ONCE],
             forward=by_kind[ProgramKind.FORWARD],
             backward=by_kind[ProgramKind.BACKWARD],
+            weights=by_kind[ProgramKind.WEIGHTS],
             update=by_kind[ProgramKind.UPDATE],
             gathered=gathered(self.roles, self.role, by_kind[ProgramKind.UPDATE]),
             states=tuple(staged_states(self.roles, self.role, self.stage)),
@@ -102,11 +103,52 @@ class _Cut:
             relocated=self.assigned.relocated,
         )
 
-    def _repeated_roles(self) -> dict[ProgramKind, set[Role]]:
-        """Roles of the programs of a microbatch. A single stage runs forward and backward in one program."""
-        if len(self.stages) == 1 and not self.recomputed:
-            return {ProgramKind.FORWARD: {Role.FORWARD, Role.BACKWARD}}
-        return {ProgramKind.FORWARD: {Role.FORWARD}, ProgramKind.BACKWARD: {Role.BACKWARD}}
+    def _update_pieces(self) -> list[list[str]]:
+        """Pieces of updates. What other devices wait for, such as the rate of this step, is in pieces of its own."""
+        updates = [op for op in self.ops if self.role[op.name] is Role.UPDATE]
+        awaited = awaited_elsewhere(self._sources(updates), self.device)
+        first, rest = ([op for op in updates if (op.name in awaited) is is_first] for is_first in (True, False))
+        return [*self.assigned.pieces(first), *self.assigned.pieces(rest)]
+
+    def _sources(self, ops: Sequence[Op]) -> dict[str, set[str]]:
+        """For each of some ops, in order, those of them that it waits for."""
+        own = {op.name for op in ops}
+        return {
+            op.name: own.intersection([*map(self.assigned.producer, self.inputs[op.name]), *op.control_inputs])
+            for op in ops
+        }
+
+    def _repeated(self) -> dict[ProgramKind, dict[int, list[str]]]:
+        """Ops of the programs of a microbatch, by stage. A single stage runs forward and backward in one program."""
+        is_one = len(self.stages) == 1 and not self.recomputed
+        later = self._later() if self.parts_backward else frozenset()
+        repeated: dict[ProgramKind, dict[int, list[str]]] = {
+            ProgramKind.FORWARD: {stage: [] for stage in range(len(self.stages))},
+            ProgramKind.BACKWARD: {},
+            ProgramKind.WEIGHTS: {},
+        }
+        if not is_one and Role.BACKWARD in self.role.values():
+            repeated[ProgramKind.BACKWARD] = {stage: [] for stage in range(len(self.stages))}
+        for op in self.ops:
+            role = self.role[op.name]
+            if role is Role.FORWARD or (role is Role.BACKWARD and is_one):
+                kind = ProgramKind.FORWARD
+            elif role is Role.BACKWARD:
+                kind = ProgramKind.WEIGHTS if op.name in later else ProgramKind.BACKWARD
+            else:
+                continue
+            repeated[kind].setdefault(self.stage[op.name], []).append(op.name)
+        return repeated
+
+    def _later(self) -> frozenset[str]:
+        """Backward ops that no other stage waits for, of stages that another one waits for.
+
+        A stage that recomputes keeps them: they read what its backward program computes again.
+        """
+        backward = [op for op in self.ops if self.role[op.name] is Role.BACKWARD]
+        awaited = awaited_elsewhere(self._sources(backward), self.stage)
+        parted = {self.stage[name] for name in awaited} - self.recomputed
+        return frozenset(op.name for op in backward if op.name not in awaited and self.stage[op.name] in parted)
 
     def _body(self, kind: ProgramKind, stage: int, ops: Sequence[str]) -> list[str]:
         """The ops of a program with copied constants and the forward ops it reruns."""
@@ -118,7 +160,7 @@ class _Cut:
                 source = self.assigned.producer(name)
                 if source in body or name == self.roles.seed or name in carried:
                     continue
-                reruns = kind is ProgramKind.BACKWARD and self._is_rerun(self.graph.op[source], stage)
+                reruns = kind in _GOING_BACK and self._is_rerun(self.graph.op[source], stage)
                 if reruns or self.role[source] is Role.COPIED:
                     body.add(source)
                     stack.append(source)

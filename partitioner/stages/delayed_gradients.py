@@ -33,19 +33,27 @@ def delayed_gradients(
         return {}
     runs = frozenset(names)
     sources = {name: [source for source in graph.sources[name] if source in runs] for name in names}
-    awaited = _awaited(graph, placement, sources)
+    updates = {name for name in names if graph.op[name].phase is Phase.UPDATE}
+    awaited = awaited_elsewhere(sources, placement, patient=updates)
     gradients = [name for name in names if graph.op[name].phase is Phase.BACKWARD]
     last = {placement[name]: name for name in gradients if name in awaited}
     delayed = {name for name in gradients if placement[name] in last and name not in awaited}
     return {name: last[placement[name]] for name in gradients if name in delayed and delayed.isdisjoint(sources[name])}
 
 
-def _awaited(graph: OpGraph, placement: Mapping[str, Hashable], sources: Mapping[str, Collection[str]]) -> set[str]:
-    """Ops that another device waits for, and all that these wait for; updates need not be soon."""
+def awaited_elsewhere(
+    sources: Mapping[str, Collection[str]], where: Mapping[str, Hashable], *, patient: Collection[str] = ()
+) -> set[str]:
+    """Ops that one in another place waits for, and all that these wait for.
+
+    Args:
+        sources: What each op waits for, in an order in which they can run.
+        where: The place of each op.
+        patient: Ops that need not run soon, so that what they wait for need not either.
+    """
     awaited: set[str] = set()
     for name in reversed(list(sources)):
-        is_update = graph.op[name].phase is Phase.UPDATE
         for source in sources[name]:
-            if name in awaited or (placement[source] != placement[name] and not is_update):
+            if name in awaited or (where[source] != where[name] and name not in patient):
                 awaited.add(source)
     return awaited

@@ -11,6 +11,7 @@ from partitioner.ir.stage_programs import StagePrograms
 from partitioner.ir.step import CapturedStep
 from partitioner.stages.cut import cut
 from partitioner.stages.roles import Roles, find_roles
+from partitioner.stages.schedules import ScheduleKind
 
 
 def stage_programs(
@@ -38,7 +39,13 @@ class StageCutter:
 
     def __call__(self, execution: Execution) -> StagePrograms:
         """The stage programs of the step under an execution; raises as `stage_programs` does."""
-        return cut(self._roles, execution.placement, devices=execution.stage_devices, recompute=execution.recompute)
+        return cut(
+            self._roles,
+            execution.placement,
+            devices=execution.stage_devices,
+            recompute=execution.recompute,
+            parts_backward=execution.schedule == ScheduleKind.ZB_H1,
+        )
 
     @cached_property
     def _roles(self) -> Roles:

@@ -23,6 +23,14 @@ et al. 2021, "Memory-efficient pipeline-parallel DNN training").
     b |  .  1F0 1F1  .  1B0 1F2 1B1 1F3 1B2  .  1B3  .
     c |  .   .  2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3  .   .
 
+`zb-h1`: as 1f1b, but a backward is in two parts: what another stage waits for (B), and the gradients of weights (W),
+which stage s computes s microbatches later (Qi et al. 2023, "Zero bubble pipeline parallelism", section 2.1). No stage
+holds more than S microbatches whose W has not run. For the first stage nobody waits: it runs both parts as one.
+
+    a | 0F0 0F1 0F2  .   .  0B0 0W0 0F3 0B1 0W1 0B2 0W2 0B3 0W3
+    b |  .  1F0 1F1  .  1B0 1F2 1B1 1W0 1F3 1B2 1W1 1B3 1W2 1W3
+    c |  .   .  2F0 2B0 2F1 2B1 2F2 2B2 2W0 2F3 2B3 2W1 2W2 2W3
+
 `interleaved`: each device holds several stages, dealt round robin, and works for groups of as many microbatches as
 there are devices (Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters using
 Megatron-LM", section 2.2). It shows four stages on two devices, as four microbatches are no multiple of three devices.
@@ -41,7 +49,7 @@ from itertools import islice
 from partitioner.errors import UsageError
 from partitioner.stages.actions import Action, ActionKind
 
-_FORWARD, _BACKWARD = ActionKind.FORWARD, ActionKind.BACKWARD
+_FORWARD, _BACKWARD, _WEIGHTS = ActionKind
 
 
 class ScheduleKind(StrEnum):
@@ -50,6 +58,7 @@ class ScheduleKind(StrEnum):
     SEQUENTIAL = "sequential"
     GPIPE = "gpipe"
     ONE_F_ONE_B = "1f1b"
+    ZB_H1 = "zb-h1"
     INTERLEAVED = "interleaved"
 
 
@@ -69,15 +78,15 @@ def device_orders(
         kind: The schedule.
         stage_devices: Device of each stage; a device may occur several times.
         num_microbatches: At least 1.
-        training: False leaves only forwards: `1f1b` is then `gpipe`, and nothing makes `sequential` wait between
-            microbatches.
+        training: False leaves only forwards: `1f1b` and `zb-h1` are then `gpipe`, and nothing makes `sequential` wait
+            between microbatches.
 
     Returns:
         By device, in the order of their first stages.
 
     Raises:
-        UsageError: There is no stage or no microbatch; for `interleaved`, the stages are not dealt round robin or the
-            microbatches are no multiple of the devices.
+        UsageError: There is no stage or no microbatch; for `zb-h1`, a device has several stages; for `interleaved`, the
+            stages are not dealt round robin or the microbatches are no multiple of the devices.
     """
     if not stage_devices or num_microbatches < 1:
         raise UsageError(
@@ -91,7 +100,9 @@ def device_orders(
             orders = _interleaved(stage_devices, num_microbatches)
         case ScheduleKind.ONE_F_ONE_B if training:
             orders = _one_f_one_b(stage_devices, num_microbatches)
-        case ScheduleKind.ONE_F_ONE_B | ScheduleKind.GPIPE:
+        case ScheduleKind.ZB_H1 if training:
+            orders = _zb_h1(stage_devices, num_microbatches)
+        case ScheduleKind.ONE_F_ONE_B | ScheduleKind.ZB_H1 | ScheduleKind.GPIPE:
             orders = _gpipe(stage_devices, num_microbatches)
     return {
         device: tuple(action for action in actions if training or action.kind is _FORWARD)
@@ -103,7 +114,8 @@ def merged_order(orders: Mapping[str, Sequence[Action]], num_stages: int) -> tup
     """One order of all actions that respects every device's order and what actions need of each other.
 
     A forward needs the forward of the stage before; a backward needs its stage's forward and the backward of the stage
-    behind. Actions that could run in the same unit of time are next to each other, sorted.
+    behind; gradients of weights need their stage's backward. Actions that could run in the same unit of time are next
+    to each other, sorted.
 
     Raises:
         ValueError: Actions wait for each other in a cycle, or for an action that no device runs; it names them.
@@ -138,6 +150,8 @@ def max_live(order: Sequence[Action]) -> dict[int, int]:
     live: dict[int, int] = {}
     most: dict[int, int] = {}
     for action in order:
+        if action.kind is _WEIGHTS:
+            continue
         live[action.stage] = live.get(action.stage, 0) + (1 if action.kind is _FORWARD else -1)
         most[action.stage] = max(most.get(action.stage, 0), live[action.stage])
     return most
@@ -148,6 +162,9 @@ def _needed(action: Action, num_stages: int) -> Iterator[Action]:
     if action.kind is _FORWARD:
         if stage > 0:
             yield Action(stage - 1, _FORWARD, microbatch)
+        return
+    if action.kind is _WEIGHTS:
+        yield Action(stage, _BACKWARD, microbatch)
         return
     yield Action(stage, _FORWARD, microbatch)
     if stage + 1 < num_stages:
@@ -176,6 +193,29 @@ def _gpipe(stage_devices: Sequence[str], num_microbatches: int) -> dict[str, lis
 def _one_f_one_b(stage_devices: Sequence[str], num_microbatches: int) -> dict[str, list[Action]]:
     most_live = list(range(len(stage_devices), 0, -1))
     return _in_unit_time(stage_devices, num_microbatches, most_live)
+
+
+def _zb_h1(stage_devices: Sequence[str], num_microbatches: int) -> dict[str, list[Action]]:
+    """S - s forwards; then a backward, the gradients of weights of s microbatches before, and a forward in turn."""
+    num_stages = len(stage_devices)
+    if len(set(stage_devices)) < num_stages:
+        raise UsageError(
+            "the schedule zb-h1 needs a device for every stage",
+            notes=[f"{num_stages} stages on: {', '.join(stage_devices)}"],
+            help="take the schedule 1f1b, which runs stages in any placement",
+        )
+    return {
+        device: list(_backward_in_parts(stage, num_microbatches, ahead=num_stages - stage, behind=stage))
+        for stage, device in enumerate(stage_devices)
+    }
+
+
+def _backward_in_parts(stage: int, num_microbatches: int, *, ahead: int, behind: int) -> Iterator[Action]:
+    """Forwards are `ahead` of backwards by so many microbatches, and gradients of weights behind them by so many."""
+    for turn in range(-ahead, num_microbatches + behind):
+        for kind, microbatch in ((_BACKWARD, turn), (_WEIGHTS, turn - behind), (_FORWARD, turn + ahead)):
+            if 0 <= microbatch < num_microbatches:
+                yield Action(stage, kind, microbatch)
 
 
 def _interleaved(stage_devices: Sequence[str], num_microbatches: int) -> dict[str, list[Action]]:

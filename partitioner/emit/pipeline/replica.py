@@ -15,7 +15,7 @@ from partitioner.emit.pipeline.stage_function import StageFunction, StageFunctio
 from partitioner.ir.execution import SEED_STRIDE, Execution
 from partitioner.ir.stage_programs import Gather, StagePrograms
 from partitioner.ir.step import CapturedStep
-from partitioner.stages.actions import Action, ActionKind
+from partitioner.stages.actions import KIND_OF_CALLS, Action, ActionKind
 from partitioner.stages.coupling import random_states
 
 
@@ -43,8 +43,8 @@ class Replica:
         functions = StageFunctions(step, programs, execution, replica=number)
         self.once = [functions.build(program) for program in programs.once]
         several = self.num_microbatches > 1
-        self.forward = [functions.build(program, accumulate=several) for program in programs.forward]
-        self.backward = [functions.build(program, accumulate=several) for program in programs.backward]
+        self.repeated = [functions.build(program, accumulate=several) for program in programs.repeated]
+        self._of_action = {(KIND_OF_CALLS[f.program.kind], f.program.stage): f for f in self.repeated}
         self.update = [functions.build(program) for program in programs.update]
         if variables is None:
             held = {name: held_variable(variable) for name, variable in step.variables.items()}
@@ -60,11 +60,11 @@ class Replica:
 
     def functions(self) -> list[StageFunction]:
         """All functions, in an order in which a microbatch can run."""
-        return [*self.once, *self.forward, *reversed(self.backward), *self.update]
+        return [*self.once, *self.repeated, *self.update]
 
     def of(self, action: Action) -> StageFunction:
         """The function that an action calls."""
-        return (self.forward if action.kind is ActionKind.FORWARD else self.backward)[action.stage]
+        return self._of_action[action.kind, action.stage]
 
     def outside(self, name: str) -> Any:
         """A captured tensor from outside the step."""
@@ -76,7 +76,7 @@ class Replica:
 
     def device_of(self, tensor: str) -> str:
         """Device of the stage that makes a tensor."""
-        made = (f.program for f in (*self.forward, *self.backward) if tensor in f.program.outputs)
+        made = (f.program for f in self.repeated if tensor in f.program.outputs)
         return next((program.device for program in made), HOST)
 
     def own_start(self, variable: str, value: Any) -> Any:

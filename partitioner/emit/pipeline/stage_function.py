@@ -30,7 +30,13 @@ from partitioner.stages.run_ahead import keeps_order, order_among, run_ahead_lim
 
 _numbers = itertools.count()
 _ARGUMENTS = "partition_arguments"  # scope of what is added to a stage's ops
-_LETTERS = {ProgramKind.ONCE: "I", ProgramKind.FORWARD: "F", ProgramKind.BACKWARD: "B", ProgramKind.UPDATE: "U"}
+_LETTERS = {
+    ProgramKind.ONCE: "I",
+    ProgramKind.FORWARD: "F",
+    ProgramKind.BACKWARD: "B",
+    ProgramKind.WEIGHTS: "W",
+    ProgramKind.UPDATE: "U",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,8 @@ from partitioner.ir.step import CapturedStep, LossReduction
 from partitioner.spelling import argument
 from partitioner.stages.buckets import buckets
 from partitioner.stages.programs import stage_programs
-from partitioner.stages.schedules import ScheduleKind, device_orders, merged_order
+from partitioner.stages.schedules import ScheduleKind
+from partitioner.stages.step_order import step_order
 
 
 class StagedStep:
@@ -52,11 +53,7 @@ class StagedStep:
         if execution.num_parts > 1 and step.uncuttable:
             parts = "replicas" if execution.num_replicas > 1 else "microbatches"
             raise UsageError(f"the batch cannot be cut into {parts}: {step.uncuttable}", help=argument(parts, 1))
-        training = bool(self.programs.backward)
-        orders = device_orders(
-            ScheduleKind(execution.schedule), self.programs.stages, execution.num_microbatches, training=training
-        )
-        self.order = merged_order(orders, len(self.programs.stages))
+        self.order = step_order(self.programs, ScheduleKind(execution.schedule), execution.num_microbatches)
         self.replicas = self._make_replicas()
 
     def __call__(self, *arguments: Any) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def stages_of_ops(
     """
     programs = result.programs
     stage_of: dict[str, int] = {}
-    for program in (*programs.forward, *programs.backward) if programs else ():
+    for program in programs.repeated if programs else ():
         for name in program.ops:
             stage_of.setdefault(name, program.stage)
     first = {device: index for index, device in reversed(list(enumerate(stage_devices)))}

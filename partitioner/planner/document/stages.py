@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import OpGraph, Phase, VariableKind
 from partitioner.ir.plan import Stage
-from partitioner.ir.stage_programs import ProgramKind, StagePrograms
+from partitioner.ir.stage_programs import StagePrograms
 from partitioner.planner.document.ops import stages_of_ops
 from partitioner.planner.layouts.result import SearchResult
 
@@ -83,12 +83,7 @@ def _stage_of_parameters(costed: CostedGraph, result: SearchResult, programs: St
 def _sent_bytes(result: SearchResult, programs: StagePrograms) -> list[int]:
     """Bytes that each stage sends in a step; `once` and update programs count for the first stage of their device."""
     assert result.staged is not None
-    stage_of = {
-        name: program.stage
-        for program in programs.programs
-        if program.kind in (ProgramKind.FORWARD, ProgramKind.BACKWARD)
-        for name in program.outputs
-    }
+    stage_of = {name: program.stage for program in programs.repeated for name in program.outputs}
     sent = [0] * len(programs.stages)
     for send in result.staged.sends:
         first = programs.stages.index(send.source) if send.source in programs.stages else 0

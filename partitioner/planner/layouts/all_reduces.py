@@ -152,7 +152,7 @@ def _all_reduces(
     programs, staged = result.programs, result.staged
     assert programs is not None and staged is not None
     tensor = graph.tensor
-    made_on = {name: p.device for p in (*programs.forward, *programs.backward) for name in p.outputs}
+    made_on = {name: p.device for p in programs.repeated for name in p.outputs}
     reduces = []
     for of_replicas in zip(*groups, strict=True):
         peers = tuple(dict.fromkeys(of_replicas))

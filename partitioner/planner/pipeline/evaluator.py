@@ -50,8 +50,8 @@ class PipelineEvaluator:
         self._share_memory = len(self.names) > 1 and share_memory(self.names)
         self._costs: dict[tuple[int, bool], StageCosts] = {}
         self._items: dict[int, OrderedItems] = {}
-        self._programs: dict[tuple[Assignment, frozenset[int]], StagePrograms | None] = {}
-        self._wiring: dict[tuple[Assignment, frozenset[int], int], Dataflow] = {}
+        self._programs: dict[tuple[Assignment, frozenset[int], bool], StagePrograms | None] = {}
+        self._wiring: dict[tuple[Assignment, frozenset[int], bool, int], Dataflow] = {}
         self._bounds: dict[int, float] = {}
         self._cuts: dict[tuple[object, ...], Cut | None] = {}
         self._cut_bounds: dict[tuple[object, ...], float] = {}
@@ -186,15 +186,21 @@ class PipelineEvaluator:
             recompute=recompute,
         )
 
-    def programs(self, assignment: Sequence[int], recompute: Iterable[int] = ()) -> StagePrograms | None:
+    def programs(
+        self,
+        assignment: Sequence[int],
+        recompute: Iterable[int] = (),
+        schedule: ScheduleKind = ScheduleKind.SEQUENTIAL,
+    ) -> StagePrograms | None:
         """The stage programs of a placement; None where the step cannot be cut, and `refusal` says why."""
-        key = (tuple(assignment), frozenset(recompute))
+        key = (tuple(assignment), frozenset(recompute), schedule is ScheduleKind.ZB_H1)
         if key not in self._programs:
             self.num_cut_ops += len(self.costed.graph.ops)
             placement = self._placement(assignment)
             execution = Execution(
                 placement=op_devices(self.costed.graph, placement, self.names),
                 stage_devices=[self.names[device] for device in dict.fromkeys(assignment)],
+                schedule=schedule,
                 recompute=key[1],
             )
             try:
@@ -228,7 +234,7 @@ class PipelineEvaluator:
     def _simulated(
         self, assignment: Assignment, num_microbatches: int, schedule: ScheduleKind, recompute: frozenset[int]
     ) -> PipelineCandidate | None:
-        programs = self.programs(assignment, recompute)
+        programs = self.programs(assignment, recompute, schedule)
         if programs is None:
             return None
         holding = {self.names.index(name) for name in programs.stages}
@@ -237,7 +243,7 @@ class PipelineEvaluator:
             moved = tuple(device if device in holding else last for device in assignment)
             return self(moved, num_microbatches, schedule, recompute)
         costs = self.costs(num_microbatches, alone=len(holding) == 1)
-        wiring_key = (assignment, recompute, self.rows(num_microbatches))
+        wiring_key = (assignment, recompute, schedule is ScheduleKind.ZB_H1, self.rows(num_microbatches))
         if wiring_key not in self._wiring:
             self._wiring[wiring_key] = Dataflow(programs, costs)
         try:
@@ -280,7 +286,7 @@ class PipelineEvaluator:
 
 
 def _bound_seconds(costed: CostedGraph, programs: StagePrograms, num_microbatches: int) -> float:
-    repeated = {name for program in (*programs.forward, *programs.backward) for name in program.ops}
+    repeated = {name for program in programs.repeated for name in program.ops}
     once = {name for program in (*programs.once, *programs.update) for name in program.ops}
     graph = costed.graph
     before: list[tuple[float, ...]] = []

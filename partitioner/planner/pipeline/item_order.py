@@ -71,6 +71,7 @@ class OrderedItems:
         order: The items.
         forward_seconds: Forward ops of a microbatch.
         backward_seconds: Backward ops of a microbatch.
+        weights_seconds: Those of them that no other stage may wait for, wherever stages are cut.
         again_seconds: Forward ops that a stage runs again if it recomputes, wherever it is cut: those that backward ops
             of the same item read, and what these need of the item.
         once_seconds: Ops that depend on no row, and run once before all microbatches.
@@ -88,6 +89,7 @@ class OrderedItems:
     order: tuple[int, ...]
     forward_seconds: Floats
     backward_seconds: Floats
+    weights_seconds: Floats
     again_seconds: Floats
     once_seconds: Floats
     update_seconds: Floats
@@ -114,6 +116,7 @@ def ordered_items(
     place = places(graph, coarsening, order)
     by_row = depending_on_rows(graph)
     count = len(order)
+    crossing = _crossing_bytes(costed, buffers, place, by_row, count)
     bytes_of = {name: np.zeros(count) for name in ("saved", "variable", "gradient", "sum")}
     for variable in graph.variables:
         if variable.name in buffers.home_op:
@@ -128,9 +131,12 @@ def ordered_items(
         bytes_of["sum"][place[graph.tensor[name].producer]] += graph.tensor[name].size_bytes
     return OrderedItems(
         order=tuple(order),
-        **{f"{name}_seconds": _running(values) for name, values in _seconds(costed, place, by_row, count).items()},
+        **{
+            f"{name}_seconds": _running(values)
+            for name, values in _seconds(costed, place, by_row, _of_weights(graph, place, crossing), count).items()
+        },
         **{f"{name}_bytes": _running(values) for name, values in bytes_of.items()},
-        **_crossing_bytes(costed, buffers, place, by_row, count),
+        **crossing,
     )
 
 
@@ -166,20 +172,40 @@ def between(sums: Floats) -> Floats:
     return sums[None, :] - sums[:, None]
 
 
-def _seconds(costed: CostedGraph, place: Mapping[str, int], by_row: frozenset[str], count: int) -> dict[str, Floats]:
+def _of_weights(graph: OpGraph, place: Mapping[str, int], crossing: Mapping[str, Floats]) -> set[str]:
+    """The ops of `weights_seconds`.
+
+    An op is waited for over a boundary where gradients cross if what follows from it reaches the items before. What
+    reaches those before the first such boundary is waited for wherever a stage that has one behind it starts.
+    """
+    boundaries = np.flatnonzero(crossing["backward_bytes"][:-1])
+    first = int(boundaries[0]) if len(boundaries) else 0
+    reaches: dict[str, int] = {}
+    for op in reversed(graph.ops):
+        if op.phase is Phase.BACKWARD:
+            readers = (name for tensor in op.outputs for name in graph.consumers[tensor])
+            reaches[op.name] = min([place[op.name], *(reaches[name] for name in readers if name in reaches)])
+    return {name for name, place_reached in reaches.items() if place_reached >= first}
+
+
+def _seconds(
+    costed: CostedGraph, place: Mapping[str, int], by_row: frozenset[str], of_weights: set[str], count: int
+) -> dict[str, Floats]:
     num_devices, ops = len(costed.topology.devices), costed.graph.ops
     again = _run_again(costed.graph, place, by_row)
     launch = np.array([placed.device.launch_overhead_seconds for placed in costed.topology.devices])
     measured = np.array([index in costed.measured for index in range(num_devices)])
     dispatch = np.where(measured | (costed.fusion is not None), 0.0, np.maximum(0.0, OP_SECONDS - launch))
     taken = np.array(costed.seconds) + np.outer([op.type != "Placeholder" for op in ops], dispatch)
-    ops_of: dict[str, list[int]] = {name: [] for name in ("forward", "backward", "again", "once", "update")}
+    ops_of: dict[str, list[int]] = {name: [] for name in ("forward", "backward", "weights", "again", "once", "update")}
     for index, op in enumerate(ops):
         kind = "update" if op.phase is Phase.UPDATE else "forward" if op.phase is Phase.FORWARD else "backward"
         # The seed of the gradients is an argument, too: only forward ops are known to depend on no row.
         ops_of["once" if kind == "forward" and op.name not in by_row else kind].append(index)
         if op.name in again:
             ops_of["again"].append(index)
+        if op.name in of_weights:
+            ops_of["weights"].append(index)
     at = np.array([place[op.name] for op in ops])
     seconds = {name: np.zeros((count, num_devices)) for name in ops_of}
     for name, indices in ops_of.items():

@@ -27,6 +27,7 @@ from partitioner.stages.schedules import ScheduleKind
 # Placements of other searches that are tried with every number of microbatches.
 _MAX_GIVEN = 3
 _MAX_IMPROVED = 3
+_ALIKE_WITHOUT_BACKWARDS = (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZB_H1)
 # Simulations of cuts may end before their estimates, as transfers may hide behind other work, or after them.
 _MARGIN = 1.1
 # A process that looks at bounds closer takes longer to start than the search of fewer ops.
@@ -185,16 +186,17 @@ class PipelineSearch:
         return self.evaluator.search_space.is_of_replica and fewest < shape.num_microbatches
 
     def _schedules(self, devices: Sequence[int], count: int) -> list[ScheduleKind]:
-        """Schedules that differ: on one device, or with one microbatch, all schedules give nearly the same order.
+        """Schedules that differ: on one device all give nearly the same order, with one microbatch all but zb-h1.
 
-        In inference there are no backwards, so gpipe and 1f1b are the same.
+        In inference there are no backwards, so gpipe, 1f1b and zb-h1 are the same.
         """
         allowed = [kind for kind in PREFERENCE if kind in self.evaluator.search_space.schedules]
         if not self.evaluator.costed.graph.training:
-            alike = [kind for kind in (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B) if kind in allowed]
+            alike = [kind for kind in _ALIKE_WITHOUT_BACKWARDS if kind in allowed]
             return alike[:1] or allowed[:1]
         if len(devices) == 1 or count == 1:
-            return [ScheduleKind.SEQUENTIAL] if ScheduleKind.SEQUENTIAL in allowed else allowed[:1]
+            differ = (ScheduleKind.SEQUENTIAL, ScheduleKind.ZB_H1)[: len(devices)]
+            return [kind for kind in differ if kind in allowed] or allowed[:1]
         return [kind for kind in allowed if kind is not ScheduleKind.INTERLEAVED or count % len(devices) == 0]
 
     def _device_sequences(self) -> list[tuple[int, ...]]:

@@ -13,7 +13,13 @@ from partitioner.ir.stage_programs import StagePrograms
 from partitioner.planner.simulate.pipelined_schedule import PipelineSchedule
 from partitioner.stages.schedules import ScheduleKind
 
-PREFERENCE = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.GPIPE, ScheduleKind.INTERLEAVED, ScheduleKind.SEQUENTIAL)
+PREFERENCE = (
+    ScheduleKind.ONE_F_ONE_B,
+    ScheduleKind.GPIPE,
+    ScheduleKind.ZB_H1,
+    ScheduleKind.INTERLEAVED,
+    ScheduleKind.SEQUENTIAL,
+)
 """Of equally good schedules, the first is preferred."""
 
 MANY = 16

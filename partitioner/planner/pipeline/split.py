@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from partitioner.planner.pipeline.search_space import Recompute
 from partitioner.planner.pipeline.solve.problem import CutProblem
 from partitioner.planner.pipeline.stage_end import StageSeconds
 from partitioner.planner.simulate.program_costs import CALL_SECONDS
-from partitioner.stages.actions import Action
+from partitioner.stages.actions import Action, ActionKind
 from partitioner.stages.schedules import ScheduleKind
 
 # A byte over a limit counts as so many seconds, more than any step takes: first what fits, then the fastest.
@@ -161,7 +161,7 @@ class StageSplit:
     def problem(self, bound_seconds: float) -> CutProblem | None:
         """What this bound is to be looked at closer for, without updates; None where stages may not wait for others."""
         items, crossed = self.items, self._crossed
-        if crossed is None or self._num_stages < 2:
+        if crossed is None or self._num_stages < 2 or self.schedule is ScheduleKind.ZB_H1:
             return None
         there, back = self._least_hop_seconds(crossed)
         return CutProblem(
@@ -244,8 +244,11 @@ class StageSplit:
         calls = 2 * CALL_SECONDS if self._trains and last else CALL_SECONDS
         # A stage whose results need no gradient waits for none.
         goes_back = items.backward_bytes > 0
-        there, back = items.forward_seconds.min(axis=0), items.backward_seconds.min(axis=0)
-        both = items.pass_seconds.min(axis=0)
+        later = items.weights_seconds if self.schedule is ScheduleKind.ZB_H1 else np.zeros_like(items.weights_seconds)
+        there, back = items.forward_seconds.min(axis=0), (items.backward_seconds - later).min(axis=0)
+        both = (items.pass_seconds - later).min(axis=0)
+        weights = np.where(goes_back[:, None], between(later[device]), 0.0)
+        third_call = np.where(weights > 0, CALL_SECONDS, 0.0)
         arriving = there + _passing(at_start.there + CALL_SECONDS, stage)
         returning = back + _passing(at_start.back + np.where(goes_back, CALL_SECONDS, 0.0), stage)
         passes = np.where(goes_back, 2, 1) * CALL_SECONDS
@@ -254,7 +257,8 @@ class StageSplit:
             behind = np.where(goes_back, behind, 0.0)
         return StageSeconds(
             forward=between(items.forward_seconds[device]) + CALL_SECONDS,
-            backward=between(items.backward_seconds[device]) + calls - CALL_SECONDS,
+            backward=between(items.backward_seconds[device]) + calls - CALL_SECONDS + third_call,
+            weights=weights + third_call,
             arriving=arriving[:, None],
             returning=returning[:, None],
             behind=behind[None, :],
@@ -265,11 +269,19 @@ class StageSplit:
     def _recomputing(self, stage: int, seconds: StageSeconds) -> StageSeconds:
         """The same where the stage runs its forward again in each backward: one call, with the work of both."""
         again = between(self.items.again_seconds[self.devices[stage]])
-        return replace(seconds, backward=seconds.backward + again)
+        third_call = np.where(seconds.weights > 0, CALL_SECONDS, 0.0)
+        backward = seconds.backward - third_call + again
+        return replace(seconds, backward=backward, weights=np.zeros_like(seconds.weights))
 
     def _end(self, stage: int, seconds: StageSeconds) -> Floats:
         kind = self.schedule if self._trains else ScheduleKind.GPIPE
-        return seconds.end(kind, self.num_microbatches, max(1, self.num_live[stage]))
+        return seconds.end(kind, self.num_microbatches, max(1, self.num_live[stage]), num_late=self._num_late(stage))
+
+    def _num_late(self, stage: int) -> int:
+        """Microbatches whose gradients of weights come behind the last backward of a stage."""
+        kinds = [action.kind for action in self.orders[str(self.devices[stage])] if action.stage == stage]
+        behind = takewhile(lambda kind: kind is not ActionKind.BACKWARD, reversed(kinds))
+        return sum(kind is ActionKind.WEIGHTS for kind in behind)
 
     @cached_property
     def _trains(self) -> bool:

@@ -11,6 +11,9 @@ Between, it waits for microbatches that are on their way through the stages behi
 - `1f1b`: with k microbatches in flight, the first backward comes z after the first forward, and the device does k - 1
   forwards meanwhile; the last backward comes z after the last forward, and the device does k - 1 backwards meanwhile.
   With more than k microbatches, the device waits both times; otherwise both are one.
+- `zb-h1`: as `1f1b` before the first backward. Later, the device has gradients of weights to compute while it waits.
+  What no other stage waits for, w of b, is neither in z nor in what returns; and that of the last microbatches, one
+  more than there are stages before, comes behind the last backward, while that returns.
 - `sequential`: each microbatch passes the stages behind and comes back before the next one starts.
 - `interleaved`: the device may work for its other stage, so that no waiting is certain. What that one adds is in
   `interleaved.py`, and what stages of all devices make each other wait in `solve/longest_paths.py`.
@@ -41,32 +44,35 @@ class StageSeconds:
     Attributes:
         forward: Of the stage's forward.
         backward: Of its backward; 0 in inference.
+        weights: Of the part of it that is left for later; 0 but for `zb-h1`.
         arriving: Forward of the stages before it, with transfers.
-        returning: Their backward.
-        behind: Forward and backward of the stages behind it.
+        returning: Their backward, without what is left for later.
+        behind: Forward and backward of the stages behind it, without what is left for later.
         summing: Of the sums of its gradients over replicas, once a step.
     """
 
     forward: Floats
     backward: Floats
+    weights: Floats
     arriving: Floats
     returning: Floats
     behind: Floats
     summing: Floats
 
-    def end(self, kind: ScheduleKind, num_microbatches: int, num_live: int) -> Floats:
+    def end(self, kind: ScheduleKind, num_microbatches: int, num_live: int, num_late: int = 0) -> Floats:
         """Seconds from the start of the step until all that needs the stage has ended, but for updates.
 
         Args:
             kind: The schedule; in `interleaved`, what the device does for its other stages is not in it.
             num_microbatches: Parts of the batch.
             num_live: Microbatches that the stage holds at a time.
+            num_late: Microbatches whose gradients of weights come behind the last backward.
         """
-        last_backward = self.arriving + self._busy(kind, num_microbatches, num_live)
-        return last_backward + np.maximum(self.returning, self.summing)
+        all_done = self.arriving + self._busy(kind, num_microbatches, num_live)
+        return all_done + np.maximum(self.returning - num_late * self.weights, self.summing)
 
     def _busy(self, kind: ScheduleKind, num_microbatches: int, num_live: int) -> Floats:
-        """From the start of the stage's first forward to the end of its last backward."""
+        """From the start of the stage's first forward to the end of its last backward, and of all that it left."""
         both = self.forward + self.backward
         if kind is ScheduleKind.SEQUENTIAL:
             return num_microbatches * (both + self.behind)
@@ -75,6 +81,8 @@ class StageSeconds:
         if kind is ScheduleKind.INTERLEAVED:
             return num_microbatches * both
         first = np.maximum(0.0, self.behind - (num_live - 1) * self.forward)
+        if kind is ScheduleKind.ZB_H1:
+            return num_microbatches * both + first
         last = np.maximum(0.0, self.behind - (num_live - 1) * self.backward)
         idle = first + last if num_microbatches > num_live else np.maximum(first, last)
         return num_microbatches * both + idle

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from partitioner.ir.stage_programs import Gather, ProgramKind, StageProgram, StagePrograms
+from partitioner.ir.stage_programs import Gather, StageProgram, StagePrograms
 from partitioner.planner.simulate.memory_use import largest_tensors
 from partitioner.planner.simulate.program_costs import ProgramCost, StageCosts
+from partitioner.stages.actions import KIND_OF_CALLS
 
 
 class Value(NamedTuple):
@@ -170,7 +171,7 @@ class Dataflow:
 
 
 def _is_repeated(program: StageProgram) -> bool:
-    return program.kind in (ProgramKind.FORWARD, ProgramKind.BACKWARD)
+    return program.kind in KIND_OF_CALLS
 
 
 def arguments(wiring: Dataflow) -> Sequence[tuple[Value, int]]:

@@ -25,8 +25,9 @@ from partitioner.planner.simulate.pipelined_memory import PipelineMemory
 from partitioner.planner.simulate.pipelined_schedule import PipelineSchedule
 from partitioner.planner.simulate.program_costs import StageCosts
 from partitioner.planner.simulate.streams import Streams
-from partitioner.stages.actions import Action, ActionKind
-from partitioner.stages.schedules import ScheduleKind, device_orders, merged_order
+from partitioner.stages.actions import KIND_OF_CALLS, Action
+from partitioner.stages.schedules import ScheduleKind
+from partitioner.stages.step_order import step_order
 
 Call = tuple[int, int]
 """Index of a program, and the microbatch or `WHOLE`."""
@@ -52,8 +53,7 @@ def simulate_stages(
     Raises:
         UsageError: The schedule does not go with the stages or the number of microbatches.
     """
-    orders = device_orders(schedule, programs.stages, num_microbatches, training=bool(programs.backward))
-    order = merged_order(orders, len(programs.stages))
+    order = step_order(programs, schedule, num_microbatches)
     return _Simulation(wiring or Dataflow(programs, StageCosts(costed)), num_microbatches).run(order)
 
 
@@ -80,16 +80,10 @@ class _Simulation:
         self.gate = 0.0
 
     def run(self, order: Sequence[Action]) -> PipelineSchedule:
-        first_forward = len(self.programs.once)
-        num_stages = len(self.programs.stages)
-        first_update = first_forward + len(self.programs.forward) + len(self.programs.backward)
-        calls = [(index, WHOLE) for index in range(first_forward)]
-        names: dict[Call, Action] = {}
-        for action in order:
-            # Backward programs are listed from the last stage to the first.
-            offset = action.stage if action.kind is ActionKind.FORWARD else 2 * num_stages - 1 - action.stage
-            calls.append((first_forward + offset, action.microbatch))
-            names[calls[-1]] = action
+        programs = list(enumerate(self.wiring.all))
+        called = {(KIND_OF_CALLS[p.kind], p.stage): index for index, p in programs if p.kind in KIND_OF_CALLS}
+        names = {(called[action.kind, action.stage], action.microbatch): action for action in order}
+        calls = [*((index, WHOLE) for index, p in programs if p.kind is ProgramKind.ONCE), *names]
         for call in self._in_time(calls):
             start, end = self._call(*call)
             if (action := names.get(call)) is not None:
@@ -97,7 +91,8 @@ class _Simulation:
                 self._record(str(action), self.wiring.wires[call[0]].device, start, end)
         self.gate = max(self.free)
         self._gather()
-        for index, part in self._in_time([(index, WHOLE) for index in range(first_update, len(self.wiring.all))]):
+        updates = [(index, WHOLE) for index, p in programs if p.kind is ProgramKind.UPDATE]
+        for index, part in self._in_time(updates):
             start, end = self._call(index, part)
             self._record("U", self.wiring.wires[index].device, start, end)
         while self._next_seconds() < math.inf:

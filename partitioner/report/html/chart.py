@@ -117,7 +117,7 @@ def _action_bar(bar: PlannedAction, seconds: float, num_microbatches: int) -> Ba
         kind, label = "update", "update"
     else:
         action = Action.parse(bar.action)
-        kind = {"F": "forward", "B": "backward"}[action.kind]
+        kind = {"F": "forward", "B": "backward", "W": "weights"}[action.kind]
         label = f"{action.kind}{action.microbatch}" if num_microbatches > 1 else kind
     about = action_in_words(bar.action, num_microbatches=num_microbatches)
     return _bar(bar.start_seconds, bar.end_seconds, seconds, kind, label, about)
