@@ -21,6 +21,7 @@ from partitioner.ir.stage_programs import StagePrograms
 from partitioner.planner.pipeline.search_space import PREFERENCE, PipelineSearchSpace
 from partitioner.stages.cut import cut
 from partitioner.stages.roles import Roles, find_roles
+from partitioner.stages.schedules import ScheduleKind
 
 # Runs share a machine with others: examples are few, the same in every run, and never timed.
 settings.register_profile("planner", deadline=None, derandomize=True, max_examples=50, database=None)
@@ -303,7 +304,11 @@ def microbatching(costed: CostedGraph, *counts: int, adding: bool = False, **cho
 
     def programs(execution: Execution) -> StagePrograms:
         return cut(
-            whole_step(graph), execution.placement, devices=execution.stage_devices, recompute=execution.recompute
+            whole_step(graph),
+            execution.placement,
+            devices=execution.stage_devices,
+            recompute=execution.recompute,
+            parts_backward=execution.schedule == ScheduleKind.ZB_H1,
         )
 
     fields = {
@@ -314,11 +319,17 @@ def microbatching(costed: CostedGraph, *counts: int, adding: bool = False, **cho
     return PipelineSearchSpace(counts=counts, **{**fields, **choices})
 
 
-def cut_up(costed: CostedGraph, placement: Mapping[str, int], recompute: Collection[int] | None = ()) -> StagePrograms:
+def cut_up(
+    costed: CostedGraph,
+    placement: Mapping[str, int],
+    recompute: Collection[int] | None = (),
+    *,
+    parts_backward: bool = False,
+) -> StagePrograms:
     """The stage programs of a placed graph whose sinks are all wanted."""
     names = [placed.name for placed in costed.topology.devices]
     placed_on = {name: names[device] for name, device in placement.items()}
-    return cut(whole_step(costed.graph), placed_on, devices=names, recompute=recompute)
+    return cut(whole_step(costed.graph), placed_on, devices=names, recompute=recompute, parts_backward=parts_backward)
 
 
 def whole_step(graph: OpGraph) -> Roles:

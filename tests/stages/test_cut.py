@@ -26,7 +26,7 @@ from partitioner.stages.programs import stage_programs
 from partitioner.stages.roles import Roles, find_roles
 from tests import models
 
-LETTERS = {ProgramKind.ONCE: "I", ProgramKind.FORWARD: "F", ProgramKind.BACKWARD: "B", ProgramKind.UPDATE: "U"}
+LETTERS = dict(zip(ProgramKind, "IFBWU", strict=True))
 
 # -- graphs by hand: every op has one output, `name:0`, and is written down with the names of the ops it reads ---------
 
@@ -94,18 +94,21 @@ def cut_up(
     *,
     devices: Collection[str] | None = None,
     recompute: Collection[int] | None = (),
+    parts_backward: bool = False,
     **options: Any,
 ) -> StagePrograms:
     """Cut for the loss and all effects; `placed` lists the ops of each device."""
     placement = {name: device for device, names in placed.items() for name in names.split()}
     assert placement.keys() == {one.name for one in whole.ops}
-    return cut(roles_of(whole, **options), placement, devices=devices, recompute=recompute)
+    return cut(
+        roles_of(whole, **options), placement, devices=devices, recompute=recompute, parts_backward=parts_backward
+    )
 
 
 def shown(programs: StagePrograms) -> list[str]:
     """A line per program: `F0 A: its ops | what it is given -> what it gives`."""
     lines = []
-    for program in (*programs.once, *programs.forward, *programs.backward, *programs.update):
+    for program in (*programs.once, *programs.forward, *programs.backward, *programs.weights, *programs.update):
         given, gives = (
             " ".join(name.removesuffix(":0") for name in names) for names in (program.inputs, program.outputs)
         )
@@ -190,6 +193,20 @@ def test_a_stage_that_recomputes_keeps_only_what_enters_it() -> None:
     only_last = cut_up(whole, TWO, recompute=[1])
     assert only_last.recomputed == {1}
     assert shown(only_last)[4:6] == ["B0 A: da dw1 | db b x -> dw1", "B1 B: c dc dw2 db | b w2 seed y -> dw2 db"]
+
+
+def test_gradients_that_no_other_stage_waits_for_are_programs_of_their_own() -> None:
+    """Nobody waits for the first stage, so that it stays whole; a stage that recomputes makes what its rest reads."""
+    whole = graph(*FORWARD, *BACKWARD, *UPDATE)
+    programs = cut_up(whole, TWO, parts_backward=True)
+    assert shown(programs)[4:7] == [
+        "B0 A: da dw1 | db b x -> dw1",
+        "B1 B: dc db | seed c y w2 -> dc db",
+        "W1 B: dw2 | b dc -> dw2",
+    ]
+    assert gathered(programs) == {"dw1": Gather.SUM, "dw2": Gather.SUM}
+    recomputed = cut_up(whole, TWO, parts_backward=True, recompute=[1])
+    assert shown(recomputed) == shown(cut_up(whole, TWO, recompute=[1]))
 
 
 def test_what_draws_numbers_is_not_drawn_again_by_recompute() -> None:
@@ -470,13 +487,15 @@ def test_a_global_norm_makes_levels_of_updates() -> None:
     programs = cut_up(graph(*FORWARD, *BACKWARD, *norm), also(TWO, A="n1", B="n2 norm"))
     assert shown(programs)[6:] == [
         "U0 A: n1 | dw1 -> n1",
-        "U1 B: n2 norm u2 | dw2 n1 -> norm",
+        "U1 B: n2 norm | dw2 n1 -> norm",
         "U2 A: u1 | dw1 norm ->",
+        "U3 B: u2 | dw2 norm ->",
     ]
 
 
 def test_updates_wait_for_control_inputs_over_devices() -> None:
-    """The count of steps is read on B before A moves it on: a data-free order that cutting must not lose."""
+    """The count of steps is read on B before A moves it on: a data-free order that cutting must not lose. A does not
+    wait for the update of B, which reads it, too."""
     counted = (
         update("count", variable="steps", type="ReadVariableOp"),
         update("u2", "dw2", "count", variable="w2"),
@@ -484,8 +503,8 @@ def test_updates_wait_for_control_inputs_over_devices() -> None:
         update("move_on", "u1", variable="steps", type="AssignAddVariableOp", after=["count"]),
     )
     programs = cut_up(graph(*FORWARD, *BACKWARD, *counted), also(TWO, A="move_on", B="count"))
-    assert [program.ops for program in programs.update] == [("count", "u2"), ("u1", "move_on")]
-    assert [program.waits_for for program in programs.update] == [(), (0,)]
+    assert [program.ops for program in programs.update] == [("count",), ("u2",), ("u1", "move_on")]
+    assert [program.waits_for for program in programs.update] == [(), (), (0,)]
 
 
 def test_an_update_that_needs_a_value_of_each_microbatch_is_refused() -> None:
@@ -615,7 +634,7 @@ class Arithmetic:
             whole |= called(program, whole)
         parts = [{"x:0": row, "seed:0": 1} for row in rows]
         for part in parts:
-            for program in (*programs.forward, *reversed(programs.backward)):
+            for program in programs.repeated:
                 part |= called(program, whole | part)
         for name, how in programs.gathered.items():
             assert how is Gather.SUM
@@ -678,12 +697,12 @@ def _summed(draw: st.DrawFn, ops: list[Op], name: str, parts: Sequence[Op]) -> s
 
 
 @settings(deadline=None, max_examples=200)
-@given(placed_steps(), st.sampled_from([(), None, (0,), (1, 2)]))
+@given(placed_steps(), st.sampled_from([(), None, (0,), (1, 2)]), st.booleans())
 def test_any_network_on_any_devices_computes_the_same(
-    case: tuple[OpGraph, dict[str, str]], recompute: tuple[int, ...] | None
+    case: tuple[OpGraph, dict[str, str]], recompute: tuple[int, ...] | None, parts_backward: bool
 ) -> None:
     whole, placement = case
-    programs = cut(roles_of(whole), placement, recompute=recompute)
+    programs = cut(roles_of(whole), placement, recompute=recompute, parts_backward=parts_backward)
     check(whole, programs, seed="seed:0")
     for program in programs.forward:
         own = [one for one in map(whole.op.__getitem__, program.ops) if one.type != "Const"]

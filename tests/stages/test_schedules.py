@@ -34,6 +34,8 @@ def needed(action: Action, num_stages: int) -> set[Action]:
     forwards = [Action(stage, ActionKind.FORWARD, action.microbatch) for stage in range(num_stages)]
     backwards = [Action(stage, ActionKind.BACKWARD, action.microbatch) for stage in reversed(range(num_stages))]
     path = forwards + backwards
+    if action.kind is ActionKind.WEIGHTS:
+        return set(path[: 1 + path.index(Action(action.stage, ActionKind.BACKWARD, action.microbatch))])
     return set(path[: path.index(action)])
 
 
@@ -72,7 +74,7 @@ def test_golden_grid(kind: ScheduleKind, stage_devices: list[str], num_microbatc
     assert grid(device_orders(kind, stage_devices, num_microbatches), len(stage_devices)) == expected
 
 
-@pytest.mark.parametrize("kind", FREE_KINDS)
+@pytest.mark.parametrize("kind", [*FREE_KINDS, ScheduleKind.ZB_H1])
 def test_goldens_cover_two_to_four_stages(kind: ScheduleKind) -> None:
     covered = {("".join(devices), microbatches) for of, devices, microbatches, _ in golden_schedules() if of is kind}
     assert covered >= {(devices, microbatches) for devices in ("ab", "abc", "abcd") for microbatches in (1, 4, 8)}
@@ -97,6 +99,46 @@ def test_1f1b_with_one_stage_per_device_warms_up_alternates_and_drains(
         warmup = min(microbatches, len(stage_devices) - 1 - stage)
         kinds = "F" * warmup + "FB" * (microbatches - warmup) + "B" * warmup
         assert "".join(action.kind for action in orders[device]) == kinds
+
+
+@given(st.integers(1, 6), st.integers(0, 8))
+def test_the_bubble_of_zb_h1_is_that_of_the_paper(num_stages: int, more: int) -> None:
+    """(S - 1)(F + B - W) with F = B = W, where a stage has enough microbatches to be ahead with."""
+    microbatches = num_stages + more
+    orders = device_orders(ScheduleKind.ZB_H1, list("abcdef"[:num_stages]), microbatches)
+    assert 1 + max(ticks(orders, num_stages).values()) == 3 * microbatches + num_stages - 1
+
+
+@given(one_each, num_microbatches)
+def test_zb_h1_holds_no_more_microbatches_than_the_first_stage_of_1f1b(
+    stage_devices: list[str], microbatches: int
+) -> None:
+    for actions in device_orders(ScheduleKind.ZB_H1, stage_devices, microbatches).values():
+        held = 0
+        for action in actions:
+            held += {ActionKind.FORWARD: 1, ActionKind.BACKWARD: 0, ActionKind.WEIGHTS: -1}[action.kind]
+            assert held <= len(stage_devices)
+
+
+@given(one_each, num_microbatches)
+def test_forwards_and_backwards_of_zb_h1_come_as_in_1f1b(stage_devices: list[str], microbatches: int) -> None:
+    without = {
+        device: tuple(action for action in actions if action.kind is not ActionKind.WEIGHTS)
+        for device, actions in device_orders(ScheduleKind.ZB_H1, stage_devices, microbatches).items()
+    }
+    assert without == device_orders(ScheduleKind.ONE_F_ONE_B, stage_devices, microbatches)
+
+
+@given(one_each, num_microbatches, st.booleans())
+def test_zb_h1_runs_every_action_once(stage_devices: list[str], microbatches: int, training: bool) -> None:
+    check_complete(ScheduleKind.ZB_H1, stage_devices, microbatches, training)
+
+
+@pytest.mark.parametrize("stage_devices", ["aa", "aba"])
+def test_zb_h1_needs_a_device_for_every_stage(stage_devices: str) -> None:
+    with pytest.raises(UsageError, match="needs a device for every stage") as caught:
+        device_orders(ScheduleKind.ZB_H1, list(stage_devices), 4)
+    assert f"{len(stage_devices)} stages on: {', '.join(stage_devices)}" in str(caught.value)
 
 
 @given(dealt)
@@ -166,7 +208,7 @@ def check_complete(kind: ScheduleKind, stage_devices: list[str], microbatches: i
         f"{s}{k}{m}"
         for s in range(len(stage_devices))
         for m in range(microbatches)
-        for k in ("FB" if training else "F")
+        for k in (("FBW" if kind is ScheduleKind.ZB_H1 else "FB") if training else "F")
     )
     for device, actions in orders.items():
         assert tuple(action for action in merged if stage_devices[action.stage] == device) == tuple(actions)
@@ -186,7 +228,7 @@ def test_interleaved_with_one_stage_per_device_is_1f1b(stage_devices: list[str],
     )
 
 
-@pytest.mark.parametrize("kind", FREE_KINDS)
+@pytest.mark.parametrize("kind", [*FREE_KINDS, ScheduleKind.ZB_H1])
 def test_inference_runs_only_forwards(kind: ScheduleKind) -> None:
     orders = device_orders(kind, ["a", "b"], 3, training=False)
     assert orders == {"a": parse("0F0 0F1 0F2"), "b": parse("1F0 1F1 1F2")}

@@ -30,6 +30,7 @@ MODES: dict[str, dict[str, Any]] = {
     "one-piece": {"strategy": "layer-split", "microbatches": 1},
     "gpipe": {"strategy": "layer-split", "microbatches": 4, "schedule": "gpipe"},
     "1f1b": {"strategy": "layer-split", "microbatches": 4, "schedule": "1f1b"},
+    "zb-h1": {"strategy": "layer-split", "microbatches": 4, "schedule": "zb-h1"},
     "interleaved": {"strategy": "layer-split", "microbatches": 4, "schedule": "interleaved"},
     "mirrored": {"strategy": "mirrored"},
     "mixed": {"strategy": "mixed", "replicas": 2, "devices": "GPU:0-3"},
@@ -44,6 +45,7 @@ QUICK = (
     ("lstm", "gpipe", "float32", True),
     ("transformer", "one-piece", "float32", True),
     ("cnn", "mixed", "mixed_float16", True),
+    ("mlp", "zb-h1", "float32", True),
 )
 
 

@@ -18,6 +18,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "sequential": {"microbatches": 1, "strategy": "layer-split"},
     "gpipe": {"microbatches": 4, "schedule": "gpipe", "strategy": "layer-split"},
     "1f1b": {"microbatches": 4, "schedule": "1f1b", "strategy": "layer-split"},
+    "zb-h1": {"microbatches": 4, "schedule": "zb-h1", "strategy": "layer-split"},
     "interleaved": {"microbatches": 4, "schedule": "interleaved", "strategy": "layer-split"},
     "mirrored": {"strategy": "mirrored"},
 }

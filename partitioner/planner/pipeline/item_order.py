@@ -116,7 +116,6 @@ def ordered_items(
     place = places(graph, coarsening, order)
     by_row = depending_on_rows(graph)
     count = len(order)
-    crossing = _crossing_bytes(costed, buffers, place, by_row, count)
     bytes_of = {name: np.zeros(count) for name in ("saved", "variable", "gradient", "sum")}
     for variable in graph.variables:
         if variable.name in buffers.home_op:
@@ -131,12 +130,9 @@ def ordered_items(
         bytes_of["sum"][place[graph.tensor[name].producer]] += graph.tensor[name].size_bytes
     return OrderedItems(
         order=tuple(order),
-        **{
-            f"{name}_seconds": _running(values)
-            for name, values in _seconds(costed, place, by_row, _of_weights(graph, place, crossing), count).items()
-        },
+        **{f"{name}_seconds": _running(values) for name, values in _seconds(costed, place, by_row, count).items()},
         **{f"{name}_bytes": _running(values) for name, values in bytes_of.items()},
-        **crossing,
+        **_crossing_bytes(costed, buffers, place, by_row, count),
     )
 
 
@@ -172,27 +168,25 @@ def between(sums: Floats) -> Floats:
     return sums[None, :] - sums[:, None]
 
 
-def _of_weights(graph: OpGraph, place: Mapping[str, int], crossing: Mapping[str, Floats]) -> set[str]:
+def _of_weights(graph: OpGraph, place: Mapping[str, int]) -> set[str]:
     """The ops of `weights_seconds`.
 
-    An op is waited for over a boundary where gradients cross if what follows from it reaches the items before. What
-    reaches those before the first such boundary is waited for wherever a stage that has one behind it starts.
+    An op is waited for over a boundary if what follows from it reaches the items before. What reaches those before the
+    first boundary that gradients cross is waited for wherever the stage of the op starts, if any stage before waits.
     """
-    boundaries = np.flatnonzero(crossing["backward_bytes"][:-1])
-    first = int(boundaries[0]) if len(boundaries) else 0
     reaches: dict[str, int] = {}
+    first = len(place)
     for op in reversed(graph.ops):
         if op.phase is Phase.BACKWARD:
-            readers = (name for tensor in op.outputs for name in graph.consumers[tensor])
-            reaches[op.name] = min([place[op.name], *(reaches[name] for name in readers if name in reaches)])
-    return {name for name, place_reached in reaches.items() if place_reached >= first}
+            readers = {name for tensor in op.outputs for name in graph.consumers[tensor] if name in reaches}
+            reaches[op.name] = min([place[op.name], *(reaches[name] for name in readers)])
+            first = min([first, *(1 + place[name] for name in readers if place[name] < place[op.name])])
+    return {name for name, reached in reaches.items() if reached >= first}
 
 
-def _seconds(
-    costed: CostedGraph, place: Mapping[str, int], by_row: frozenset[str], of_weights: set[str], count: int
-) -> dict[str, Floats]:
+def _seconds(costed: CostedGraph, place: Mapping[str, int], by_row: frozenset[str], count: int) -> dict[str, Floats]:
     num_devices, ops = len(costed.topology.devices), costed.graph.ops
-    again = _run_again(costed.graph, place, by_row)
+    again, of_weights = _run_again(costed.graph, place, by_row), _of_weights(costed.graph, place)
     launch = np.array([placed.device.launch_overhead_seconds for placed in costed.topology.devices])
     measured = np.array([index in costed.measured for index in range(num_devices)])
     dispatch = np.where(measured | (costed.fusion is not None), 0.0, np.maximum(0.0, OP_SECONDS - launch))

@@ -244,11 +244,10 @@ class StageSplit:
         calls = 2 * CALL_SECONDS if self._trains and last else CALL_SECONDS
         # A stage whose results need no gradient waits for none.
         goes_back = items.backward_bytes > 0
-        later = items.weights_seconds if self.schedule is ScheduleKind.ZB_H1 else np.zeros_like(items.weights_seconds)
+        later = self._left_for_later
         there, back = items.forward_seconds.min(axis=0), (items.backward_seconds - later).min(axis=0)
         both = (items.pass_seconds - later).min(axis=0)
-        weights = np.where(goes_back[:, None], between(later[device]), 0.0)
-        third_call = np.where(weights > 0, CALL_SECONDS, 0.0)
+        third_call = self._third_call(stage)
         arriving = there + _passing(at_start.there + CALL_SECONDS, stage)
         returning = back + _passing(at_start.back + np.where(goes_back, CALL_SECONDS, 0.0), stage)
         passes = np.where(goes_back, 2, 1) * CALL_SECONDS
@@ -258,7 +257,7 @@ class StageSplit:
         return StageSeconds(
             forward=between(items.forward_seconds[device]) + CALL_SECONDS,
             backward=between(items.backward_seconds[device]) + calls - CALL_SECONDS + third_call,
-            weights=weights + third_call,
+            weights=between(later[device]) + third_call,
             arriving=arriving[:, None],
             returning=returning[:, None],
             behind=behind[None, :],
@@ -269,9 +268,19 @@ class StageSplit:
     def _recomputing(self, stage: int, seconds: StageSeconds) -> StageSeconds:
         """The same where the stage runs its forward again in each backward: one call, with the work of both."""
         again = between(self.items.again_seconds[self.devices[stage]])
-        third_call = np.where(seconds.weights > 0, CALL_SECONDS, 0.0)
-        backward = seconds.backward - third_call + again
+        backward = seconds.backward - self._third_call(stage) + again
         return replace(seconds, backward=backward, weights=np.zeros_like(seconds.weights))
+
+    @cached_property
+    def _left_for_later(self) -> Floats:
+        """Running sums of the seconds of backwards that the schedule leaves for later, by device."""
+        seconds = self.items.weights_seconds
+        return seconds if self.schedule is ScheduleKind.ZB_H1 else np.zeros_like(seconds)
+
+    def _third_call(self, stage: int) -> Floats:
+        """Of what is left for later, where there is something and a stage before that does not wait for it."""
+        some = between(self._left_for_later[self.devices[stage]]) > 0
+        return np.where(some & (self.items.backward_bytes > 0)[:, None], CALL_SECONDS, 0.0)
 
     def _end(self, stage: int, seconds: StageSeconds) -> Floats:
         kind = self.schedule if self._trains else ScheduleKind.GPIPE

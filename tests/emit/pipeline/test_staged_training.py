@@ -63,6 +63,7 @@ CASES = {name: (models.MODELS[name], models.DATA[name]) for name in EXACT} | {
 
 
 ONE_F_ONE_B = (2, {"microbatches": 4, "schedule": "1f1b", "recompute": "none"})
+ZB_H1 = (3, {"microbatches": 8, "schedule": "zb-h1", "recompute": "none"})
 GPIPE = (3, {"microbatches": 8, "schedule": "gpipe", "recompute": "all"})
 
 
@@ -70,6 +71,7 @@ GPIPE = (3, {"microbatches": 8, "schedule": "gpipe", "recompute": "all"})
     ("name", "num_devices", "options"),
     [
         *(pytest.param(name, *ONE_F_ONE_B, id=f"{name}-2x4-1f1b") for name in CASES),
+        *(pytest.param(name, *ZB_H1, id=f"{name}-3x8-zb-h1") for name in ("cnn", "tied", "siamese")),
         # The others in `test_staged_grid.py`, by hand.
         *(pytest.param(name, *GPIPE, id=f"{name}-3x8-gpipe-recompute") for name in ("mlp", "cnn", "tied", "siamese")),
     ],
@@ -84,7 +86,7 @@ def test_ten_steps_equal_the_unplaced_models(name: str, num_devices: int, option
     assert verification.passed, verification
 
 
-@pytest.mark.parametrize("schedule", ["sequential", "gpipe", "1f1b", "interleaved"])
+@pytest.mark.parametrize("schedule", ["sequential", "gpipe", "1f1b", "zb-h1", "interleaved"])
 def test_every_schedule_trains_to_the_same_numbers(schedule: str) -> None:
     model, placed = placed_over(lambda: models.compiled(models.dense_stack(7)), 2, microbatches=4, schedule=schedule)
     assert placed.plan.schedule == schedule

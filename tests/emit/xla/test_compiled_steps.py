@@ -22,6 +22,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "one device": {"strategy": "single"},
     "two devices": {"strategy": "layer-split", "microbatches": 1},
     "1f1b": {"strategy": "layer-split", "microbatches": 4, "schedule": "1f1b"},
+    "zb-h1": {"strategy": "layer-split", "microbatches": 4, "schedule": "zb-h1"},
     "mirrored": {"strategy": "mirrored"},
 }
 ROWS = 8

@@ -21,8 +21,8 @@ from partitioner.planner.simulate.program_costs import CALL_SECONDS
 from partitioner.stages.schedules import ScheduleKind
 
 FREE = link(0.0, 2.0**60)
-GPIPE, ONE_F_ONE_B, SEQUENTIAL = (ScheduleKind(name) for name in ("gpipe", "1f1b", "sequential"))
-KINDS = st.sampled_from([GPIPE, ONE_F_ONE_B, SEQUENTIAL])
+GPIPE, ONE_F_ONE_B, SEQUENTIAL, ZB_H1 = (ScheduleKind(name) for name in ("gpipe", "1f1b", "sequential", "zb-h1"))
+KINDS = st.sampled_from([GPIPE, ONE_F_ONE_B, SEQUENTIAL, ZB_H1])
 
 
 def check_bound(
@@ -92,7 +92,7 @@ def test_the_least_interleaved_share_is_between_the_work_and_equal_stages(num_de
 
 
 @settings(max_examples=25)
-@given(chains(), st.integers(2, 3), st.sampled_from([2, 4, 8]), st.sampled_from([GPIPE, ONE_F_ONE_B]))
+@given(chains(), st.integers(2, 3), st.sampled_from([2, 4, 8]), st.sampled_from([GPIPE, ONE_F_ONE_B, ZB_H1]))
 def test_the_best_cut_is_simulated_nearly_as_fast_as_any(made: Builder, num_stages: int, count: int, kind) -> None:
     costed = made.costed(topology(num_stages, wire=FREE))
     evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, count, recompute="none"))
@@ -117,6 +117,21 @@ def test_equal_stages_take_what_the_papers_say(kind: ScheduleKind) -> None:
     cut = evaluator.cut((0, 1, 2, 3), 8, kind)
     assert cut is not None
     simulated = evaluator(cut.assignment, 8, kind)
+    assert simulated is not None
+    assert simulated.staged.step_seconds == pytest.approx(expected, rel=1e-3)
+
+
+def test_equal_stages_in_zb_h1_wait_for_what_the_paper_says() -> None:
+    """(S - 1)(F + B - W) besides the work; here the gradients of weights are all of the backward."""
+    costed = pipeline(4, forward=8.0, backward=16.0).costed(topology(4, wire=FREE))
+    evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, 8))
+    calls = 8 * 3 + 3  # three of each microbatch in the last stage, one in each before it
+    expected = 24.0 + 3 * 1.0 + calls * CALL_SECONDS
+    bound = evaluator.cut_bound_seconds((0, 1, 2, 3), 8, ZB_H1)
+    assert bound == pytest.approx(expected, rel=1e-4)
+    cut = evaluator.cut((0, 1, 2, 3), 8, ZB_H1)
+    assert cut is not None
+    simulated = evaluator(cut.assignment, 8, ZB_H1)
     assert simulated is not None
     assert simulated.staged.step_seconds == pytest.approx(expected, rel=1e-3)
 

@@ -25,8 +25,8 @@ D0, D1 = (f"/job:localhost/replica:0/task:0/device:GPU:{index}" for index in ran
 FREE = link(0.0, 2.0**60)
 # Calls and ops cost microseconds that times in seconds need not name.
 DISPATCH = 0.02
-GPIPE, ONE_F_ONE_B, INTERLEAVED, SEQUENTIAL = (
-    ScheduleKind(name) for name in ("gpipe", "1f1b", "interleaved", "sequential")
+GPIPE, ONE_F_ONE_B, ZB_H1, INTERLEAVED, SEQUENTIAL = (
+    ScheduleKind(name) for name in ("gpipe", "1f1b", "zb-h1", "interleaved", "sequential")
 )
 
 
@@ -88,6 +88,33 @@ def test_one_forward_one_backward_by_hand() -> None:
         ("0B3", 13, 15), ("U", 15, 15),
     ]  # fmt: skip
     assert spans(schedule, D1)[:3] == [("1F0", 1, 2), ("1B0", 2, 4), ("1F1", 4, 5)]
+
+
+def test_gradients_of_weights_fill_the_gaps_of_zb_h1() -> None:
+    """The error of the second stage takes no time, the gradients of its weights two seconds of three."""
+    costed, _ = two_stages()
+    programs = cut_up(costed, on(costed, **on_devices(2, 2)), parts_backward=True)
+    schedule = run(costed, programs, 4, ZB_H1)
+    assert [span for span in spans(schedule, D1) if span[0] != "U"] == [
+        ("1F0", 1, 2), ("1B0", 2, 2), ("1F1", 2, 3), ("1B1", 3, 3), ("1W0", 3, 5), ("1F2", 5, 6), ("1B2", 6, 6),
+        ("1W1", 6, 8), ("1F3", 8, 9), ("1B3", 9, 9), ("1W2", 9, 11), ("1W3", 11, 13),
+    ]  # fmt: skip
+    assert [span for span in spans(schedule, D0) if span[0] != "U"] == [
+        ("0F0", 0, 1), ("0F1", 1, 2), ("0B0", 2, 4), ("0F2", 4, 5), ("0B1", 5, 7), ("0F3", 7, 8), ("0B2", 8, 10),
+        ("0B3", 10, 12),
+    ]  # fmt: skip
+    assert schedule.stage_seconds == (seconds(12.0), seconds(12.0))
+
+
+def test_what_gradients_of_weights_read_is_held_for_them() -> None:
+    """The second stage holds the inputs of two microbatches where 1f1b holds those of one."""
+    costed, programs = two_stages(saved_bytes=2**20)
+    parted = cut_up(costed, on(costed, **on_devices(2, 2)), parts_backward=True)
+    held, held_longer = (
+        run(costed, made, 4, kind).peak[D1].activation_bytes
+        for made, kind in ((programs, ONE_F_ONE_B), (parted, ZB_H1))
+    )
+    assert held_longer >= held + 2**20
 
 
 def test_no_update_before_all_backwards_have_ended() -> None:
