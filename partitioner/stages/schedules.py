@@ -85,8 +85,8 @@ def device_orders(
         By device, in the order of their first stages.
 
     Raises:
-        UsageError: There is no stage or no microbatch; for `zb-h1`, a device has several stages; for `interleaved`, the
-            stages are not dealt round robin or the microbatches are no multiple of the devices.
+        UsageError: There is no stage or no microbatch; for `interleaved`, the stages are not dealt round robin or the
+            microbatches are no multiple of the devices.
     """
     if not stage_devices or num_microbatches < 1:
         raise UsageError(
@@ -196,26 +196,21 @@ def _one_f_one_b(stage_devices: Sequence[str], num_microbatches: int) -> dict[st
 
 
 def _zb_h1(stage_devices: Sequence[str], num_microbatches: int) -> dict[str, list[Action]]:
-    """S - s forwards; then a backward, the gradients of weights of s microbatches before, and a forward in turn."""
-    num_stages = len(stage_devices)
-    if len(set(stage_devices)) < num_stages:
-        raise UsageError(
-            "the schedule zb-h1 needs a device for every stage",
-            notes=[f"{num_stages} stages on: {', '.join(stage_devices)}"],
-            help="take the schedule 1f1b, which runs stages in any placement",
-        )
-    return {
-        device: list(_backward_in_parts(stage, num_microbatches, ahead=num_stages - stage, behind=stage))
-        for stage, device in enumerate(stage_devices)
-    }
+    orders = _one_f_one_b(stage_devices, num_microbatches)
+    return {device: list(_with_weights(actions, num_microbatches)) for device, actions in orders.items()}
 
 
-def _backward_in_parts(stage: int, num_microbatches: int, *, ahead: int, behind: int) -> Iterator[Action]:
-    """Forwards are `ahead` of backwards by so many microbatches, and gradients of weights behind them by so many."""
-    for turn in range(-ahead, num_microbatches + behind):
-        for kind, microbatch in ((_BACKWARD, turn), (_WEIGHTS, turn - behind), (_FORWARD, turn + ahead)):
-            if 0 <= microbatch < num_microbatches:
-                yield Action(stage, kind, microbatch)
+def _with_weights(order: Sequence[Action], num_microbatches: int) -> Iterator[Action]:
+    """The order with gradients of weights, those of stage s behind the backward s microbatches later, or at the end."""
+    left: list[Action] = []
+    for action in order:
+        yield action
+        if action.kind is _BACKWARD:
+            if action.microbatch >= action.stage:
+                yield Action(action.stage, _WEIGHTS, action.microbatch - action.stage)
+            if action.microbatch >= num_microbatches - action.stage:
+                left.append(Action(action.stage, _WEIGHTS, action.microbatch))
+    yield from left
 
 
 def _interleaved(stage_devices: Sequence[str], num_microbatches: int) -> dict[str, list[Action]]:

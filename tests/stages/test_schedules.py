@@ -16,7 +16,7 @@ from partitioner.stages.actions import Action, ActionKind
 from partitioner.stages.schedules import ScheduleKind, device_orders, max_live, merged_order
 from tests.golden_schedules import golden_schedules
 
-FREE_KINDS = [ScheduleKind.SEQUENTIAL, ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B]
+FREE_KINDS = [ScheduleKind.SEQUENTIAL, ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZB_H1]
 Orders = Mapping[str, Sequence[Action]]
 
 num_microbatches = st.integers(1, 12)
@@ -74,7 +74,7 @@ def test_golden_grid(kind: ScheduleKind, stage_devices: list[str], num_microbatc
     assert grid(device_orders(kind, stage_devices, num_microbatches), len(stage_devices)) == expected
 
 
-@pytest.mark.parametrize("kind", [*FREE_KINDS, ScheduleKind.ZB_H1])
+@pytest.mark.parametrize("kind", FREE_KINDS)
 def test_goldens_cover_two_to_four_stages(kind: ScheduleKind) -> None:
     covered = {("".join(devices), microbatches) for of, devices, microbatches, _ in golden_schedules() if of is kind}
     assert covered >= {(devices, microbatches) for devices in ("ab", "abc", "abcd") for microbatches in (1, 4, 8)}
@@ -109,36 +109,24 @@ def test_the_bubble_of_zb_h1_is_that_of_the_paper(num_stages: int, more: int) ->
     assert 1 + max(ticks(orders, num_stages).values()) == 3 * microbatches + num_stages - 1
 
 
-@given(one_each, num_microbatches)
+@given(stage_maps, num_microbatches)
 def test_zb_h1_holds_no_more_microbatches_than_the_first_stage_of_1f1b(
     stage_devices: list[str], microbatches: int
 ) -> None:
     for actions in device_orders(ScheduleKind.ZB_H1, stage_devices, microbatches).values():
-        held = 0
+        held: Counter[int] = Counter()
         for action in actions:
-            held += {ActionKind.FORWARD: 1, ActionKind.BACKWARD: 0, ActionKind.WEIGHTS: -1}[action.kind]
-            assert held <= len(stage_devices)
+            held[action.stage] += {ActionKind.FORWARD: 1, ActionKind.BACKWARD: 0, ActionKind.WEIGHTS: -1}[action.kind]
+            assert held[action.stage] <= len(stage_devices)
 
 
-@given(one_each, num_microbatches)
+@given(stage_maps, num_microbatches)
 def test_forwards_and_backwards_of_zb_h1_come_as_in_1f1b(stage_devices: list[str], microbatches: int) -> None:
     without = {
         device: tuple(action for action in actions if action.kind is not ActionKind.WEIGHTS)
         for device, actions in device_orders(ScheduleKind.ZB_H1, stage_devices, microbatches).items()
     }
     assert without == device_orders(ScheduleKind.ONE_F_ONE_B, stage_devices, microbatches)
-
-
-@given(one_each, num_microbatches, st.booleans())
-def test_zb_h1_runs_every_action_once(stage_devices: list[str], microbatches: int, training: bool) -> None:
-    check_complete(ScheduleKind.ZB_H1, stage_devices, microbatches, training)
-
-
-@pytest.mark.parametrize("stage_devices", ["aa", "aba"])
-def test_zb_h1_needs_a_device_for_every_stage(stage_devices: str) -> None:
-    with pytest.raises(UsageError, match="needs a device for every stage") as caught:
-        device_orders(ScheduleKind.ZB_H1, list(stage_devices), 4)
-    assert f"{len(stage_devices)} stages on: {', '.join(stage_devices)}" in str(caught.value)
 
 
 @given(dealt)
@@ -228,7 +216,7 @@ def test_interleaved_with_one_stage_per_device_is_1f1b(stage_devices: list[str],
     )
 
 
-@pytest.mark.parametrize("kind", [*FREE_KINDS, ScheduleKind.ZB_H1])
+@pytest.mark.parametrize("kind", FREE_KINDS)
 def test_inference_runs_only_forwards(kind: ScheduleKind) -> None:
     orders = device_orders(kind, ["a", "b"], 3, training=False)
     assert orders == {"a": parse("0F0 0F1 0F2"), "b": parse("1F0 1F1 1F2")}
