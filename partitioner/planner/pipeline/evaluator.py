@@ -16,7 +16,7 @@ from partitioner.planner.bounds.step_time import least_load_seconds
 from partitioner.planner.model.assignment import Assignment, adjacent_items
 from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.model.op_devices import op_devices
-from partitioner.planner.pipeline.item_order import OrderedItems, forward_order, ordered_items
+from partitioner.planner.pipeline.item_order import OrderedItems, forward_order, op_places, ordered_items
 from partitioner.planner.pipeline.search_space import PipelineCandidate, PipelineSearchSpace, Recompute
 from partitioner.planner.pipeline.solve.client import least_steps
 from partitioner.planner.pipeline.solve.problem import BoundRequest, LeastStep
@@ -43,6 +43,7 @@ class PipelineEvaluator:
         self.costed, self.coarsening, self.search_space = costed, coarsening, search_space
         self.names = [placed.name for placed in costed.topology.devices]
         self.order = forward_order(costed, coarsening)
+        self._places = op_places(costed.graph, coarsening, self.order)
         self.adjacent = adjacent_items(costed, coarsening)
         self._simulations: dict[tuple[object, ...], PipelineCandidate | None] = {}
         self.refusal: UsageError | None = None
@@ -89,7 +90,7 @@ class PipelineEvaluator:
         if rows not in self._items:
             costed = self._costed_beside(num_microbatches, alone=False)
             of_replicas = self._summed if any(self.search_space.sum_seconds_per_byte) else ()
-            self._items[rows] = ordered_items(costed, self.coarsening, self.order, of_replicas)
+            self._items[rows] = ordered_items(costed, self._places, of_replicas)
         return self._items[rows]
 
     @cached_property

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import networkx as nx
@@ -19,6 +20,8 @@ from partitioner.planner.simulate.program_costs import OP_SECONDS
 from partitioner.stages.roles import READ
 
 Floats = NDArray[np.float64]
+
+_SECONDS = ("forward_seconds", "backward_seconds", "weights_seconds", "again_seconds", "once_seconds", "update_seconds")
 
 
 def forward_order(costed: CostedGraph, coarsening: Coarsening) -> tuple[int, ...]:
@@ -101,6 +104,23 @@ class OrderedItems:
     backward_bytes: Floats
     least_forward_bytes: Floats
     least_backward_bytes: Floats
+    _between: dict[tuple[str, int], Floats] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def between(self, name: str, device: int = 0) -> Floats:
+        """`x[i, j]`: these seconds on a device, or these bytes, of items i to j; not to be written to."""
+        sums: Floats = getattr(self, name)
+        key = name, self._alike[device] if sums.ndim > 1 else 0
+        if key not in self._between:
+            self._between[key] = between(sums[key[1]] if sums.ndim > 1 else sums)
+        return self._between[key]
+
+    @cached_property
+    def _alike(self) -> Sequence[int]:
+        """For each device, the first that takes as long for every item."""
+        rows = np.stack([getattr(self, name) for name in _SECONDS])
+        return [
+            next(other for other in range(d + 1) if (rows[:, other] == rows[:, d]).all()) for d in range(rows.shape[1])
+        ]
 
     @property
     def pass_seconds(self) -> Floats:
@@ -108,14 +128,41 @@ class OrderedItems:
         return self.forward_seconds + self.backward_seconds
 
 
-def ordered_items(
-    costed: CostedGraph, coarsening: Coarsening, order: Sequence[int], summed: Iterable[str] = ()
-) -> OrderedItems:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpPlaces:
+    """Where ops count, at any batch size.
+
+    Attributes:
+        order: The items in forward order.
+        place: See `places`.
+        by_row: See `depending_on_rows`.
+        again: The ops of `again_seconds`.
+        of_weights: The ops of `weights_seconds`.
+    """
+
+    order: tuple[int, ...]
+    place: Mapping[str, int]
+    by_row: frozenset[str]
+    again: frozenset[str]
+    of_weights: frozenset[str]
+
+
+def op_places(graph: OpGraph, coarsening: Coarsening, order: Sequence[int]) -> OpPlaces:
+    """Where the ops of a graph count, for items in this order."""
+    place, by_row = places(graph, coarsening, order), depending_on_rows(graph)
+    return OpPlaces(
+        order=tuple(order),
+        place=place,
+        by_row=by_row,
+        again=frozenset(_run_again(graph, place, by_row)),
+        of_weights=frozenset(_of_weights(graph, place)),
+    )
+
+
+def ordered_items(costed: CostedGraph, ops: OpPlaces, summed: Iterable[str] = ()) -> OrderedItems:
     """The running sums for the batch size of a costed graph; `summed` are gradients that replicas sum."""
     graph, buffers = costed.graph, Buffers(costed)
-    place = places(graph, coarsening, order)
-    by_row = depending_on_rows(graph)
-    count = len(order)
+    place, by_row, count = ops.place, ops.by_row, len(ops.order)
     bytes_of = {name: np.zeros(count) for name in ("saved", "variable", "gradient", "sum")}
     for variable in graph.variables:
         if variable.name in buffers.home_op:
@@ -129,8 +176,8 @@ def ordered_items(
     for name in summed:
         bytes_of["sum"][place[graph.tensor[name].producer]] += graph.tensor[name].size_bytes
     return OrderedItems(
-        order=tuple(order),
-        **{f"{name}_seconds": _running(values) for name, values in _seconds(costed, place, by_row, count).items()},
+        order=ops.order,
+        **{f"{name}_seconds": _running(values) for name, values in _seconds(costed, ops).items()},
         **{f"{name}_bytes": _running(values) for name, values in bytes_of.items()},
         **_crossing_bytes(costed, buffers, place, by_row, count),
     )
@@ -184,9 +231,8 @@ def _of_weights(graph: OpGraph, place: Mapping[str, int]) -> set[str]:
     return {name for name, reached in reaches.items() if reached >= first}
 
 
-def _seconds(costed: CostedGraph, place: Mapping[str, int], by_row: frozenset[str], count: int) -> dict[str, Floats]:
-    num_devices, ops = len(costed.topology.devices), costed.graph.ops
-    again, of_weights = _run_again(costed.graph, place, by_row), _of_weights(costed.graph, place)
+def _seconds(costed: CostedGraph, places_of: OpPlaces) -> dict[str, Floats]:
+    num_devices, ops, count = len(costed.topology.devices), costed.graph.ops, len(places_of.order)
     launch = np.array([placed.device.launch_overhead_seconds for placed in costed.topology.devices])
     measured = np.array([index in costed.measured for index in range(num_devices)])
     dispatch = np.where(measured | (costed.fusion is not None), 0.0, np.maximum(0.0, OP_SECONDS - launch))
@@ -195,12 +241,12 @@ def _seconds(costed: CostedGraph, place: Mapping[str, int], by_row: frozenset[st
     for index, op in enumerate(ops):
         kind = "update" if op.phase is Phase.UPDATE else "forward" if op.phase is Phase.FORWARD else "backward"
         # The seed of the gradients is an argument, too: only forward ops are known to depend on no row.
-        ops_of["once" if kind == "forward" and op.name not in by_row else kind].append(index)
-        if op.name in again:
+        ops_of["once" if kind == "forward" and op.name not in places_of.by_row else kind].append(index)
+        if op.name in places_of.again:
             ops_of["again"].append(index)
-        if op.name in of_weights:
+        if op.name in places_of.of_weights:
             ops_of["weights"].append(index)
-    at = np.array([place[op.name] for op in ops])
+    at = np.array([places_of.place[op.name] for op in ops])
     seconds = {name: np.zeros((count, num_devices)) for name in ops_of}
     for name, indices in ops_of.items():
         np.add.at(seconds[name], at[indices], taken[indices])

@@ -151,15 +151,19 @@ class PipelineSearch:
                         yield stages, count, schedule
 
     def _look_closer(self) -> None:
-        """Raise the least bounds, up to the best estimate and somewhat over it, and look for better cuts."""
+        """Raise the least bounds, up to the best estimate and somewhat over it, and look for better cuts.
+
+        No farther than to the least bound of a schedule that cannot be looked at closer: that of all is no larger.
+        """
         is_worth_it = len(self.evaluator.costed.graph.ops) >= _LEAST_OPS and self.objective is not Objective.MEMORY
         left = self.deadline.seconds_left
         seconds = _SECONDS_CLOSER if self.deadline.is_soft else min(_SECONDS_CLOSER, _SHARE_OF_CLOSER * left)
         if not (is_worth_it and seconds):
             return
         shapes = [shape for shape in self._possible_shapes() if len(shape[0]) > 1]
+        fixed = (self.evaluator.cut_bound_seconds(*shape) for shape in shapes if shape[2] is ScheduleKind.ZB_H1)
         cuts = [cut for shape in shapes if (cut := self.evaluator.cut(*shape)) is not None]
-        steps = [self.unpipelined_seconds, *(_MARGIN * cut.seconds for cut in cuts if cut.fits)]
+        steps = [self.unpipelined_seconds, *(_MARGIN * cut.seconds for cut in cuts if cut.fits), *fixed]
         enough = min(filter(math.isfinite, steps), default=0.0)
         below = [shape for shape in shapes if self.evaluator.cut_bound_seconds(*shape) < enough]
         if below:

@@ -244,7 +244,7 @@ class StageSplit:
         calls = 2 * CALL_SECONDS if self._trains and last else CALL_SECONDS
         # A stage whose results need no gradient waits for none.
         goes_back = items.backward_bytes > 0
-        later = self._left_for_later
+        later = items.weights_seconds if self._parts_backward else np.zeros_like(items.weights_seconds)
         there, back = items.forward_seconds.min(axis=0), (items.backward_seconds - later).min(axis=0)
         both = (items.pass_seconds - later).min(axis=0)
         third_call = self._third_call(stage)
@@ -255,32 +255,35 @@ class StageSplit:
         if self._trains:
             behind = np.where(goes_back, behind, 0.0)
         return StageSeconds(
-            forward=between(items.forward_seconds[device]) + CALL_SECONDS,
-            backward=between(items.backward_seconds[device]) + calls - CALL_SECONDS + third_call,
-            weights=between(later[device]) + third_call,
+            forward=items.between("forward_seconds", device) + CALL_SECONDS,
+            backward=items.between("backward_seconds", device) + calls - CALL_SECONDS + third_call,
+            weights=self._later(stage) + third_call,
             arriving=arriving[:, None],
             returning=returning[:, None],
             behind=behind[None, :],
             # Those of the first stage come on top of all stages: `_last_sums`.
-            summing=between(items.sum_bytes) * (self.sum_seconds_per_byte[device] if stage else 0.0),
+            summing=items.between("sum_bytes") * (self.sum_seconds_per_byte[device] if stage else 0.0),
         )
 
     def _recomputing(self, stage: int, seconds: StageSeconds) -> StageSeconds:
         """The same where the stage runs its forward again in each backward: one call, with the work of both."""
-        again = between(self.items.again_seconds[self.devices[stage]])
+        again = self.items.between("again_seconds", self.devices[stage])
         backward = seconds.backward - self._third_call(stage) + again
         return replace(seconds, backward=backward, weights=np.zeros_like(seconds.weights))
 
-    @cached_property
-    def _left_for_later(self) -> Floats:
-        """Running sums of the seconds of backwards that the schedule leaves for later, by device."""
-        seconds = self.items.weights_seconds
-        return seconds if self.schedule is ScheduleKind.ZB_H1 else np.zeros_like(seconds)
+    @property
+    def _parts_backward(self) -> bool:
+        """Whether the schedule leaves gradients of weights for later."""
+        return self.schedule is ScheduleKind.ZB_H1
+
+    def _later(self, stage: int) -> Floats:
+        """Seconds of a backward that the schedule leaves for later."""
+        seconds = self.items.between("weights_seconds", self.devices[stage])
+        return seconds if self._parts_backward else np.zeros_like(seconds)
 
     def _third_call(self, stage: int) -> Floats:
-        """Of what is left for later, where there is something and a stage before that does not wait for it."""
-        some = between(self._left_for_later[self.devices[stage]]) > 0
-        return np.where(some & (self.items.backward_bytes > 0)[:, None], CALL_SECONDS, 0.0)
+        """Of what is left for later, where there is something, and a stage before that does not wait for it."""
+        return np.where((self._later(stage) > 0) & (self.items.backward_bytes > 0)[:, None], CALL_SECONDS, 0.0)
 
     def _end(self, stage: int, seconds: StageSeconds) -> Floats:
         kind = self.schedule if self._trains else ScheduleKind.GPIPE
@@ -317,7 +320,7 @@ class StageSplit:
     def _memory(self, stage: int) -> tuple[Floats, NDArray[np.bool_]]:
         """0 where the stage may be, else infinite; and whether it keeps its activations."""
         items, limit = self.items, self.costed.topology.devices[self.devices[stage]].memory_bytes
-        variables, gradients = between(items.variable_bytes), between(items.gradient_bytes)
+        variables, gradients = items.between("variable_bytes"), items.between("gradient_bytes")
         keeps = (variables + self._saved(stage) <= limit) & (self.recompute != "all")
         fits = (variables + gradients <= limit) & (keeps | (self.recompute != "none"))
         return np.where(fits, 0.0, np.inf) + self._allowed(stage), keeps
@@ -357,11 +360,11 @@ class StageSplit:
         seconds = self._stage_seconds(stage, at_start, at_end)
         # What a device receives mostly delays what it does next (`simulate/streams.py`).
         received = rounds * self.num_microbatches * (at_start.there[:, None] + at_end.back[None, :])
-        whole = between(items.once_seconds[device]) + between(items.update_seconds[device])
+        whole = items.between("once_seconds", device) + items.between("update_seconds", device)
         keeping = self._end(stage, seconds) + received + whole
         recomputing = self._end(stage, self._recomputing(stage, seconds)) + received + whole
         saved = self._saved(stage)
-        held = between(items.variable_bytes + 2 * items.gradient_bytes)
+        held = items.between("variable_bytes") + 2 * items.between("gradient_bytes")
         inputs = items.forward_bytes[:, None] * self.num_live[stage] * self.costed.num_sharing(device)
         one = saved / max(1, self.num_live[stage])
         over_keeping = np.maximum(0.0, held + saved - self._limit(stage))
@@ -376,7 +379,7 @@ class StageSplit:
 
     def _saved(self, stage: int) -> Floats:
         live = self.num_live[stage] * self.costed.num_sharing(self.devices[stage])
-        return between(self.items.saved_bytes) * live
+        return self.items.between("saved_bytes") * live
 
     def _limit(self, stage: int) -> int:
         device = self.devices[stage]
