@@ -12,6 +12,9 @@ contenders are held to core 0, the others have two logical CPU devices with one 
 Next to each speed-up stand what was predicted and the share reached of the ideal for two equal stages and M
 microbatches, 2M / (M + 1). Two busy loops take turns as well: where both together take as long as one alone, two cores
 were free; the speed-ups count only the rounds in which they got at least `--free` cores.
+
+A device that waits leaves its core to the other one, which then runs two of its ops at once, so that pipelines reach
+more than their ideal. With `--one-at-a-time` planned devices run one op after the other, as GPUs do.
 """
 
 from __future__ import annotations
@@ -26,28 +29,29 @@ from rich.table import Table
 
 from tests.asking import asked
 from tests.benchmarks.busy_loops import BUSY_LOOPS, free_rounds
+from tests.benchmarks.logical_devices import start
 from tests.benchmarks.pipeline_workloads import WORKLOADS, Workload, batch, keras_model
 from tests.benchmarks.turns import Contender, answer_turns, take_turns
 
 DEVICES = ["CPU:0", "CPU:1"]
-PIPELINES = ["1f1b 4", "1f1b 8", "gpipe 8"]
+PIPELINES = ["1f1b 4", "1f1b 8", "gpipe 8", "zb-h1 8"]
 
 
-def _contender(workload: Workload, way: str) -> None:
+def _contender(workload: Workload, way: str, *, one_at_a_time: bool) -> None:
     """Answer each line on stdin with the seconds of one training step."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import tensorflow as tf
 
     import partitioner
 
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1 if way == "serial" else len(DEVICES))
     predicted: dict[str, float] = {}
     if way == "serial":
         os.sched_setaffinity(0, {0})
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
         model = keras_model(workload)
     else:
-        partitioner.set_up_devices(DEVICES)
+        start(len(DEVICES), serial=one_at_a_time)
     if way == "tf.device":
         model = keras_model(workload, lambda block: tf.device(DEVICES[block * len(DEVICES) // workload.depth]))
     elif way != "serial":
@@ -79,12 +83,13 @@ def main() -> None:
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--pipelines", nargs="+", default=PIPELINES, help="schedule and microbatches, as in '1f1b 8'")
     parser.add_argument("--peer", choices=["torch"], help="run the same models in torch.distributed.pipelining too")
+    parser.add_argument("--one-at-a-time", action="store_true", help="planned devices run one op at a time")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--free", type=float, default=1.9, help="cores that two busy loops got in a round that counts")
     options = parser.parse_args()
     if options.contender:
         name, way = options.contender
-        _contender(WORKLOADS[name], way)
+        _contender(WORKLOADS[name], way, one_at_a_time=options.one_at_a_time)
         return
     for name in options.workloads:
         _race(name, options)
@@ -93,7 +98,8 @@ def main() -> None:
 def _race(name: str, options: argparse.Namespace) -> None:
     ways = ["serial", "tf.device", "split", *options.pipelines]
     contenders = dict(BUSY_LOOPS)
-    contenders |= {way: [__spec__.name, "--contender", name, way] for way in ways}
+    also = ["--one-at-a-time"] if options.one_at_a_time else []
+    contenders |= {way: [__spec__.name, *also, "--contender", name, way] for way in ways}
     if options.peer:
         for way in ["serial 1", *options.pipelines]:
             contenders["torch " + way.removesuffix(" 1")] = ["tests.benchmarks.pipeline_torch", name, *way.split()]
