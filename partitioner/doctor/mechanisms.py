@@ -125,11 +125,15 @@ _ONE_PIECE = Mechanism(
 _GPIPE = Mechanism(
     name="gpipe: token ids and labels in int32", build=_encoder, data=_tokens, options=_scheduled("gpipe")
 )
+_ZB_H1 = Mechanism(
+    name="zb-h1: gradients of weights by themselves", build=_encoder, data=_tokens, options=_scheduled("zb-h1")
+)
 
 MECHANISMS: tuple[Mechanism, ...] = (
     _ONE_PIECE,
     _GPIPE,
-    *(replace(one, name=f"compiled, {one.name}", is_compiled=True) for one in (_ONE_PIECE, _GPIPE)),
+    _ZB_H1,
+    *(replace(one, name=f"compiled, {one.name}", is_compiled=True) for one in (_ONE_PIECE, _GPIPE, _ZB_H1)),
     Mechanism(name="1f1b: loops", build=_recurrent, data=_tokens, options=_scheduled("1f1b")),
     Mechanism(
         name="1f1b: a loss that is a sum", build=lambda: _dense("sum"), data=_vectors, options=_scheduled("1f1b")
