@@ -29,7 +29,7 @@ def placed_over(build: Callable[[], keras.Model], num_devices: int, **options: A
     """The unplaced model and its twin, placed in stages."""
     model, twin = equal_pair(build)
     plan = partitioner.plan(
-        twin, **asked(devices=cpus(num_devices), batch_size=ROWS, strategy="layer-split", time_limit=8, **options)
+        twin, **asked(devices=cpus(num_devices), batch_size=ROWS, time_limit=8, **{"strategy": "layer-split"} | options)
     )
     return model, partitioner.place(twin, plan)
 
@@ -90,6 +90,15 @@ def test_ten_steps_equal_the_unplaced_models(name: str, num_devices: int, option
 def test_every_schedule_trains_to_the_same_numbers(schedule: str) -> None:
     model, placed = placed_over(lambda: models.compiled(models.dense_stack(7)), 2, microbatches=4, schedule=schedule)
     assert placed.plan.schedule == schedule
+    batch = models.vectors(ROWS)
+    assert relative(losses(placed, batch, 10), losses(model, batch, 10)) < 1e-6
+
+
+def test_replicas_of_stages_compute_gradients_of_weights_later() -> None:
+    options = {"strategy": "mixed", "replicas": 2, "microbatches": 4, "schedule": "zb-h1"}
+    model, placed = placed_over(lambda: models.compiled(models.dense_stack(7)), 4, **options)
+    assert (placed.plan.num_replicas, placed.plan.schedule) == (2, "zb-h1")
+    assert any(action.action.startswith("1W") for action in placed.plan.timeline)
     batch = models.vectors(ROWS)
     assert relative(losses(placed, batch, 10), losses(model, batch, 10)) < 1e-6
 
