@@ -159,9 +159,12 @@ class StageSplit:
         return seconds + self.least_update_seconds
 
     def problem(self, bound_seconds: float) -> CutProblem | None:
-        """What this bound is to be looked at closer for, without updates; None where stages may not wait for others."""
+        """What this bound is to be looked at closer for, without updates.
+
+        None where stages may not wait for others, and where backwards are in parts, which the linear program knows not.
+        """
         items, crossed = self.items, self._crossed
-        if crossed is None or self._num_stages < 2 or self.schedule is ScheduleKind.ZB_H1:
+        if crossed is None or self._num_stages < 2 or self._parts_backward:
             return None
         there, back = self._least_hop_seconds(crossed)
         return CutProblem(
