@@ -8,10 +8,12 @@ programs: what another stage waits for, and the rest, mostly gradients of weight
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.op_graph import Op
+from partitioner.ir.sizes import Node, repeated_for_sizes, sizes_among
 from partitioner.ir.stage_programs import ProgramKind, StageProgram, StagePrograms
 from partitioner.stages.across_microbatches import gathered, staged_states
 from partitioner.stages.assignment import StageAssignment
@@ -31,6 +33,7 @@ def cut(
     devices: Collection[str] | None = None,
     recompute: Collection[int] | None = (),
     parts_backward: bool = False,
+    compiled: Collection[str] = frozenset(),
 ) -> StagePrograms:
     """The stage programs of a placed step.
 
@@ -40,17 +43,24 @@ def cut(
         devices: Devices that may hold a stage; an op placed elsewhere (on the host of a GPU) goes with its readers.
         recompute: Stages whose backward program reruns their forward ops; None for all of them.
         parts_backward: Whether gradients that no other stage waits for are programs of their own.
+        compiled: The ops that XLA compiles. Backward programs of these alone compute sizes again.
 
     Raises:
         UsageError: The step cannot be cut: one piece of state is used by several stages, or an update needs more of the
             forward pass than its gradients.
     """
-    return _Cut(StageAssignment(roles, placement, devices), recompute, parts_backward).programs()
+    return _Cut(StageAssignment(roles, placement, devices), recompute, parts_backward, frozenset(compiled)).programs()
 
 
 class _Cut:
-    def __init__(self, assigned: StageAssignment, recompute: Collection[int] | None, parts_backward: bool) -> None:
-        self.assigned, self.parts_backward = assigned, parts_backward
+    def __init__(
+        self,
+        assigned: StageAssignment,
+        recompute: Collection[int] | None,
+        parts_backward: bool,
+        compiled: frozenset[str],
+    ) -> None:
+        self.assigned, self.parts_backward, self.compiled = assigned, parts_backward, compiled
         self.roles, self.graph, self.ops, self.inputs = assigned.roles, assigned.graph, assigned.ops, assigned.inputs
         self.role, self.device = assigned.role, assigned.device
         self.stages, self.stage = assigned.stages, assigned.stage
@@ -151,9 +161,15 @@ class _Cut:
         return frozenset(op.name for op in backward if op.name not in awaited and self.stage[op.name] in parted)
 
     def _body(self, kind: ProgramKind, stage: int, ops: Sequence[str]) -> list[str]:
-        """The ops of a program with copied constants and the forward ops it reruns."""
+        """The ops of a program with copied constants, the forward ops it reruns, and those it repeats for sizes."""
+        body = self._with_copies(kind, stage, ops)
+        if kind in _GOING_BACK and all(n in self.compiled or self.role[n] is Role.COPIED for n in body):
+            body = self._with_copies(kind, stage, body | self._for_sizes(body, stage))
+        return [op.name for op in self.ops if op.name in body]
+
+    def _with_copies(self, kind: ProgramKind, stage: int, ops: Iterable[str]) -> set[str]:
         body = set(ops)
-        stack = list(ops)
+        stack = list(body)
         carried = {state.read for state in self.roles.states}
         while stack:
             for name in self.inputs[stack.pop()]:
@@ -164,7 +180,25 @@ class _Cut:
                 if reruns or self.role[source] is Role.COPIED:
                     body.add(source)
                     stack.append(source)
-        return [op.name for op in self.ops if op.name in body]
+        return body
+
+    def _for_sizes(self, body: Collection[str], stage: int) -> set[str]:
+        """Ops of a stage that its compiled program repeats; it may be given parameters for it."""
+        device = self.stages[stage]
+        present = {n for n, r in self.role.items() if r is Role.COPIED or (r is Role.ONCE and self.device[n] == device)}
+        repeatable = {n for n, s in self.stage.items() if s == stage and n in self.compiled}
+        repeatable -= {op.name for op in self.ops if op.stateful or op.variables}
+        return repeated_for_sizes(
+            self._needed(body), self._nodes, self._sizes, present=present.union(body), repeatable=repeatable
+        )
+
+    @cached_property
+    def _nodes(self) -> list[Node]:
+        return [Node(op.name, op.type, self.inputs[op.name]) for op in self.ops]
+
+    @cached_property
+    def _sizes(self) -> frozenset[str]:
+        return sizes_among(self._nodes)
 
     def _is_rerun(self, op: Op, stage: int) -> bool:
         """Whether the backward program of a stage runs an op again instead of reading its results."""
@@ -174,7 +208,7 @@ class _Cut:
             return True
         return stage in self.recomputed
 
-    def _needed(self, ops: Sequence[str]) -> list[str]:
+    def _needed(self, ops: Collection[str]) -> list[str]:
         body = set(ops)
         names = (name for op in ops for name in self.inputs[op])
         return list(dict.fromkeys(n for n in names if n == self.roles.seed or self.assigned.producer(n) not in body))

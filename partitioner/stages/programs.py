@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,12 @@ from partitioner.stages.schedules import ScheduleKind
 
 
 def stage_programs(
-    step: CapturedStep, execution: Execution, *, results: Sequence[str], side_effects: bool = True
+    step: CapturedStep,
+    execution: Execution,
+    *,
+    results: Sequence[str],
+    side_effects: bool = True,
+    compiled: Collection[str] = frozenset(),
 ) -> StagePrograms:
     """Cut a captured step for an execution.
 
@@ -24,11 +29,12 @@ def stage_programs(
         execution: Where its ops go, and which stages recompute.
         results: Which of the step's outputs (`y_pred`, `loss`, `gradients`) are wanted.
         side_effects: Whether the step's changes of state are wanted.
+        compiled: The ops that XLA compiles, if programs are to be run: what they compute again takes it no time.
 
     Raises:
         UsageError: The step cannot be cut; with the reason.
     """
-    return StageCutter(step, results=results, side_effects=side_effects)(execution)
+    return StageCutter(step, results=results, side_effects=side_effects)(execution, compiled=compiled)
 
 
 class StageCutter:
@@ -37,7 +43,7 @@ class StageCutter:
     def __init__(self, step: CapturedStep, *, results: Sequence[str], side_effects: bool = True) -> None:
         self._step, self._results, self._side_effects = step, results, side_effects
 
-    def __call__(self, execution: Execution) -> StagePrograms:
+    def __call__(self, execution: Execution, *, compiled: Collection[str] = frozenset()) -> StagePrograms:
         """The stage programs of the step under an execution; raises as `stage_programs` does."""
         return cut(
             self._roles,
@@ -45,6 +51,7 @@ class StageCutter:
             devices=execution.stage_devices,
             recompute=execution.recompute,
             parts_backward=execution.schedule == ScheduleKind.ZB_H1,
+            compiled=compiled,
         )
 
     @cached_property

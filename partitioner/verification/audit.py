@@ -17,8 +17,8 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from partitioner.emit.xla.calls import compiled_function
-from partitioner.emit.xla.constants import folded
 from partitioner.ir.devices import DeviceName
+from partitioner.ir.sizes import Node, sizes_among
 
 # Ops that the runtime adds by itself, on devices of its choice.
 _RUNTIME_OPS = frozenset(
@@ -89,7 +89,7 @@ def _compiled_ops(nodes: Sequence[Any]) -> dict[str, tuple[str, str]]:
         if name := compiled_function(call):
             scope, device = call.name[: call.name.rfind("/") + 1], DeviceName.parse(call.device).canonical
             ran = runtime.get_function_def(name).node_def
-            constant = folded(ran)
+            constant = sizes_among(map(Node.of, ran))
             executed |= {f"{scope}{node.name}": (node.op, device) for node in ran if node.name not in constant}
     return executed
 

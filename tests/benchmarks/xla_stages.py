@@ -32,7 +32,7 @@ from rich.table import Table
 from cost_models.formulas_movement import FREE_OP_TYPES
 
 BATCH, PARTIAL = 32, 20
-_STAGE = re.compile(r"partition_[IFBU]\d+_\d+$")
+_STAGE = re.compile(r"partition_[IFBWU]\d+_\d+$")
 # Ops that move or hold what calls take and give; sums of gradients over microbatches; int32 that cross as int64.
 _FREE = frozenset({"AddV2", "Cast", "Placeholder", *FREE_OP_TYPES})
 TIMEOUT = 900.0
@@ -44,6 +44,7 @@ PLANS = {
     "2 stages": {"strategy": "layer-split", "microbatches": 1},
     "2 stages, GPipe": {"strategy": "layer-split", "microbatches": 4, "schedule": "gpipe"},
     "2 stages, 1F1B": {"strategy": "layer-split", "microbatches": 4, "schedule": "1f1b"},
+    "2 stages, ZB-H1": {"strategy": "layer-split", "microbatches": 4, "schedule": "zb-h1"},
     "2 stages, mirrored": {"strategy": "mixed", "replicas": 2},
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,9 @@ from partitioner.emit.graph.dtypes import output_dtypes
 from partitioner.emit.graph.rewriting import op_by_op_options
 from partitioner.emit.xla.clusters import is_constant
 from partitioner.emit.xla.constants import needed_as_constants
-from partitioner.ir.graph_def import needed, producer, reference, tensor_name
+from partitioner.gpu_kernels import op_signature
+from partitioner.ir.graph_def import in_run_order, needed, producer, reference, tensor_name
+from partitioner.ir.sizes import Node, repeated_for_sizes, sizes_among
 
 MUST_COMPILE = "_XlaMustCompile"
 _SCOPE, _COMPILED = "called", "compiled"
@@ -57,7 +59,7 @@ def with_called_loops(graph_def: Any, *, fetched: Collection[str] = ()) -> Graph
     """
     graph = CallingGraph(graph_def, fetched)
     loops = [node for node in graph_def.node if node.op in _LOOPS]
-    return graph.with_calls([graph.call([node.name], node.device) for node in loops])
+    return graph.with_calls(graph.calls([([node.name], node.device) for node in loops]))
 
 
 def ops_of_calls(graph_def: Any) -> dict[str, tuple[str, ...]]:
@@ -84,6 +86,16 @@ class Call:
     function: Any
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Nodes that go into one call, in an order in which they can run; its function's body, and what that is given."""
+
+    nodes: Sequence[str]
+    device: str
+    body: Any
+    given: Sequence[str]
+
+
 class CallingGraph:
     """A placed graph in which calls of functions take the place of nodes.
 
@@ -96,38 +108,64 @@ class CallingGraph:
         self._graph_def, self._fetched = graph_def, frozenset(fetched)
         self.nodes = {node.name: node for node in graph_def.node}
         self._functions = {function.signature.name: function for function in graph_def.library.function}
-        self._readers: dict[str, set[str]] = {}
-        for node in graph_def.node:
-            for read in node.input:
-                if not read.startswith("^"):
-                    self._readers.setdefault(tensor_name(read), set()).add(node.name)
 
-    def call(self, nodes: Sequence[str], device: str, *, is_compiled: bool = False) -> Call:
-        """The call of a function of nodes, which enters the runtime.
+    def calls(self, parts: Iterable[tuple[Sequence[str], str]], *, is_compiled: bool = False) -> list[Call]:
+        """Calls of functions of nodes, which enter the runtime.
 
         Args:
-            nodes: Their names, in an order in which they can run.
-            device: The device that runs them.
-            is_compiled: Whether XLA compiles the function; int32 then cross as int64, unless it wants constants.
+            parts: Names of nodes of each, in an order in which they can run, and the device that runs them. No node is
+                in two.
+            is_compiled: Whether XLA compiles the functions. They compute again the sizes that they need of each other;
+                other int32 cross as int64, unless XLA wants constants.
         """
-        members = frozenset(nodes)
-        body = self._body(members)
+        whole = list(parts)
+        repeated = self._repeated(whole) if is_compiled else [set[str]() for _ in whole]
+        made = [self._part(nodes, device, also) for (nodes, device), also in zip(whole, repeated, strict=True)]
+        inside = {name for part in made for name in part.nodes}
+        rest = (node for node in self._graph_def.node if node.name not in inside)
+        read = self._fetched.union(tensor for node in rest for tensor in _data(node))
+        read = read.union(*(part.given for part in made))
+        return [self._call(part, read, is_compiled=is_compiled) for part in made]
+
+    def _repeated(self, parts: Iterable[tuple[Sequence[str], str]]) -> Iterator[set[str]]:
+        """For each part that XLA compiles, the nodes of other parts of its device that it repeats for sizes."""
+        nodes = list(map(Node.of, in_run_order(self._graph_def.node, self._needs)))
+        sizes = sizes_among(nodes)
+        of_device: dict[str, set[str]] = {}
+        for names, device in parts:
+            of_device.setdefault(device, set()).update(n for n in names if _is_repeatable(self.nodes[n]))
+        outside = {name for name, node in self.nodes.items() if is_constant(node) or _is_handle(node)}
+        for names, device in parts:
+            own = set(names)
+            read = {t for name in names for t in _data(self.nodes[name]) if producer(t) not in own | outside}
+            present = own | outside
+            yield repeated_for_sizes(read, nodes, sizes, present=present, repeatable=of_device[device])
+
+    def _needs(self, node: Any) -> list[str]:
+        return [name for read in node.input if (name := producer(read)) in self.nodes]
+
+    def _part(self, nodes: Sequence[str], device: str, repeated: Collection[str]) -> _Part:
+        body = self._body({*nodes, *repeated})
         inside = {node.name for node in body.node}
-        read = (r for name in nodes for r in self.nodes[name].input if not r.startswith("^"))
-        given = list(dict.fromkeys(tensor_name(r) for r in read if producer(r) not in inside))
+        given = list(dict.fromkeys(t for node in body.node for t in _data(node) if producer(t) not in inside))
         given.sort(key=lambda name: self._dtype(name) == _RESOURCE)
+        return _Part(nodes=nodes, device=device, body=body, given=given)
+
+    def _call(self, part: _Part, read_outside: Collection[str], *, is_compiled: bool) -> Call:
         outputs = [
-            f"{name}:{index}"
-            for name in nodes
+            tensor
+            for name in part.nodes
             for index in range(len(output_dtypes(self.nodes[name], self._functions)))
-            if self._is_read_outside(f"{name}:{index}", members)
+            if (tensor := f"{name}:{index}") in read_outside
         ]
+        body, given, device, members = part.body, part.given, part.device, frozenset(part.nodes)
         carried = self._carried(body, given, outputs) if is_compiled else set[str]()
         name = f"{_COMPILED if is_compiled else _SCOPE}_{next(_numbers)}"
         function = _function(f"{_FUNCTION}{name}", body, [(n, self._dtype(n)) for n in given], outputs, carried)
+        inside = members.union(node.name for node in body.node if is_constant(node))
         waits = dict.fromkeys(
             read
-            for member in nodes
+            for member in part.nodes
             for read in self.nodes[member].input
             if read.startswith("^") and producer(read) not in inside
         )
@@ -191,9 +229,6 @@ class CallingGraph:
         constants = needed_as_constants(body.node, self._functions)
         return {n for n in (*given, *outputs) if self._dtype(n) == _INT32 and not (n in given and n in constants)}
 
-    def _is_read_outside(self, tensor: str, members: Collection[str]) -> bool:
-        return tensor in self._fetched or not self._readers.get(tensor, set()).issubset(members)
-
     def _dtype(self, tensor: str) -> int:
         name, index = tensor.rsplit(":", 1)
         return output_dtypes(self.nodes[name], self._functions)[int(index)]
@@ -251,6 +286,21 @@ def _function(
         ]
     graph.control_outputs = [graph.get_operation_by_name(n.name) for n in nodes if _has_effects(graph, n.name)]
     return atomic_function.from_func_graph(name, graph, {"_noinline": True})
+
+
+def _is_repeatable(node: Any) -> bool:
+    """Whether a node may run again for its shape: it changes nothing."""
+    signature = op_signature(node.op)
+    return node.op == "ReadVariableOp" or (signature is not None and not signature.is_stateful)
+
+
+def _is_handle(node: Any) -> bool:
+    return node.op == "Placeholder" and node.attr["dtype"].type == _RESOURCE
+
+
+def _data(node: Any) -> list[str]:
+    """The tensors that a node reads."""
+    return [tensor_name(read) for read in node.input if not read.startswith("^")]
 
 
 def _has_effects(graph: Any, name: str) -> bool:

@@ -18,6 +18,7 @@ from partitioner.emit.pipeline.microbatches import HOST, cut_batch
 from partitioner.emit.pipeline.replica import Replica, ReplicaRun
 from partitioner.emit.pipeline.stage_function import StageFunction
 from partitioner.emit.pipeline.update_lock import acquire_updates, release_updates
+from partitioner.emit.xla.refusals import compiled_ops
 from partitioner.errors import UsageError
 from partitioner.ir.devices import share_memory
 from partitioner.ir.execution import Execution, replica_prefix
@@ -48,7 +49,8 @@ class StagedStep:
     ) -> None:
         self.step, self.execution = step, execution
         self.wanted = {key: step.outputs[key] for key in results if key in step.outputs}
-        self.programs = stage_programs(step, execution, results=results, side_effects=side_effects)
+        compiled = compiled_ops(step, execution)
+        self.programs = stage_programs(step, execution, results=results, side_effects=side_effects, compiled=compiled)
         self.changed = self.programs.states if side_effects else ()
         if execution.num_parts > 1 and step.uncuttable:
             parts = "replicas" if execution.num_replicas > 1 else "microbatches"

@@ -43,7 +43,7 @@ def with_compiled_calls(
             graph_def = held
             continue
         graph = CallingGraph(graph_def, fetched)
-        calls = [graph.call(cluster.nodes, cluster.device, is_compiled=True) for cluster in found.clusters]
+        calls = graph.calls([(cluster.nodes, cluster.device) for cluster in found.clusters], is_compiled=True)
         objected: dict[str, str] = {}
         for call in calls:
             objected |= _objected(graph, call, known)

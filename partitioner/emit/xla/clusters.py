@@ -62,7 +62,7 @@ def find_clusters(
     """The clusters of a graph.
 
     Args:
-        graph_def: A placed GraphDef; nodes without a device (arguments, variables' handles) belong to no cluster.
+        graph_def: A placed GraphDef; arguments and nodes without a device (variables' handles) belong to no cluster.
         devices: The devices whose nodes are compiled.
         fetched: Names of the tensors that are read outside of the graph.
         kept_out: Nodes that are not compiled, whatever they are.
@@ -84,13 +84,9 @@ class _Search:
         by_name = {node.name: node for node in graph_def.node}
         ordered = in_run_order(graph_def.node, lambda node: [producer(r) for r in node.input if producer(r) in by_name])
         self._by_name = by_name
-        self._nodes = [node for node in ordered if node.device and not is_constant(node)]
+        self._nodes = [node for node in ordered if _runs(node)]
         self._needs = {
-            node.name: [
-                name
-                for r in node.input
-                if (name := producer(r)) in by_name and by_name[name].device and not is_constant(by_name[name])
-            ]
+            node.name: [name for r in node.input if (name := producer(r)) in by_name and _runs(by_name[name])]
             for node in self._nodes
         }
         functions = self._functions = {function.signature.name: function for function in graph_def.library.function}
@@ -148,7 +144,7 @@ class _Search:
             for node in self._nodes
             for read in node.input
             if not read.startswith("^")
-            and (source := self._by_name[producer(read)])
+            and not is_constant(source := self._by_name[producer(read)])
             and groups.get(source.name) != groups.get(node.name)
         ]
         handed_over += [(tensor, self._by_name[producer(tensor)], None) for tensor in self._fetched]
@@ -160,6 +156,11 @@ class _Search:
                 if node is not None and node.name in groups:
                     why[node.name] = f"{node.op} hands {what} over to another program"
         return why
+
+
+def _runs(node: Any) -> bool:
+    """Whether a node takes part: it is no argument, which is there when the step starts, and no constant."""
+    return bool(node.device) and node.op != "Placeholder" and not is_constant(node)
 
 
 def is_constant(node: Any) -> bool:

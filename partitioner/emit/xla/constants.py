@@ -7,6 +7,7 @@ from typing import Any
 
 from partitioner.gpu_kernels import op_signature
 from partitioner.ir.graph_def import producer, tensor_name
+from partitioner.ir.sizes import READS_SHAPE
 from partitioner.xla_kernels import called_functions
 
 # By op type, the inputs that XLA compiles in. Source: CompileTimeConstantInput in tensorflow/compiler/tf2xla/kernels of
@@ -41,8 +42,6 @@ UnsortedSegmentSum num_segments;
 _CONSTANT_INPUTS: Mapping[str, frozenset[str]] = {
     words[0]: frozenset(words[1:]) for entry in _INPUTS.split(";") if (words := entry.split())
 }
-# They read shapes, which XLA knows, and no values.
-_READS_SHAPE = frozenset({"Rank", "Shape", "ShapeN", "Size", "VariableShape", "ZerosLike", "OnesLike"})
 
 
 def needed_as_constants(nodes: Iterable[Any], functions: Mapping[str, Any]) -> frozenset[str]:
@@ -53,20 +52,6 @@ def needed_as_constants(nodes: Iterable[Any], functions: Mapping[str, Any]) -> f
         functions: The function library, FunctionDefs by name.
     """
     return frozenset(map(tensor_name, _wanted(nodes, functions)))
-
-
-def folded(nodes: Iterable[Any]) -> frozenset[str]:
-    """Names of the nodes of a function that are constants once shapes are known: XLA computes them when it compiles.
-
-    Args:
-        nodes: Its NodeDefs, in an order in which they can run.
-    """
-    known: set[str] = set()
-    for node in nodes:
-        reads = [producer(read) for read in node.input if not read.startswith("^")]
-        if node.op == "Const" or node.op in _READS_SHAPE or (reads and known.issuperset(reads)):
-            known.add(node.name)
-    return frozenset(known)
 
 
 def _wanted(nodes: Iterable[Any], functions: Mapping[str, Any]) -> set[str]:
@@ -85,7 +70,7 @@ def _wanted(nodes: Iterable[Any], functions: Mapping[str, Any]) -> set[str]:
         if read not in wanted:
             wanted.add(read)
             maker = makers.get(producer(read))
-            if maker is not None and maker.op not in _READS_SHAPE:
+            if maker is not None and maker.op not in READS_SHAPE:
                 stack.extend(reads[maker.name])
     return wanted
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from partitioner.ir.devices import DeviceName
+from partitioner.ir.execution import Execution
 from partitioner.ir.step import CapturedStep
 from partitioner.xla_kernels import refusal, unbounded_lists
 
@@ -18,6 +19,14 @@ def kept_plain(step: CapturedStep, devices: Collection[str]) -> frozenset[str]:
     if not devices or not refused_ops(step, devices):
         return frozenset()
     return frozenset(op.name for op in step.graph.ops if op.draws)
+
+
+def compiled_ops(step: CapturedStep, execution: Execution) -> frozenset[str]:
+    """Ops of a step that XLA compiles under an execution, as far as can be said before it is asked."""
+    if not execution.compiled:
+        return frozenset()
+    kept = kept_plain(step, execution.compiled).union(refused_ops(step, execution.compiled))
+    return frozenset(name for name, device in execution.placement.items() if device in execution.compiled) - kept
 
 
 def refused_ops(step: CapturedStep, devices: Iterable[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from partitioner.emit.xla.constants import folded, needed_as_constants
+from partitioner.emit.xla.constants import needed_as_constants
 
 _RAW = tf.raw_ops
 _MATRIX, _SQUARE = np.ones((4, 6), np.float32), np.ones((3, 3), np.float32)
@@ -164,14 +164,3 @@ def test_constants_inside_of_loops_and_branches() -> None:
     needed = needed_as_constants(graph_def.node, functions)
     assert "width:0" in needed
     assert "x:0" not in needed
-
-
-def test_what_follows_from_shapes_and_constants_is_folded() -> None:
-    def scaled(x: Any, y: Any) -> Any:
-        return x * tf.cast(tf.shape(x)[0] + 1, tf.float32) + y
-
-    specs = [tf.TensorSpec([None]), tf.TensorSpec([None])]
-    nodes = tf.function(scaled).get_concrete_function(*specs).graph.as_graph_def().node
-    kinds = {node.op for node in nodes if node.name in folded(nodes)}
-    assert {"Shape", "StridedSlice", "Cast"} <= kinds
-    assert "Mul" not in kinds
