@@ -322,12 +322,12 @@ class SolverInfo:
 class Verification:
     """The comparison of the placed model with the unplaced model.
 
-    `*_max_abs_diff` are absolute; `*_max_rel_diff` are norms of differences over the norm of the tensor;
-    `control_*` is the unplaced model against itself with the rows of the batch reversed or every weight off by one
-    unit in the last place, the largest where several were run. `ran_on` maps planned devices to those that ran.
-    `differing_copies` are the variables that did not have the same bits in all replicas. `note` says what was not
-    compared, and why. `passed`: nothing is
-    misplaced, no copy differs, and no relative difference exceeds both `tolerance` and the differences of the controls.
+    `*_max_abs_diff` are absolute; `*_max_rel_diff` are norms of differences over the norm of the tensor; `control_*` is
+    the unplaced model against itself with the rows of the batch reversed or every weight off by one unit in the last
+    place, the largest where several were run. `ran_on` maps planned devices to those that ran. `differing_copies` are
+    the variables that did not have the same bits in all replicas. `unexplained` names the tensors whose relative
+    difference exceeds both `tolerance` and what the controls explain, the largest first, with both. `note` says what
+    was not compared, and why. `passed`: nothing is misplaced or unexplained, and no copy differs.
     """
 
     outputs_max_abs_diff: float
@@ -345,6 +345,7 @@ class Verification:
     outputs_max_rel_diff: float = 0.0
     tolerance: float = 1e-5
     differing_copies: tuple[str, ...] = ()
+    unexplained: tuple[str, ...] = ()
     note: str = ""
     passed: bool = True
 

@@ -71,8 +71,10 @@ def _sentences(verification: Verification, training: bool) -> list[str]:
                 f"FAILED: replicas differ in {plural(len(verification.differing_copies), 'variable')}: {named}"
             )
         elif not verification.passed:
+            named = ", ".join(verification.unexplained[:_MAX_LISTED])
             lines.append(
                 f"FAILED: relative differences beyond {verification.tolerance:.0e} that the control does not explain"
+                + (f": {named}" if named else "")
             )
     if verification.note:
         lines.append(verification.note)

@@ -180,7 +180,9 @@ def _verify_training(
         apart = tuple(differing_copies())
         audit = misplaced_ops(executed, _planned(step, execution))
         tolerance = tolerance_of(step.graph, execution, subject.ran_on)
-        settings: dict[str, Any] = {"num_steps": len(batches), "tolerance": tolerance}
+        names = {"weights": [variable.path for variable in model.variables]}
+        names["gradients"] = [variable.path for variable in step.trainable]
+        settings: dict[str, Any] = {"num_steps": len(batches), "tolerance": tolerance, "names": names}
         result = compared(placed, expected, trajectories, audit, subject.ran_on, **settings)
         with op_by_op():
             while not (result.passed or result.misplaced_ops) and (control := next(controls, None)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ def compared(
     num_steps: int,
     tolerance: float = DEFAULT_TOLERANCE,
     again: Trajectory | None = None,
+    names: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Verification:
     """Compare tensor by tensor: a difference passes if it is below the tolerance, or near a control's difference.
 
@@ -53,6 +55,7 @@ def compared(
         num_steps: Training steps of each run.
         tolerance: Relative difference that passes in any case.
         again: The placed run once more, rounding differently. What is nothing but rounding there differs from it.
+        names: Names of the variables of `gradients` and of `weights`.
     """
     expected, controls = (reference, controls) if reference else (placed, [placed])
     pairs = [(control, expected) for control in controls] + ([(again, placed)] if again else [])
@@ -64,6 +67,15 @@ def compared(
         for key in keys
     }
     compared, misplaced = audit
+    beyond = [
+        (ratio, f"{_title(key, index, names)} {ratio:.1e} (control {allowed:.1e})")
+        for key in keys
+        for index, (ratio, allowed) in enumerate(
+            zip(relative_differences(getattr(placed, key), getattr(expected, key)), explained[key], strict=True)
+        )
+        if not ratio <= max(tolerance, _CONTROL_FACTOR * allowed)
+    ]
+    unexplained = tuple(text for _, text in sorted(beyond, key=lambda one: -one[0]))
     return Verification(
         outputs_max_abs_diff=absolute["outputs"],
         outputs_max_rel_diff=relative["outputs"],
@@ -81,15 +93,14 @@ def compared(
         misplaced_ops=misplaced,
         ran_on=dict(ran_on),
         tolerance=tolerance,
-        passed=not misplaced
-        and all(
-            difference <= max(tolerance, _CONTROL_FACTOR * allowed)
-            for key in keys
-            for difference, allowed in zip(
-                relative_differences(getattr(placed, key), getattr(expected, key)), explained[key], strict=True
-            )
-        ),
+        unexplained=unexplained,
+        passed=not misplaced and not unexplained,
     )
+
+
+def _title(key: str, index: int, names: Mapping[str, Sequence[str]]) -> str:
+    """`gradients of dense/kernel`, or `outputs 0` where tensors have no names."""
+    return f"{key} of {names[key][index]}" if key in names else f"{key} {index}"
 
 
 def tolerance_of(graph: OpGraph, execution: Execution, ran_on: Mapping[str, str]) -> float:

@@ -38,7 +38,7 @@ MACHINES: Mapping[str, tuple[int, Mapping[str, Any]]] = {
 
 def _plan(name: str, machine: str) -> dict[str, Any]:
     import partitioner
-    from partitioner.errors import InfeasibleError
+    from partitioner.errors import PartitionError
     from tests.benchmarks.planning_models import MODELS
 
     num_devices, arguments = MACHINES[machine]
@@ -46,7 +46,7 @@ def _plan(name: str, machine: str) -> dict[str, Any]:
     began = time.perf_counter()
     try:
         plan = partitioner.plan(model.build, batch_size=model.rows * num_devices // 8, cache=False, **arguments)
-    except InfeasibleError as error:
+    except PartitionError as error:
         return {"refusal": str(error), "all": time.perf_counter() - began}
     step = plan.predicted.step_seconds
     single = [one.step_seconds for one in plan.baselines if one.name.startswith("single")]

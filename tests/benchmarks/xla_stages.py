@@ -66,6 +66,7 @@ class Row:
     compile_seconds: float = 0.0
     difference: float = 0.0
     control: float = 0.0
+    unexplained: tuple[str, ...] = ()
     passed: bool = False
 
 
@@ -223,6 +224,7 @@ def run(model_name: str, plan_name: str, dump: Path, *, on_gpu: bool, compiled: 
         compile_seconds=compile_seconds,
         difference=max(verification.outputs_max_rel_diff, verification.gradients_max_rel_diff),
         control=verification.control_max_rel_diff,
+        unexplained=(*verification.misplaced_ops, *verification.differing_copies, *verification.unexplained)[:4],
         passed=verification.passed,
     )
 
@@ -315,7 +317,7 @@ def _table(rows: list[Row]) -> Table:
             f"{row.compile_seconds:.1f}",
             f"{row.difference:.1e}",
             f"{row.control:.1e}",
-            row.error or ("pass" if row.passed else "FAILED"),
+            row.error or ("pass" if row.passed else "; ".join(row.unexplained)),
             "; ".join(row.reasons),
         )
     return table

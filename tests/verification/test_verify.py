@@ -105,6 +105,9 @@ def test_an_update_that_does_not_happen_is_found(placed: Any) -> None:
     assert not found.passed
     assert found.gradients_max_rel_diff <= 1e-6
     assert found.weights_max_rel_diff > 1e-3
+    paths = [variable.path for variable in placed.variables]
+    assert found.unexplained
+    assert all(any(line.startswith(f"weights of {path} ") for path in paths) for line in found.unexplained)
 
 
 def test_the_same_nan_on_both_sides_is_equal_and_one_alone_is_infinitely_wrong() -> None:
@@ -139,7 +142,9 @@ def test_what_is_nothing_but_rounding_in_the_placed_run_passes_where_that_rounds
     """Bug: gradients that are zero but for rounding have, on a GPU, other digits than the host's control explains."""
     expected, control, placed = (outputs_only([np.full(3, value)]) for value in (1e-9, 1.01e-9, 5e-9))
     told: dict[str, Any] = {"audit": (1, ()), "ran_on": {}, "num_steps": 0}
-    assert not compared(placed, expected, [control], **told).passed
+    found = compared(placed, expected, [control], **told)
+    assert not found.passed
+    assert found.unexplained == ("outputs 0 4.0e+00 (control 1.0e-02)",)
     steady, other = (outputs_only([np.full(3, value)]) for value in (5.001e-9, -2e-9))
     assert not compared(placed, expected, [control], again=steady, **told).passed
     assert compared(placed, expected, [control], again=other, **told).passed

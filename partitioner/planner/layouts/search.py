@@ -145,6 +145,7 @@ class _Search:
         seconds, status, note, kept_note = 0.0, "optimal", "", ""
         if self.selector.allows_unpipelined and not self._is_settled() and not self._is_too_large_in_one_piece():
             starts += self._closest_to_the_bound()
+            self._evaluate_until_one_fits(starts)
             for result in self._answers(starts):
                 seconds += result.solution.seconds
                 status, note = result.solution.status, result.note
@@ -384,6 +385,12 @@ class _Search:
                 allowed.append(self.evaluator(start))
         for evaluation in sorted(allowed, key=self._objective_key):
             self._local_search(evaluation.assignment, self._objective_key, share=1 / len(allowed))
+
+    def _evaluate_until_one_fits(self, starts: Sequence[Assignment]) -> None:
+        """Evaluate starts, those on few devices first: where memory is short, the solver may take all the time."""
+        for start in sorted(filter(self._is_allowed, starts), key=lambda start: len(set(start))):
+            if self.unpipelined_deadline.is_over or self.evaluator(start).fits:
+                return
 
     def _search_fitting(self, start: Assignment) -> None:
         """Local search from a placement until some placement fits, unless one fits already."""
