@@ -33,8 +33,8 @@ from cost_models.formulas_movement import FREE_OP_TYPES
 
 BATCH, PARTIAL = 32, 20
 _STAGE = re.compile(r"partition_[IFBWU]\d+_\d+$")
-# Ops that move or hold what calls take and give; sums of gradients over microbatches; int32 that cross as int64.
-_FREE = frozenset({"AddV2", "Cast", "Placeholder", *FREE_OP_TYPES})
+# Ops that move or hold what calls take and give; int32 that cross as int64.
+_FREE = frozenset({"Cast", "Placeholder", *FREE_OP_TYPES})
 TIMEOUT = 900.0
 PLANS = {
     "1 stage": {"strategy": "single"},

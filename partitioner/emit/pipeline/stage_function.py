@@ -149,24 +149,23 @@ class StageFunctions:
         given = {name: self._dtype(name) for name in program.inputs}
         handles = {f"{name}:0": self._dtype(f"{name}:0") for name in captures}
         arguments = _with_arguments(placed, given, handles, device=program.device)
-        results = [arguments.values.get(name, name) for name in program.outputs]
-        compiled = self._compiled(placed, program.device, results, arguments)
+        made = {name: arguments.values.get(name, name) for name in program.outputs}
+        totals = _with_sums(placed, made, {name: self._dtype(name) for name in sums}, device=program.device)
+        values = dict(zip(arguments.placeholders, arguments.values, strict=True)) | dict(zip(totals, sums, strict=True))
+        results = list(made.values())
+        compiled = self._compiled(placed, program.device, results, values)
         placed = compiled.graph_def
         register_functions(placed)
         _leave_to_scope(placed, program.device)
         graph: Any = tf.__internal__.FuncGraph(f"stage_{number}")
         with graph.as_default(), tf.device(program.device):
-            totals = [tf.compat.v1.placeholder(self._dtype(name), name="total") for name in sums]
             fetched = [tensor_name(compiled.tensor.get(name, name)) for name in results]
-            wanted = [*arguments.placeholders, *fetched]
+            inside, outside = arguments.placeholders[: len(given)], arguments.placeholders[len(given) :]
+            wanted = [*inside, *totals, *outside, *fetched]
             imported = tf.graph_util.import_graph_def(placed, return_elements=wanted, name=prefix.rstrip("/"))
-            inputs, outputs = imported[: len(arguments.placeholders)], imported[len(arguments.placeholders) :]
-            values = dict(zip(program.outputs, outputs, strict=True))
-            for name, total in zip(sums, totals, strict=True):
-                values[name] = tf.raw_ops.AddV2(x=total, y=values[name])
             ended = tf.constant(0.0, name="ended")
-        graph.inputs = [*inputs[: len(given)], *totals, *inputs[len(given) :]]
-        graph.outputs = [*(values[name] for name in program.outputs), ended]
+        graph.inputs = imported[: len(wanted) - len(fetched)]
+        graph.outputs = [*imported[len(wanted) - len(fetched) :], ended]
         effects = set(self._step.side_effects)
         written = dict.fromkeys(compiled.node.get(name, name) for name in program.ops if name in effects)
         graph.control_outputs = [graph.get_operation_by_name(prefix + name) for name in written]
@@ -182,14 +181,16 @@ class StageFunctions:
             isolated=_isolated(function),
         )
 
-    def _compiled(self, placed: Any, device: str, results: Sequence[str], arguments: _Arguments) -> GraphWithCalls:
-        """The graph of a program with calls of what XLA compiles of it, if its device is one that compiles."""
+    def _compiled(self, placed: Any, device: str, results: Sequence[str], values: Mapping[str, str]) -> GraphWithCalls:
+        """The graph of a program with calls of what XLA compiles of it, if its device is one that compiles.
+
+        `values` are the tensors of the step that arguments have the shapes of, by placeholder.
+        """
         if device not in self._execution.compiled:
             return GraphWithCalls(graph_def=placed)
-        names = dict(zip(arguments.placeholders, arguments.values, strict=True))
 
         def known(tensor: str) -> Any:
-            return known_of(self._step, names.get(tensor, tensor), outside=self._values)
+            return known_of(self._step, values.get(tensor, tensor), outside=self._values)
 
         return with_compiled_calls(placed, {device}, fetched=results, kept_out=self._kept_plain, known=known)
 
@@ -262,6 +263,24 @@ def _with_arguments(graph_def: Any, given: Mapping[str, Any], handles: Mapping[s
             if not read.startswith("^") and (value := values.get(tensor_name(read))) is not None:
                 node.input[index] = reference(value)
     return _Arguments(placeholders, values)
+
+
+def _with_sums(graph_def: Any, made: dict[str, str], sums: Mapping[str, Any], *, device: str) -> list[str]:
+    """Add gradients (dtypes by name) to totals, which stand for them in `made` then; returns the totals' placeholders.
+
+    The sums are nodes of the program, so that XLA makes no kernel of its own of each.
+    """
+    totals = []
+    for index, (name, dtype) in enumerate(sums.items()):
+        total = graph_def.node.add(name=f"{_ARGUMENTS}/total_{index}", op="Placeholder")
+        total.attr["dtype"].type = dtype.as_datatype_enum
+        total.attr["shape"].shape.unknown_rank = True
+        reads = [total.name, reference(made[name])]
+        added = graph_def.node.add(name=f"{_ARGUMENTS}/sum_{index}", op="AddV2", input=reads, device=device)
+        added.attr["T"].type = dtype.as_datatype_enum
+        made[name] = f"{added.name}:0"
+        totals.append(f"{total.name}:0")
+    return totals
 
 
 def _leave_to_scope(graph_def: Any, device: str) -> None:
