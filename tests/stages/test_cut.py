@@ -95,13 +95,19 @@ def cut_up(
     devices: Collection[str] | None = None,
     recompute: Collection[int] | None = (),
     parts_backward: bool = False,
+    compiled: Collection[str] = (),
     **options: Any,
 ) -> StagePrograms:
     """Cut for the loss and all effects; `placed` lists the ops of each device."""
     placement = {name: device for device, names in placed.items() for name in names.split()}
     assert placement.keys() == {one.name for one in whole.ops}
     return cut(
-        roles_of(whole, **options), placement, devices=devices, recompute=recompute, parts_backward=parts_backward
+        roles_of(whole, **options),
+        placement,
+        devices=devices,
+        recompute=recompute,
+        parts_backward=parts_backward,
+        compiled=compiled,
     )
 
 
@@ -164,6 +170,22 @@ def test_two_layers_on_two_devices() -> None:
     assert gathered(programs) == {"dw1": Gather.SUM, "dw2": Gather.SUM}
     assert programs.stages == ("A", "B")
     assert not (programs.states or programs.recomputed or programs.aliases or programs.relocated)
+
+
+def test_a_compiled_backward_program_computes_sizes_again_from_what_it_has() -> None:
+    """`size` is of `h`, which nobody keeps; it follows from x, which is given for `dw1`, and from a parameter."""
+    forward = (*FORWARD[:5], op("h", "a"), op("b", "h"), op("size", "h", type="Shape"), *FORWARD[6:])
+    backward = (*BACKWARD[:3], gradient("da", "db", "b", "size", of="b"), BACKWARD[4])
+    whole = graph(*forward, *backward, *UPDATE)
+    placed = also(TWO, A="h size")
+    given_size = "B0 A: da dw1 | db b size x -> dw1"
+    assert given_size in shown(cut_up(whole, placed))
+    every_op = {one.name for one in whole.ops}
+    programs = shown(cut_up(whole, placed, compiled=every_op))
+    assert "F0 A: a h b size | x w1 -> b" in programs
+    assert "B0 A: a h size da dw1 | x w1 db b -> dw1" in programs
+    for plain in ("h", "dw1"):
+        assert given_size in shown(cut_up(whole, placed, compiled=every_op - {plain}))
 
 
 def test_a_single_stage_runs_both_passes_in_one_program_unless_it_recomputes() -> None:

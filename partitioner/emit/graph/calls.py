@@ -128,7 +128,7 @@ class CallingGraph:
         return [self._call(part, read, is_compiled=is_compiled) for part in made]
 
     def _repeated(self, parts: Iterable[tuple[Sequence[str], str]]) -> Iterator[set[str]]:
-        """For each part that XLA compiles, the nodes of other parts of its device that it repeats for sizes."""
+        """For each part that XLA compiles, the nodes of other parts of its device that it repeats to know sizes."""
         nodes = list(map(Node.of, in_run_order(self._graph_def.node, self._needs)))
         sizes = sizes_among(nodes)
         of_device: dict[str, set[str]] = {}
@@ -136,9 +136,8 @@ class CallingGraph:
             of_device.setdefault(device, set()).update(n for n in names if _is_repeatable(self.nodes[n]))
         outside = {name for name, node in self.nodes.items() if is_constant(node) or _is_handle(node)}
         for names, device in parts:
-            own = set(names)
-            read = {t for name in names for t in _data(self.nodes[name]) if producer(t) not in own | outside}
-            present = own | outside
+            present = outside.union(names)
+            read = {t for name in names for t in _data(self.nodes[name]) if producer(t) not in present}
             yield repeated_for_sizes(read, nodes, sizes, present=present, repeatable=of_device[device])
 
     def _needs(self, node: Any) -> list[str]:
