@@ -73,7 +73,8 @@ def tried(mechanism: Mechanism, actual: Mapping[str, str]) -> Finding:
         text = f"{len(verification.misplaced_ops)} ops elsewhere: {verification.misplaced_ops[0]}"
         return replace(finding, status=Status.FAILED, text=text, advice=REPORT)
     if not verification.passed:
-        text = f"differs from the unplaced model: weights by {verification.weights_max_rel_diff:.0e}"
+        differing = verification.unexplained or verification.differing_copies
+        text = f"differs from the unplaced model: {', '.join(differing[:2])}"
         return replace(finding, status=Status.FAILED, text=text, advice=REPORT)
     if not all(map(math.isfinite, losses)):
         return replace(finding, status=Status.FAILED, text=f"losses are {losses}", advice=REPORT)

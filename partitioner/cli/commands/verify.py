@@ -79,6 +79,7 @@ def failed_verification(plan: Plan, message: str) -> VerificationError:
             f"weights after {verification.num_steps} steps {verification.weights_max_rel_diff:.1e}; "
             f"tolerance {verification.tolerance:.0e}, unplaced model reordered {verification.control_max_rel_diff:.1e}",
             *verification.misplaced_ops[:5],
+            *verification.unexplained[:5],
         ],
         help="plan.json has the details; please report it with the model",
     )

@@ -12,8 +12,9 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
-from operator import contains, itemgetter
+from operator import contains
 
 from partitioner.deadline import BOUNDARY_SEARCH_OPS, Deadline
 from partitioner.ir.plan import Objective, Strategy
@@ -68,18 +69,35 @@ class PipelineSearch:
     def run(self) -> None:
         """Simulate the cuts of all promising shapes; where these do not fit, with stages that recompute."""
         self._look_closer()
-        cuts = [(cut.seconds, index, cut) for index, shape in enumerate(self.shapes) if (cut := self._cut(shape))]
-        for seconds, index, cut in sorted(cuts, key=itemgetter(0, 1)):
-            shape = self.shapes[index]
+        for shape, cut in self._by_estimate():
             # The best estimate is simulated even when time is over: without it the search would have been for nothing.
             # Nobody waits for a soft deadline: there, a second opinion has its time, too.
             found = self.eligible()[1:] if self.deadline.is_soft else self.evaluator.candidates()
             is_late = self.deadline.is_over and found
-            least = max(shape.bound_seconds, seconds / _MARGIN if self.eligible() else 0.0)
-            if not (is_late or self._is_needless(shape) or self._is_hopeless(least)):
+            if is_late:
+                break
+            least = max(shape.bound_seconds, cut.seconds / _MARGIN if self.eligible() else 0.0)
+            if not (self._is_needless(shape) or self._is_hopeless(least)):
                 self._try(cut.assignment, shape.num_microbatches, shape.schedule, cut.recompute)
         if self.evaluator.search_space.recompute == "auto":
             self._recompute_where_needed()
+
+    def _by_estimate(self) -> Iterator[tuple[_Shape, Cut]]:
+        """The cuts of shapes, the least estimate first; none of shapes whose bound is hopeless when it is their turn.
+
+        A shape waits by its bound until its cut is estimated, as most need not be.
+        """
+        waiting: list[tuple[float, int, Cut | None]] = [
+            (shape.bound_seconds, index, None) for index, shape in enumerate(self.shapes)
+        ]
+        heapify(waiting)
+        while waiting:
+            _, index, cut = heappop(waiting)
+            shape = self.shapes[index]
+            if cut is not None:
+                yield shape, cut
+            elif not self._is_hopeless(shape.bound_seconds) and (cut := self._cut(shape)):
+                heappush(waiting, (cut.seconds, index, cut))
 
     @property
     def has_fitting_cut(self) -> bool:
@@ -161,11 +179,15 @@ class PipelineSearch:
         if not (is_worth_it and seconds):
             return
         shapes = [shape for shape in self._possible_shapes() if len(shape[0]) > 1]
-        fixed = (self.evaluator.cut_bound_seconds(*shape) for shape in shapes if shape[2] is ScheduleKind.ZB_H1)
-        cuts = [cut for shape in shapes if (cut := self.evaluator.cut(*shape)) is not None]
-        steps = [self.unpipelined_seconds, *(_MARGIN * cut.seconds for cut in cuts if cut.fits), *fixed]
-        enough = min(filter(math.isfinite, steps), default=0.0)
-        below = [shape for shape in shapes if self.evaluator.cut_bound_seconds(*shape) < enough]
+        bounds = {shape: self.evaluator.cut_bound_seconds(*shape) for shape in shapes}
+        fixed = (bound for shape, bound in bounds.items() if shape[2] is ScheduleKind.ZB_H1)
+        enough = min([self.unpipelined_seconds, *fixed])
+        for shape in sorted(shapes, key=bounds.__getitem__):
+            if bounds[shape] >= enough:
+                break
+            if (cut := self.evaluator.cut(*shape)) is not None and cut.fits:
+                enough = min(enough, _MARGIN * cut.seconds)
+        below = [shape for shape in shapes if bounds[shape] < enough < math.inf]
         if below:
             self.evaluator.look_closer(below, enough, seconds)
 
