@@ -155,8 +155,8 @@ class ReplicaRun:
         function = self.replica.of(action)
         device = function.program.device
         after = [self.last[device]] if self.last.get(device) is not None else []
-        with tf.device(device):
-            totals = [self.totals[n] if n in self.totals else self._zero(n) for n in function.sums]
+        with tf.device(device), tf.control_dependencies(after):
+            totals = [self.totals[n] if n in self.totals else self._zero(n, function) for n in function.sums]
         made = self._call(function, part, totals=totals, after=after, name=str(action))
         _run_independently(made[function.label])
         self.totals |= {name: made[name] for name in function.sums}
@@ -166,8 +166,10 @@ class ReplicaRun:
         with tf.device(device), tf.control_dependencies([made[function.label]]):
             self.last[device] = tf.no_op(name=f"{action}_done")
 
-    def _zero(self, tensor: str) -> Any:
-        return tf.constant(0, self.replica.step.graph.tensor[tensor].spec.dtype)
+    def _zero(self, tensor: str, function: StageFunction) -> Any:
+        """What the first gradient is added to. XLA would compile a program of its own for a scalar."""
+        spec = self.replica.step.graph.tensor[tensor].spec
+        return tf.zeros(spec.shape if function.is_compiled else (), spec.dtype)
 
     def _call(
         self,

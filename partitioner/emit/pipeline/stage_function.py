@@ -48,6 +48,7 @@ class StageFunction:
         host: The CPU that runs what its device cannot.
         sums: Gradients that it adds to running totals, in order; the totals are arguments after the inputs.
         captures: Names of the outside tensors (variables' handles, tables), its last arguments.
+        is_compiled: Whether XLA compiles what it can of it.
         atomic: TensorFlow's function. Takes the values of `program.inputs`, `sums` and `captures`, and returns those of
             `program.outputs`, and a last value that says that it has ended.
         isolated: A function that only calls `atomic`. See `call`.
@@ -57,6 +58,7 @@ class StageFunction:
     host: str
     sums: tuple[str, ...]
     captures: tuple[str, ...]
+    is_compiled: bool
     atomic: Any
     isolated: Any
 
@@ -177,6 +179,7 @@ class StageFunctions:
             program=program,
             sums=sums,
             captures=captures,
+            is_compiled=is_compiled,
             atomic=function,
             isolated=_isolated(function),
         )

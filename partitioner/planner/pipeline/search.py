@@ -1,9 +1,9 @@
 """Search pipelines: how many stages and microbatches, which schedule, which stages recompute.
 
-A shape is a sequence of devices, a number of microbatches and a schedule. For each, a dynamic program cuts the items in
-forward order, and another bounds all such cuts. Shapes are simulated in the order of their estimates, while their
-bounds are below the best simulated step. Where a limit is passed all the same, stages recompute. Last, items at the
-boundaries of the best are moved while that improves the simulated step.
+A shape is a sequence of devices, a number of microbatches and a schedule. For each, a dynamic program bounds all cuts
+of the items in forward order, and where that leaves hope, another cuts them. Shapes are simulated in the order of their
+estimates, while their bounds are below the best simulated step. Where a limit is passed all the same, stages recompute.
+Last, items at the boundaries of the best are moved while that improves the simulated step.
 """
 
 from __future__ import annotations
