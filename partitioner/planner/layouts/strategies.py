@@ -27,6 +27,8 @@ from partitioner.planner.pipeline.search_space import MANY
 
 # Layouts that share devices are tried where their bound, without sums of gradients, is shorter by at least this share.
 _GAIN_OF_SHARING = 0.1
+# Layouts of a family that are tried though a soft deadline is over, those with the least bounds.
+_LEAST_TRIED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,17 +157,18 @@ def _best(
 ) -> _Family | None:
     """The best layout of a family; where none fits, the first as it would be with unlimited memory.
 
-    A note counts the layouts for which there was no time.
+    A note counts the layouts for which there was no time. Nobody waits for a soft deadline: some are tried in any case.
     """
     best: ParallelLayout | None = None
     too_large: ReplicaGroups | None = None
-    bounded = [(planner.bound_seconds(groups), groups) for groups in groupings if not planner.deadline.is_over]
+    waits = planner.deadline.is_soft
+    bounded = [(planner.bound_seconds(groups), groups) for groups in groupings if waits or not planner.deadline.is_over]
     bounded.sort(key=lambda bound_and_groups: bound_and_groups[0])
     num_late = len(groupings) - len(bounded)
     for index, (bound, groups) in enumerate(bounded):
         if best is not None and planner.objective is not Objective.MEMORY and bound >= best.step_seconds:
             break
-        if planner.deadline.is_over:
+        if planner.deadline.is_over and not (waits and index < _LEAST_TRIED):
             num_late += len(bounded) - index
             break
         is_simple = len(groups[0]) == 1 or len(planner.machines.devices) <= MANY

@@ -150,6 +150,23 @@ def test_mixed_wins_where_gradients_are_larger_than_what_stages_pass_on() -> Non
     assert set(families(layout)) >= {"single-device", "layer-split", "mirrored", "mixed"}
 
 
+def test_replicas_of_stages_are_tried_though_a_soft_deadline_is_over() -> None:
+    """Bug: on 64 GPUs the search for one replica took all the time, and no other layout of several was looked at."""
+    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=64, gradient_bytes=9 * 2**16, parameter_bytes=9 * 2**16)
+    machines = two_hosts(link(0.25, 2.0**18), link(0.0, 2.0**18))
+    programs = microbatching(made.costed(machines), 1, 2, 4, 8).programs
+
+    def slow(execution: Execution) -> StagePrograms:
+        if len(execution.stage_devices) > 2:
+            time.sleep(1.0)
+        return programs(execution)
+
+    schedules = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.SEQUENTIAL)
+    options: dict[str, Any] = {"schedules": schedules, "programs": slow, "time_limit_seconds": 1.0}
+    layout = choose(planner(made, machines, 1, 2, 4, 8, is_limited=False, **options))
+    assert layout.groups == ((0, 1), (2, 3))
+
+
 def test_sharing_wins_where_few_layers_have_most_of_the_parameters() -> None:
     made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=64, gradient_bytes=[64, 64, 64, 2**20])
     schedules = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.SEQUENTIAL)
