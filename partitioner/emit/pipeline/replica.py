@@ -167,9 +167,10 @@ class ReplicaRun:
             self.last[device] = tf.no_op(name=f"{action}_done")
 
     def _zero(self, tensor: str, function: StageFunction) -> Any:
-        """What the first gradient is added to. XLA would compile a program of its own for a scalar."""
-        spec = self.replica.step.graph.tensor[tensor].spec
-        return tf.zeros(spec.shape if function.is_compiled else (), spec.dtype)
+        """What the first gradient is added to; a scalar will do, but XLA would compile a program of its own for it."""
+        graph = self.replica.step.graph
+        spec = graph.tensor[tensor].spec
+        return tf.zeros(spec.shape if function.is_compiled and not graph.assumed_shapes else (), spec.dtype)
 
     def _call(
         self,
