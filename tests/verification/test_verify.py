@@ -97,6 +97,32 @@ def test_a_changed_constant_is_found(placed: Any) -> None:
     assert found.weights_max_rel_diff > 1e-5
 
 
+class Spare(layers.Layer):
+    """Has a weight that it does not use."""
+
+    def build(self, _: Any) -> None:
+        self.add_weight(shape=(3,), name="spare")
+
+    def call(self, x: Any) -> Any:
+        return x
+
+
+def test_a_gradient_is_named_by_its_variable_though_one_before_has_none() -> None:
+    """Bug: where a variable has no gradient, those behind it had the name of the variable before theirs."""
+    hidden = layers.Dense(6, "gelu", name="hidden")
+    model = keras.Sequential([keras.Input((models.WIDTH,)), Spare(), hidden, layers.Dense(models.CLASSES)])
+    subject = place(models.compiled(model))
+
+    def emit(step: Any, placement: Any, **how: Any) -> Any:
+        (rate,) = [n for n in step.graph_def.node if n.name.endswith("hidden_1/Gelu/mul/x")]
+        rate.attr["value"].tensor.float_val[:] = [0.51]
+        return emit_function(step, placement, **how)
+
+    found = verify_with(subject, emit)
+    assert any(line.startswith(f"gradients of {hidden.kernel.path} ") for line in found.unexplained)
+    assert not any("spare" in line for line in found.unexplained)
+
+
 def test_an_update_that_does_not_happen_is_found(placed: Any) -> None:
     def emit(step: Any, placement: Any, **how: Any) -> Any:
         return emit_function(step, placement, **{**how, "side_effects": False})
