@@ -73,8 +73,7 @@ class PipelineSearch:
             # The best estimate is simulated even when time is over: without it the search would have been for nothing.
             # Nobody waits for a soft deadline: there, a second opinion has its time, too.
             found = self.eligible()[1:] if self.deadline.is_soft else self.evaluator.candidates()
-            is_late = self.deadline.is_over and found
-            if is_late:
+            if self.deadline.is_over and found:
                 break
             least = max(shape.bound_seconds, cut.seconds / _MARGIN if self.eligible() else 0.0)
             if not (self._is_needless(shape) or self._is_hopeless(least)):
