@@ -181,7 +181,7 @@ def _verify_training(
         audit = misplaced_ops(executed, _planned(step, execution))
         tolerance = tolerance_of(step.graph, execution, subject.ran_on)
         names = {"weights": [variable.path for variable in model.variables]}
-        gradients = zip(step.trainable, step.outputs["gradients"], strict=True)
+        gradients = zip(step.trainable, step.outputs.get("gradients", ()), strict=True)
         names["gradients"] = [variable.path for variable, gradient in gradients if gradient is not None]
         settings: dict[str, Any] = {"num_steps": len(batches), "tolerance": tolerance, "names": names}
         result = compared(placed, expected, trajectories, audit, subject.ran_on, **settings)
