@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Self
 
 from partitioner.spelling import as_flags, as_python
 
@@ -22,10 +23,10 @@ class PartitionError(Exception):
     def __init__(
         self, message: str, *, where: str | None = None, notes: Sequence[str] = (), help: str | None = None
     ) -> None:
-        super().__init__(message)
         self.where = where
         # Arguments are still marked, so that another error can contain it.
         self.as_written = (message, tuple(notes), help)
+        super().__init__(str(self))  # all of it: Keras makes a new error of the first argument
 
     @property
     def message(self) -> str:
@@ -41,6 +42,13 @@ class PartitionError(Exception):
     def help(self) -> str | None:
         """The command or change that would work."""
         return as_python(self.as_written[2]) if self.as_written[2] else None
+
+    def also(self, *, notes: Sequence[str] = (), help: str | None = None) -> Self:
+        """This error with more notes, and another change that would work."""
+        message, own, own_help = self.as_written
+        self.as_written = (message, (*own, *notes), ", or ".join(filter(None, (own_help, help))) or None)
+        self.args = (str(self),)
+        return self
 
     def __str__(self) -> str:
         return self._text(as_python)

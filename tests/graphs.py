@@ -245,7 +245,7 @@ def pipeline(
     *,
     forward: float = 1.0,
     backward: float = 2.0,
-    saved_bytes: int = 1024,
+    saved_bytes: int | Sequence[int] = 1024,
     gradient_bytes: int | Sequence[int] = 2048,
     parameter_bytes: int = 4096,
 ) -> Builder:
@@ -263,7 +263,8 @@ def pipeline(
             f"r{i}", 0.0, type="ReadVariableOp", size_bytes=parameter_bytes, layer=layer, variables=[f"w{i}"],
             group=f"w{i}",
         )  # fmt: skip
-        before = made.add(f"f{i}", forward, before, f"r{i}", size_bytes=saved_bytes, layer=layer)
+        saved = saved_bytes if isinstance(saved_bytes, int) else saved_bytes[i]
+        before = made.add(f"f{i}", forward, before, f"r{i}", size_bytes=saved, layer=layer)
     for i in reversed(range(num_stages)):
         layer, entered = f"layer{i}", f"f{i - 1}" if i else "x"
         error = [f"b{i + 1}"] if i + 1 < num_stages else []

@@ -57,3 +57,10 @@ def test_an_error_speaks_python_unless_the_command_line_shows_it() -> None:
     error = UsageError("no", notes=[argument("seed")], help=argument("seed", 3))
     assert str(error) == "no\n   |  seed\n   help: seed=3"
     assert error.for_command_line() == "no\n   |  --seed\n   help: --seed 3"
+
+
+def test_what_else_works_is_added_to_an_error() -> None:
+    error = UsageError("no", help=argument("seed", 3)).also(notes=["two of"], help=argument("devices", ["GPU:0"]))
+    assert error.for_command_line() == "no\n   |  two of\n   help: --seed 3, or --devices GPU:0"
+    assert error.args == (str(error),)
+    assert UsageError("no").also(help="less").help == "less"

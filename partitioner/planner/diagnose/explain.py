@@ -43,7 +43,8 @@ def explained(
         groups: Devices of the replicas.
     """
     deadline = Deadline.after(min(EXPLANATION_SECONDS, planner.time_limit_seconds))
-    refusal = described(error.shortfall) if error.shortfall else error
+    _, found, known = error.as_written
+    refusal = described(error.shortfall).also(notes=found, help=known) if error.shortfall else error
     quick = planner.with_time_limit(CHANGED_PLAN_SECONDS)
     packing = _Packing(planner, groups)
     conflict = packing.conflict()

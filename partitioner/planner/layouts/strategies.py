@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from partitioner.deadline import SHARE_OF_LAYOUT, SHARE_OF_MIRRORED, SHARE_OF_ONE_REPLICA, SHARE_OF_ONE_REPLICA_OF_MANY
 from partitioner.errors import InfeasibleError, PartitionError, TimeLimitError, UsageError
 from partitioner.ir.plan import Baseline, Considered, Objective, Strategy
+from partitioner.ir.units import format_seconds
 from partitioner.planner.layouts.candidates import (
     MOST_PER_REPLICA,
     candidates,
@@ -24,6 +25,7 @@ from partitioner.planner.layouts.one_device import is_kept, note_on_kept
 from partitioner.planner.layouts.result import with_bounds
 from partitioner.planner.model.tolerances import ROUNDING
 from partitioner.planner.pipeline.search_space import MANY
+from partitioner.spelling import argument
 
 # Layouts that share devices are tried where their bound, without sums of gradients, is shorter by at least this share.
 _GAIN_OF_SHARING = 0.1
@@ -86,7 +88,7 @@ def best_strategy(
     eligible += [family.layout for family in families if family.fits and not coupling]
     if not eligible:
         assert isinstance(alone, PartitionError)
-        raise alone
+        raise _naming_replicas(alone, families, coupling)
     chosen = min(eligible, key=lambda layout: _objective_key(layout, planner.objective))
     if isinstance(alone, ParallelLayout) and alone.num_devices == 1 < chosen.num_devices:
         steps = alone.step_seconds, chosen.step_seconds
@@ -292,6 +294,19 @@ def _efficiency(layout: ParallelLayout, baselines: Sequence[Baseline]) -> str:
         return efficiency
     when = "when all its backward passes have ended, those of a host first"
     return f"{efficiency}, if peers sum the gradients of a stage {when}"
+
+
+def _naming_replicas(error: PartitionError, families: Sequence[_Family], coupling: Sequence[str]) -> PartitionError:
+    """The error with the fastest replicas that would fit, were it not for the numbers that they change."""
+    fitting = [family for family in families if family.fits]
+    if not fitting:
+        return error
+    best = min(fitting, key=lambda family: family.layout.step_seconds)
+    step = format_seconds(best.layout.step_seconds)
+    return error.also(
+        notes=[f"{best.strategy} replicas would fit, at {step} a step, but change the numbers: {coupling[0]}"],
+        help=argument("strategy", best.strategy.value),
+    )
 
 
 def _left_out(chosen: ParallelLayout, families: Sequence[_Family], coupling: Sequence[str]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import VariableKind
 from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.item_bytes import item_bytes
 
 
 def single_device(coarsening: Coarsening, device: int) -> tuple[int, ...]:
@@ -36,6 +37,11 @@ def balanced_compute(costed: CostedGraph, coarsening: Coarsening, num_devices: i
     for op, times in zip(costed.graph.ops, costed.seconds, strict=True):
         seconds[coarsening.item_of[op.name]] += min(times)
     return _consecutive(seconds, num_devices)
+
+
+def balanced_bytes(costed: CostedGraph, coarsening: Coarsening, num_devices: int) -> tuple[int, ...]:
+    """Consecutive items, which keep the same bytes on each device: a start where memory is short."""
+    return _consecutive(item_bytes(costed, coarsening), num_devices)
 
 
 def _consecutive(weights: Sequence[float], num_devices: int) -> tuple[int, ...]:

@@ -311,6 +311,12 @@ def test_summaries_inside_call_are_written(tmp_path: Path, device: str) -> None:
     assert b"/largest" in records
 
 
+def test_an_error_within_a_call_keeps_its_way_out(pair: tuple[keras.Model, Any]) -> None:
+    """Keras raises another error in its place, with the first argument of ours."""
+    with pytest.raises(partitioner.PartitionError, match=r"help: use fit\(\), train_on_batch\(\) or train_step\(\)"):
+        pair[1](data()[0], training=True)
+
+
 def test_another_batch_size_than_the_planned_is_warned_of_once(pair: tuple[keras.Model, Any]) -> None:
     with pytest.warns(UserWarning, match="batches have 5 rows, and the plan is for 16"):
         fitted(pair[1], batch_size=5)

@@ -283,6 +283,19 @@ def test_layers_coupled_through_the_batch_are_not_replicated() -> None:
     assert (len(alone.groups), "mirrored" in families(alone)) == (1, False)
 
 
+def test_where_nothing_else_fits_the_error_names_replicas_that_would_and_what_they_change() -> None:
+    made = pipeline(1, forward=8.0, backward=16.0, saved_bytes=2**20, gradient_bytes=256, parameter_bytes=256)
+    machines = topology(2, wire=FREE, memory_bytes=3 * 2**18)  # the layer keeps 1 MiB of the whole batch
+    with pytest.raises(InfeasibleError) as caught:
+        choose(planner(made, machines, 1), coupling=["norm would differ"])
+    (note,) = [note for note in caught.value.notes if "norm would differ" in note]
+    assert note.startswith("mirrored replicas would fit, at 12.0 s a step, but change the numbers")
+    assert "strategy='mirrored'" in str(caught.value.help)
+    with pytest.raises(InfeasibleError) as caught:
+        choose(planner(made, machines, 1), is_cuttable=False)
+    assert "replicas" not in str(caught.value)
+
+
 def test_peers_must_be_alike() -> None:
     made = pipeline(2, forward=8.0, backward=16.0)
     layout = choose(planner(made, topology(2, wire=FREE, speeds=[1.0, 2.0]), 1))

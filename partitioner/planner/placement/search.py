@@ -1,0 +1,261 @@
+"""Search placements of the step as one graph: simple ones, the solver's, and their neighbours, all simulated.
+
+`pipeline/search.py` does the same for the step in stages and microbatches; `layouts/search.py` has the better of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import contains
+
+from partitioner.constraints.conflicts import overfull
+from partitioner.deadline import LOCAL_SEARCH_OPS_PER_SECOND, MAX_LOCAL_SEARCH_OPS, Deadline
+from partitioner.ir.costed import CostedGraph
+from partitioner.ir.devices import short_name
+from partitioner.ir.op_graph import Phase
+from partitioner.ir.plan import Objective, Strategy
+from partitioner.planner.model.assignment import Assignment, adjacent_items
+from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.item_bytes import item_bytes, variable_item_bytes
+from partitioner.planner.model.tolerances import AS_FAST, BALANCE_PERMILLE, PEAK_ROOM
+from partitioner.planner.placement import baselines
+from partitioner.planner.placement.evaluator import Evaluation, PlacementEvaluator
+from partitioner.planner.placement.local_search import local_search
+from partitioner.planner.placement.problem import placement_problem
+from partitioner.planner.placement.solver_rounds import MEMORY_ROUNDS, answers
+
+_MEMORY_ONLY_PERMILLE = 10**6
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolverSummary:
+    """What the solver said: its answers, the seconds of all its rounds, the last status and note."""
+
+    answers: tuple[Assignment, ...] = ()
+    seconds: float = 0.0
+    status: str = "optimal"
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementSearch:
+    """Placements of the items of a step that runs as one graph.
+
+    Attributes:
+        costed: The step, its costs and its topology, which holds the memory limits.
+        coarsening: The items.
+        evaluator: Simulates placements, and keeps their evaluations.
+        strategy: How many devices a placement uses.
+        objective: Whether the step time or the largest peak is minimised.
+        time_limit_seconds: Decides how many placements local search may look at.
+        deadline: When the search ends with what it has.
+        seed: For the solver.
+    """
+
+    costed: CostedGraph
+    coarsening: Coarsening
+    evaluator: PlacementEvaluator
+    strategy: Strategy
+    objective: Objective
+    time_limit_seconds: float
+    deadline: Deadline
+    seed: int
+
+    def baselines(self) -> dict[str, Assignment]:
+        """Simple placements that a plan is compared with, by name; they ignore constraints and memory."""
+        devices = self.costed.topology.devices
+        assignments = {
+            f"single-device {short_name(devices[d].name)}": baselines.single_device(self.coarsening, d)
+            for d in self._distinct_devices()
+        }
+        if len(devices) > 1:
+            assignments["equal-layers"] = baselines.equal_layers(self.coarsening, len(devices))
+            assignments["greedy-by-bytes"] = baselines.greedy_by_bytes(self.costed, self.coarsening, len(devices))
+        return assignments
+
+    def starts(self) -> list[Assignment]:
+        """Placements that obey the constraints, as starts for the solver and the local search."""
+        counts = range(2, len(self._room) + 1)
+        consecutive = [baselines.balanced_compute(self.costed, self.coarsening, count) for count in counts]
+        return self.repaired([*self.baselines().values(), *consecutive])
+
+    def repaired(self, assignments: Sequence[Assignment]) -> list[Assignment]:
+        """The placements with items moved to devices that they are allowed on, each once."""
+        places = self.coarsening.allowed
+        made = [
+            tuple(device if device in places[item] else min(places[item]) for item, device in enumerate(assignment))
+            for assignment in assignments
+        ]
+        return list(dict.fromkeys(made))
+
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        """Evaluated placements that constraints and strategy allow."""
+        return [made for made in self.evaluator.evaluations.values() if self._is_allowed(made.assignment)]
+
+    @property
+    def fitting(self) -> list[Evaluation]:
+        """Those that fit."""
+        return [evaluation for evaluation in self.evaluations if evaluation.fits]
+
+    def run(self, starts: Sequence[Assignment], found: Callable[[], object]) -> SolverSummary:
+        """Evaluate placements: starts, the solver's answers, and neighbours of both; `found` is called in between."""
+        self._evaluate_until_one_fits(starts)
+        seconds, status, note = 0.0, "optimal", ""
+        solved: list[Assignment] = []
+        problem = placement_problem(
+            self.costed,
+            self.coarsening,
+            capacities_bytes=self._room,
+            use_every_device=self.strategy is Strategy.LAYER_SPLIT,
+            balance_permille=(_MEMORY_ONLY_PERMILLE if self.objective is Objective.MEMORY else BALANCE_PERMILLE),
+            hints=starts,
+            time_limit_seconds=self.time_limit_seconds,
+            seed=self.seed,
+        )
+        for result in answers(problem, self.costed, self.coarsening, self.evaluator, self.deadline):
+            seconds += result.solution.seconds
+            status, note = result.solution.status, result.note
+            if result.solution.assignment is not None:
+                solved.append(result.solution.assignment)
+                self._search_fitting(result.solution.assignment)
+            found()
+        self._improve([*starts, *solved])
+        found()
+        return SolverSummary(answers=tuple(solved), seconds=seconds, status=status, note=note)
+
+    def best(self, compared: Sequence[Evaluation]) -> Evaluation:
+        """The best evaluation that fits, with devices in the order in which layers use them.
+
+        For throughput: of the placements within the tolerance of the fastest, and no slower than any baseline
+        (`compared`) that fits, those whose largest peak is close to the least; of these, the placement that sends the
+        fewest bytes.
+        """
+        eligible = self.fitting
+        if self.objective is Objective.MEMORY:
+            return self._in_order(min(eligible, key=self.objective_key))
+        limit = min(evaluation.step_seconds for evaluation in eligible) * AS_FAST
+        kept = [self.evaluator(baseline.assignment) for baseline in compared]  # in the better order
+        limit = min([limit, *(evaluation.step_seconds for evaluation in kept if evaluation in eligible)])
+        as_fast = [evaluation for evaluation in eligible if evaluation.step_seconds <= limit]
+        room_bytes = min(evaluation.largest_peak_bytes for evaluation in as_fast) * PEAK_ROOM
+
+        def sent(evaluation: Evaluation) -> tuple[float, ...]:
+            if not (
+                evaluation.fits and evaluation.step_seconds <= limit and evaluation.largest_peak_bytes <= room_bytes
+            ):
+                return (float("inf"),)
+            return (evaluation.sent_bytes, evaluation.largest_peak_bytes, evaluation.step_seconds)
+
+        return self._in_order(self.evaluator(self._local_search(min(as_fast, key=sent).assignment, sent, share=0.5)))
+
+    def objective_key(self, evaluation: Evaluation) -> tuple[float, ...]:
+        """What is minimised, after memory beyond the limits."""
+        if self.objective is Objective.MEMORY:
+            return (evaluation.over_bytes, evaluation.largest_peak_bytes, evaluation.step_seconds)
+        return (evaluation.over_bytes, evaluation.step_seconds, evaluation.largest_peak_bytes)
+
+    @property
+    def has_variables_too_large(self) -> bool:
+        """Whether the variables alone do not fit, in any placement and any pipeline."""
+        sizes = variable_item_bytes(self.costed, self.coarsening)
+        return overfull(sizes, self.coarsening.allowed, self._room) is not None
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether what a step keeps of the whole batch does not fit, in any placement."""
+        sizes = item_bytes(self.costed, self.coarsening, at_least=True)
+        return overfull(sizes, self.coarsening.allowed, self._room) is not None
+
+    def closest(self, count: int) -> list[Evaluation]:
+        """Those of the allowed placements that pass limits the least."""
+        for assignment in self.baselines().values():  # replicas have not evaluated them yet
+            self.evaluator(assignment)
+        return sorted(self.evaluations, key=lambda evaluation: evaluation.over_bytes)[:count]
+
+    @property
+    def _room(self) -> list[int]:
+        return [placed.memory_bytes for placed in self.costed.topology.devices]
+
+    def _is_allowed(self, assignment: Assignment) -> bool:
+        num_used = len(set(assignment))
+        allowed = {
+            Strategy.SINGLE: num_used == 1,
+            Strategy.LAYER_SPLIT: num_used == len(self._room),
+            Strategy.AUTO: True,
+        }[self.strategy]
+        return allowed and all(map(contains, self.coarsening.allowed, assignment))
+
+    def _distinct_devices(self) -> list[int]:
+        """One device of each kind: identical devices give identical baselines, unless their constraints differ."""
+        kinds: dict[object, int] = {}
+        for index, placed in enumerate(self.costed.topology.devices):
+            barred = frozenset(item for item, places in enumerate(self.coarsening.allowed) if index not in places)
+            kinds.setdefault((placed.device.name, placed.memory_bytes, barred), index)
+        return list(kinds.values())
+
+    def _evaluate_until_one_fits(self, starts: Sequence[Assignment]) -> None:
+        """Evaluate starts, those on few devices first: where memory is short, the solver may take all the time.
+
+        There, equal bytes on each device count as starts too.
+        """
+        counts = range(2, len(self._room) + 1)
+        alike = self.repaired([baselines.balanced_bytes(self.costed, self.coarsening, count) for count in counts])
+        allowed = filter(self._is_allowed, dict.fromkeys([*starts, *alike]))
+        for start in sorted(allowed, key=lambda start: len(set(start))):
+            if self.deadline.is_over or self.evaluator(start).fits:
+                return
+
+    def _search_fitting(self, start: Assignment) -> None:
+        """Local search from a placement until some placement fits, unless one fits already."""
+
+        def over(evaluation: Evaluation) -> tuple[float, ...] | None:
+            return None if self.fitting else (evaluation.over_bytes, evaluation.largest_peak_bytes)
+
+        self._local_search(start, over, share=1 / (1 + MEMORY_ROUNDS))
+
+    def _improve(self, starts: Sequence[Assignment]) -> None:
+        """Local search from every start, the best first, each with an equal share of the allowance.
+
+        With no time left, starts are evaluated until a placement fits.
+        """
+        allowed = []
+        for start in filter(self._is_allowed, dict.fromkeys(starts)):
+            if not self.deadline.is_over or not self.fitting:
+                allowed.append(self.evaluator(start))
+        for evaluation in sorted(allowed, key=self.objective_key):
+            self._local_search(evaluation.assignment, self.objective_key, share=1 / len(allowed))
+
+    def _local_search(
+        self, start: Assignment, objective_key: Callable[[Evaluation], tuple[float, ...] | None], *, share: float
+    ) -> Assignment:
+        """Improve a placement while this share of the allowance lasts; the evaluator keeps all evaluations."""
+        num_ops = min(MAX_LOCAL_SEARCH_OPS, int(LOCAL_SEARCH_OPS_PER_SECOND * self.time_limit_seconds)) * share
+        evaluations = self.evaluator.evaluations
+        most = len(evaluations) + max(1, int(num_ops / len(self.costed.graph.ops)))
+
+        def key_of(assignment: Assignment) -> tuple[float, ...] | None:
+            if not self._is_allowed(assignment):
+                return (float("inf"),)
+            if assignment not in evaluations and (len(evaluations) >= most or self.deadline.is_over):
+                return None
+            return objective_key(self.evaluator(assignment))
+
+        return local_search(start, adjacent=self._adjacent, num_devices=len(self._room), objective_key=key_of)
+
+    @cached_property
+    def _adjacent(self) -> list[set[int]]:
+        return adjacent_items(self.costed, self.coarsening)
+
+    def _in_order(self, evaluation: Evaluation) -> Evaluation:
+        """The placement with devices renamed in the order in which layers use them, where that changes no figure."""
+        item_of = self.coarsening.item_of
+        forward = [op for op in self.costed.graph.ops if op.phase is Phase.FORWARD and op.layer]
+        layers = [evaluation.assignment[item_of[op.name]] for op in forward]
+        reached = dict.fromkeys([*layers, *evaluation.assignment, *range(len(self._room))])
+        name = {device: index for index, device in enumerate(reached)}
+        renamed = self.evaluator([name[device] for device in evaluation.assignment])
+        same = self._is_allowed(renamed.assignment) and self.objective_key(renamed) == self.objective_key(evaluation)
+        return renamed if same else evaluation

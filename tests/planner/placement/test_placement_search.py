@@ -1,0 +1,40 @@
+"""Placements of the step as one graph: what is tried, and in which order."""
+
+from __future__ import annotations
+
+from graphs import link, pipeline, topology
+
+from partitioner.deadline import Deadline
+from partitioner.ir.plan import Objective, Strategy
+from partitioner.planner.model.coarsen import coarsen
+from partitioner.planner.placement.baselines import balanced_bytes, balanced_compute
+from partitioner.planner.placement.evaluator import PlacementEvaluator
+from partitioner.planner.placement.search import PlacementSearch
+
+KIB = 2**10
+
+
+def test_where_memory_is_short_stages_of_equal_bytes_are_tried_before_the_solver() -> None:
+    """Eleven equal layers, of which the first two keep half of all bytes: 6,064 and 6,464 KiB, where 7,000 fit."""
+    made = pipeline(11, saved_bytes=[size * KIB for size in (3000, 3000, 64, *[800] * 8)], gradient_bytes=256)
+    costed = made.costed(topology(2, wire=link(0.0, 2.0**30), memory_bytes=7000 * KIB))
+    coarsening = coarsen(costed)
+    assert balanced_compute(costed, coarsening, 2) == (0,) * 5 + (1,) * 6
+    assert balanced_bytes(costed, coarsening, 2) == (0,) * 3 + (1,) * 8
+
+    search = PlacementSearch(
+        costed=costed,
+        coarsening=coarsening,
+        evaluator=PlacementEvaluator(costed, coarsening),
+        strategy=Strategy.AUTO,
+        objective=Objective.THROUGHPUT,
+        time_limit_seconds=10.0,
+        deadline=Deadline.after(60.0),
+        seed=0,
+    )
+    starts = search.starts()
+    assert not any(search.evaluator(start).fits for start in starts)
+    search.run(starts, lambda: None)
+    tried = list(search.evaluator.evaluations.values())
+    assert tried[len(starts)].assignment == balanced_bytes(costed, coarsening, 2)
+    assert tried[len(starts)].fits
