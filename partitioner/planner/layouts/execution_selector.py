@@ -126,7 +126,7 @@ class ExecutionSelector:
 
     def _bounds(self, unpipelined: Sequence[Evaluation]) -> Iterator[float]:
         """Bounds for the step as one graph and for each number of microbatches; lazy, as each takes long to compute."""
-        counts = self._stage_search(unpipelined).counts() if self.pipelines_help(unpipelined) else []
+        counts = self._stage_search(unpipelined).possible.counts if self.pipelines_help(unpipelined) else []
         if self.allows_unpipelined or not counts:
             yield self._unpipelined_bound
         if self.evaluator is not None:

@@ -5,13 +5,11 @@ The best layout of each family is planned and listed, and the best of these is c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
 
 from partitioner.deadline import SHARE_OF_LAYOUT, SHARE_OF_MIRRORED, SHARE_OF_ONE_REPLICA, SHARE_OF_ONE_REPLICA_OF_MANY
 from partitioner.errors import InfeasibleError, PartitionError, TimeLimitError, UsageError
-from partitioner.ir.plan import Baseline, Considered, Objective, Strategy
-from partitioner.ir.units import format_seconds
+from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.layouts.candidates import (
     MOST_PER_REPLICA,
     candidates,
@@ -19,32 +17,16 @@ from partitioner.planner.layouts.candidates import (
     sharing_candidates,
     unlike,
 )
-from partitioner.planner.layouts.groups import ReplicaGroups, data_parallel_degrees, has_shared
+from partitioner.planner.layouts.comparison import Family, left_out, naming_replicas, with_comparison
+from partitioner.planner.layouts.groups import ReplicaGroups
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
 from partitioner.planner.layouts.one_device import is_kept, note_on_kept
-from partitioner.planner.layouts.result import with_bounds
-from partitioner.planner.model.tolerances import ROUNDING
 from partitioner.planner.pipeline.search_space import MANY
-from partitioner.spelling import argument
 
 # Layouts that share devices are tried where their bound, without sums of gradients, is shorter by at least this share.
 _GAIN_OF_SHARING = 0.1
 # Layouts of a family that are tried though a soft deadline is over, those with the least bounds.
 _LEAST_TRIED = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Family:
-    """The best layout of a strategy, and whether it fits."""
-
-    strategy: Strategy
-    layout: ParallelLayout
-    fits: bool
-
-    @property
-    def baseline(self) -> Baseline:
-        name = _title(self.layout) + _passing(self.layout.result.num_microbatches)
-        return Baseline(name=name, step_seconds=self.layout.step_seconds, fits=self.fits)
 
 
 def best_strategy(
@@ -88,7 +70,7 @@ def best_strategy(
     eligible += [family.layout for family in families if family.fits and not coupling]
     if not eligible:
         assert isinstance(alone, PartitionError)
-        raise _naming_replicas(alone, families, coupling)
+        raise naming_replicas(alone, families, coupling)
     chosen = min(eligible, key=lambda layout: _objective_key(layout, planner.objective))
     if isinstance(alone, ParallelLayout) and alone.num_devices == 1 < chosen.num_devices:
         steps = alone.step_seconds, chosen.step_seconds
@@ -96,8 +78,8 @@ def best_strategy(
             notes.append(note_on_kept(*steps, chosen.num_devices))
             chosen = alone
     if coupling:
-        notes += _left_out(chosen, families, coupling)
-    return _with_comparison(
+        notes += left_out(chosen, families, coupling)
+    return with_comparison(
         planner, chosen, alone if isinstance(alone, ParallelLayout) else None, families, eligible, notes
     )
 
@@ -124,9 +106,9 @@ def _promising_shared(
     return [groups for groups in alike if not planner.deadline.is_over and planner.bound_seconds(groups) <= least]
 
 
-def _best_of_each(families: Iterable[_Family | None], objective: Objective) -> list[_Family]:
+def _best_of_each(families: Iterable[Family | None], objective: Objective) -> list[Family]:
     """For each strategy the best family."""
-    best: dict[Strategy, _Family] = {}
+    best: dict[Strategy, Family] = {}
     for family in filter(None, families):
         incumbent = best.setdefault(family.strategy, family)
         if (not family.fits, _objective_key(family.layout, objective)) < (
@@ -156,7 +138,7 @@ def _one_replica(planner: LayoutPlanner) -> ParallelLayout | PartitionError:
 
 def _best(
     planner: LayoutPlanner, strategy: Strategy, groupings: Sequence[ReplicaGroups], notes: list[str]
-) -> _Family | None:
+) -> Family | None:
     """The best layout of a family; where none fits, the first as it would be with unlimited memory.
 
     A note counts the layouts for which there was no time. Nobody waits for a soft deadline: some are tried in any case.
@@ -191,11 +173,11 @@ def _best(
             f"no time was left for {num_late} of {len(groupings)} {strategy} layouts; a longer time limit has some"
         )
     if best is not None:
-        return _Family(strategy=strategy, layout=best, fits=True)
+        return Family(strategy=strategy, layout=best, fits=True)
     if too_large is None or planner.deadline.is_over:
         return None
     try:
-        return _Family(strategy=strategy, layout=planner.unlimited()(strategy, too_large, explains=False), fits=False)
+        return Family(strategy=strategy, layout=planner.unlimited()(strategy, too_large, explains=False), fits=False)
     except (InfeasibleError, TimeLimitError):  # memory is not the cause: constraints or coupled ops forbid the layout
         return None
 
@@ -206,115 +188,3 @@ def _objective_key(layout: ParallelLayout, objective: Objective) -> tuple[float,
     if objective is Objective.MEMORY:
         return (*reversed(figures), float(layout.num_devices))
     return (figures[0], float(layout.num_devices), figures[1])
-
-
-def _with_comparison(
-    planner: LayoutPlanner,
-    chosen: ParallelLayout,
-    alone: ParallelLayout | None,
-    families: Sequence[_Family],
-    eligible: Sequence[ParallelLayout],
-    notes: Sequence[str],
-) -> ParallelLayout:
-    """The chosen layout with the best of every family as baselines, the bound over all, and notes."""
-    result = chosen.result
-    simple = (alone or chosen).result.baselines
-    compared = [*simple, *(_of_one_replica(alone, simple) if alone else ()), *(family.baseline for family in families)]
-    solvers = [layout.result.solver for layout in eligible]
-    of_families = [solver.family_lower_bound for solver in solvers if solver.family_lower_bound is not None]
-    replicas = sorted({len(layout.groups) for layout in eligible})
-    solver = with_bounds(
-        result.solver,
-        chosen.step_seconds,
-        lower_bound=min(solver.lower_bound for solver in solvers),
-        family_lower_bound=min(of_families, default=None),
-        family=f"{(alone or chosen).result.solver.family}; replicas: {', '.join(map(str, replicas))}",
-    )
-    status = (alone or chosen).result.solver.status.replace("optimal", "feasible")
-    solver = replace(
-        solver,
-        status="optimal" if solver.gap <= ROUNDING else status,
-        seconds=(alone or chosen).result.solver.seconds,
-    )
-    is_large = len(planner.machines.devices) > MANY
-    efficiency = [_efficiency(chosen, simple)] if len(chosen.groups) > 1 or is_large else []
-    return replace(
-        chosen,
-        result=replace(
-            result, baselines=tuple(compared), solver=solver, notes=(*result.notes, *filter(None, efficiency), *notes)
-        ),
-    )
-
-
-def _of_one_replica(alone: ParallelLayout, simple: Sequence[Baseline]) -> Iterator[Baseline]:
-    """The best split, and one device with microbatches where the whole batch does not fit on one device."""
-    fitting = [candidate for candidate in alone.result.considered if candidate.fits]
-    on_one_device = [candidate for candidate in fitting if candidate.num_stages == 1]
-    if on_one_device and not any(baseline.fits for baseline in simple if _is_single(baseline)):
-        yield _baseline("single-device", on_one_device)
-    if split := [candidate for candidate in alone.result.considered if candidate.num_stages > 1]:
-        yield _baseline("layer-split", [candidate for candidate in split if candidate.fits] or split)
-
-
-def _baseline(name: str, considered: Sequence[Considered]) -> Baseline:
-    best = min(considered, key=lambda candidate: candidate.step_seconds)
-    return Baseline(name=name + _passing(best.num_microbatches), step_seconds=best.step_seconds, fits=best.fits)
-
-
-def _is_single(baseline: Baseline) -> bool:
-    return baseline.name.startswith("single")
-
-
-def _title(layout: ParallelLayout) -> str:
-    count, size = len(layout.groups), len(layout.groups[0])
-    if has_shared(layout.groups):
-        return f"mixed {','.join(map(str, data_parallel_degrees(layout.groups)))}"
-    return f"mirrored on {count} devices" if size == 1 else f"mixed {count} x {size}"
-
-
-def _passing(num_microbatches: int) -> str:
-    return f" in {num_microbatches} microbatches" if num_microbatches > 1 else ""
-
-
-def _efficiency(layout: ParallelLayout, baselines: Sequence[Baseline]) -> str:
-    single = [baseline for baseline in baselines if _is_single(baseline)]
-    if not single or not layout.step_seconds:
-        return ""
-    best = min(single, key=lambda baseline: (not baseline.fits, baseline.step_seconds))
-    speed_up, count = best.step_seconds / layout.step_seconds, layout.num_devices
-    had = "" if best.fits else " that had the memory"
-    devices = f"{len(layout.groups)} x {count // len(layout.groups)} devices (replicas x devices of each)"
-    if has_shared(layout.groups):
-        devices = f"{len(layout.groups)} replicas on {count} devices, of which they share some,"
-    efficiency = (
-        f"{devices} are {speed_up:.1f} times as fast as one device{had}, an efficiency of "
-        f"{100 * speed_up / count:.0f} %"
-    )
-    if len(layout.groups) == 1:
-        return efficiency
-    when = "when all its backward passes have ended, those of a host first"
-    return f"{efficiency}, if peers sum the gradients of a stage {when}"
-
-
-def _naming_replicas(error: PartitionError, families: Sequence[_Family], coupling: Sequence[str]) -> PartitionError:
-    """The error with the fastest replicas that would fit, were it not for the numbers that they change."""
-    fitting = [family for family in families if family.fits]
-    if not fitting:
-        return error
-    best = min(fitting, key=lambda family: family.layout.step_seconds)
-    step = format_seconds(best.layout.step_seconds)
-    return error.also(
-        notes=[f"{best.strategy} replicas would fit, at {step} a step, but change the numbers: {coupling[0]}"],
-        help=argument("strategy", best.strategy.value),
-    )
-
-
-def _left_out(chosen: ParallelLayout, families: Sequence[_Family], coupling: Sequence[str]) -> Iterator[str]:
-    """Notes on strategies that would be faster but change the results."""
-    for family in families:
-        ratio = chosen.step_seconds / family.layout.step_seconds
-        if family.fits and ratio > 1 + ROUNDING:
-            yield (
-                f"the strategy {family.strategy} would be {ratio:.2f} times as fast, but would change the numbers: "
-                f"{coupling[0]}"
-            )
