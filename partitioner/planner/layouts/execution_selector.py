@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -117,7 +118,9 @@ class ExecutionSelector:
     @cached_property
     def _one_piece(self) -> OnePieceBound:
         assert self.evaluator is not None
-        return one_piece_bound(self.costed, self.evaluator.coarsening, self.evaluator.order)
+        steps = (candidate.staged.step_seconds for candidate in self.fitting())
+        enough = 0.0 if self.deadline.is_over else min(steps, default=math.inf)
+        return one_piece_bound(self.costed, self.evaluator.coarsening, self.evaluator.order, enough)
 
     def is_proved_optimal(self, unpipelined: Sequence[Evaluation]) -> bool:
         """Whether the best of `unpipelined` is proved optimal: it meets the bound of every candidate."""

@@ -1,28 +1,26 @@
 """Lower bound on a step in one piece whose devices hold consecutive items: ops run as soon as they can.
 
-An op starts once the longest path to it has been computed, its head, and the longest path behind it, its tail, follows
-it. Of the ops of a device with a head and a tail of so much at the least, the first starts after such a head, and such
-a tail follows the last; between, the device has the work of all of them (Carlier, "The one-machine sequencing problem",
-1982). Ops that no row of the batch reaches, such as casts of weights, are left out of the work.
+A cut is no faster than the slowest of its parts (`part_bounds.py`). Bounds of all parts leave out transfers; those of
+the parts of the cuts that are refuted last are raised by them, again and again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 
 import numpy as np
 
 from partitioner.ir.costed import CostedGraph
-from partitioner.ir.op_graph import OpGraph
 from partitioner.planner.model.assignment import Assignment
 from partitioner.planner.model.coarsen import Coarsening
-from partitioner.planner.pipeline.item_order import Floats, between, depending_on_rows, places
 from partitioner.planner.pipeline.least_cut import least_cut
+from partitioner.planner.pipeline.part_bounds import Part, StepOps, seconds_of_all_parts, seconds_with_transfers
 
-# Heads and tails that are told apart.
-_NUM_HEADS, _NUM_TAILS = 24, 12
+# Visits of what an op waits for, some 4 microseconds each for the parts of a round, that raising bounds may take.
+_MOST_VISITS = 400_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,67 +29,63 @@ class OnePieceBound:
 
     Attributes:
         seconds: No cut is faster.
-        closest: For each number of devices from two on, the device of each item in the cut with the least bound. Where
-            gradients of weights wait for those of inputs, a chain of layers reaches it, but for transfers.
+        closest: For each number of devices from two on, the device of each item in the cut with the least bound: without
+            transfers, then with them. Where gradients of weights wait for those of inputs, a chain of layers reaches it.
     """
 
     seconds: float
     closest: tuple[Assignment, ...] = ()
 
 
-def one_piece_bound(costed: CostedGraph, coarsening: Coarsening, order: tuple[int, ...]) -> OnePieceBound:
+def one_piece_bound(
+    costed: CostedGraph, coarsening: Coarsening, order: tuple[int, ...], enough_seconds: float = math.inf
+) -> OnePieceBound:
     """The bound over all cuts of the items, in this order, into at most as many parts as there are devices.
 
-    Transfers are free in it, and every op takes what it takes on its fastest device.
+    Every op takes what it takes on its fastest device, and every transfer what it takes over the fastest link.
+
+    Args:
+        costed: The step.
+        coarsening: The items.
+        order: Their order.
+        enough_seconds: A bound that need not be raised.
     """
-    graph, count, num_devices = costed.graph, len(order), len(costed.topology.devices)
+    count, num_devices = len(order), len(costed.topology.devices)
     alone = min(map(sum, zip(*costed.seconds, strict=True)), default=0.0)
     if num_devices == 1 or count < 2:
         return OnePieceBound(seconds=alone)
-    place = places(graph, coarsening, order)
-    by_row = depending_on_rows(graph)
-    fastest = np.array([min(row) for row in costed.seconds])
-    heads, tails = _heads_and_tails(graph, fastest)
-    counted = np.array([op.name in by_row for op in graph.ops]) & (fastest > 0)
-    items = np.array([place[op.name] for op in graph.ops])
-    ends = np.zeros((count + 1, count + 1))
-    for head, tail in product(_steps(heads[counted], _NUM_HEADS), _steps(tails[counted], _NUM_TAILS)):
-        chosen = counted & (heads >= head) & (tails >= tail)
-        work = between(_sums(np.bincount(items[chosen], fastest[chosen], minlength=count).astype(float)))
-        np.maximum(ends, np.where(work > 0, head + work + tail, 0.0), out=ends)
-    table = np.where(np.tri(count + 1, dtype=bool), np.inf, ends)
-    cuts = [least_cut([table] * number) for number in range(2, min(num_devices, count) + 1)]
-    return OnePieceBound(
-        seconds=min(alone, *(seconds for _, seconds in cuts)),
-        closest=tuple(_assignment(ends, order) for ends, _ in cuts if ends is not None),
-    )
+    ops, numbers = StepOps.of(costed, coarsening, order), range(2, min(num_devices, count) + 1)
+    table = np.where(np.tri(count + 1, dtype=bool), np.inf, seconds_of_all_parts(ops))
+    known: set[Part] = set()
+    closest: dict[Assignment, None] = {}
+    rounds_left = _MOST_VISITS // max(1, ops.num_waits)
+    while True:
+        cuts = [least_cut([table] * number) for number in numbers]
+        seconds = min(alone, *(seconds for _, seconds in cuts))
+        found = [ends for ends, _ in cuts if ends is not None]
+        parts = sorted(_around(found, count) - known)
+        is_last = not (parts and rounds_left) or seconds >= min(alone, enough_seconds)
+        if is_last or not known:
+            closest |= dict.fromkeys(_assignment(ends, order) for ends in found)
+        if is_last:
+            return OnePieceBound(seconds=seconds, closest=tuple(closest))
+        starts, ends = zip(*parts, strict=True)
+        table[starts, ends] = np.maximum(table[starts, ends], seconds_with_transfers(ops, parts))
+        known.update(parts)
+        rounds_left -= 1
+
+
+def _around(cuts: Iterable[Sequence[int]], count: int) -> set[Part]:
+    """The parts of cuts, given by the ends of their parts, and those whose boundaries are one item aside."""
+    return {
+        (start + before, end + behind)
+        for ends in cuts
+        for start, end in pairwise([0, *ends])
+        for before, behind in product((-1, 0, 1), repeat=2)
+        if 0 <= start + before < end + behind <= count
+    }
 
 
 def _assignment(ends: Sequence[int], order: Sequence[int]) -> Assignment:
     device = {item: part for part, (start, end) in enumerate(pairwise([0, *ends])) for item in order[start:end]}
     return tuple(device[item] for item in range(len(order)))
-
-
-def _heads_and_tails(graph: OpGraph, seconds: Floats) -> tuple[Floats, Floats]:
-    """Of each op, in graph order: the longest path to it, and the longest behind it, without itself."""
-    index = {op.name: number for number, op in enumerate(graph.ops)}
-    sources = [[index[source] for source in graph.sources[op.name]] for op in graph.ops]
-    heads, tails = [0.0] * len(index), [0.0] * len(index)
-    taken = seconds.tolist()
-    for number, made_by in enumerate(sources):
-        heads[number] = max((heads[source] + taken[source] for source in made_by), default=0.0)
-    for number in reversed(range(len(sources))):
-        behind = tails[number] + taken[number]
-        for source in sources[number]:
-            tails[source] = max(tails[source], behind)
-    return np.array(heads), np.array(tails)
-
-
-def _steps(values: Floats, most: int) -> list[float]:
-    """Some of the values, evenly spread over their order, the least among them."""
-    ordered = np.unique(values)
-    return ordered[np.unique(np.linspace(0, len(ordered) - 1, most).astype(int))].tolist() if len(ordered) else []
-
-
-def _sums(values: Floats) -> Floats:
-    return np.insert(np.cumsum(values), 0, 0.0)

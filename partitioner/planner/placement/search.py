@@ -225,8 +225,8 @@ class PlacementSearch:
         for start in filter(self._is_allowed, dict.fromkeys(starts)):
             if not self.deadline.is_over or not self.fitting:
                 allowed.append(self.evaluator(start))
-        for evaluation in sorted(allowed, key=self.objective_key):
-            self._local_search(evaluation.assignment, self.objective_key, share=1 / len(allowed))
+        for rank, evaluation in enumerate(sorted(allowed, key=self.objective_key)):
+            self._local_search(evaluation.assignment, self.objective_key, share=2.0 ** -(rank + 1))
 
     def _local_search(
         self, start: Assignment, objective_key: Callable[[Evaluation], tuple[float, ...] | None], *, share: float

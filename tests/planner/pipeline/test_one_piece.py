@@ -17,10 +17,15 @@ from partitioner.planner.placement.evaluator import PlacementEvaluator
 FREE = link(0.0, 2.0**60)
 
 
-@settings(max_examples=40)
-@given(random_steps(), st.integers(1, 3), st.sampled_from([[1.0] * 3, [1.0, 2.0, 0.5]]))
-def test_no_cut_in_order_is_faster(made, num_devices: int, speeds: list[float]) -> None:
-    costed = made.costed(topology(num_devices, wire=FREE, speeds=speeds[:num_devices]))
+@settings(max_examples=60)
+@given(
+    random_steps(),
+    st.integers(1, 3),
+    st.sampled_from([[1.0] * 3, [1.0, 2.0, 0.5]]),
+    st.sampled_from([FREE, link(0.25, 256.0), link(2.0, 2.0**20)]),
+)
+def test_no_cut_in_order_is_faster(made, num_devices: int, speeds: list[float], wire) -> None:
+    costed = made.costed(topology(num_devices, wire=wire, speeds=speeds[:num_devices]))
     items = coarsen(costed)
     order, evaluator = forward_order(costed, items), PlacementEvaluator(costed, items)
     bound = one_piece_bound(costed, items, order).seconds
