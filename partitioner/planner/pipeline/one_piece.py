@@ -29,8 +29,9 @@ class OnePieceBound:
 
     Attributes:
         seconds: No cut is faster.
-        closest: For each number of devices from two on, the device of each item in the cut with the least bound, without
-            transfers and with them. Where gradients of weights wait for those of inputs, a chain of layers reaches it.
+        closest: For each number of devices from two on, the device of each item in the cut with the least bound,
+            without transfers and with them. Where gradients of weights wait for those of inputs, a chain of layers
+            reaches it.
     """
 
     seconds: float

@@ -50,3 +50,17 @@ def test_a_chain_gains_by_the_gradients_of_weights_that_nobody_waits_for() -> No
         assert bound.seconds == pytest.approx(expected)
         steps = [PlacementEvaluator(costed, items)(one).step_seconds for one in bound.closest]
         assert min(steps, default=12.0) == pytest.approx(expected)
+
+
+def test_a_chain_waits_for_what_crosses() -> None:
+    """Two layers a device: 2 s forward, 64 bytes in 0.25 + 64 / 1024 s, 2 s forward, the gradient of the input, 256
+    bytes, in 0.25 + 256 / 1024 s, then both gradients of weights: 8.8125 s. One layer and three take 10.3 s and more.
+    """
+    costed = pipeline(4, forward=1.0, backward=2.0, saved_bytes=64).costed(topology(2, wire=link(0.25, 1024.0)))
+    items = coarsen(costed)
+    bound = one_piece_bound(costed, items, forward_order(costed, items))
+    assert bound.seconds == pytest.approx(8.8125)
+    steps = [PlacementEvaluator(costed, items)(one).step_seconds for one in bound.closest]
+    assert min(steps) == pytest.approx(8.8125)
+    enough = one_piece_bound(costed, items, forward_order(costed, items), enough_seconds=7.0)
+    assert enough.seconds == pytest.approx(8.0)  # as without transfers
