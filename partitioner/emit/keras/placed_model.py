@@ -150,10 +150,12 @@ class PlacedModel(StandIn):
             )
         return super().fit(*arguments, **options)
 
+    @tf.autograph.experimental.do_not_convert
     def train_step(self, data: Any) -> dict[str, Any]:
         """One placed training step: forward, loss, gradients and update."""
         return self._step_with_metrics(StepKind.TRAIN, data)
 
+    @tf.autograph.experimental.do_not_convert
     def test_step(self, data: Any) -> dict[str, Any]:
         """One placed evaluation step."""
         return self._step_with_metrics(StepKind.EVALUATE, data)
@@ -213,7 +215,7 @@ class PlacedModel(StandIn):
         return as_allowed(is_staged=self.program.is_staged)
 
     def _step_with_metrics(self, kind: StepKind, data: Any) -> dict[str, Any]:
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        x, y, sample_weight = tf.nest.map_structure(_tensor, keras.utils.unpack_x_y_sample_weight(data))
         results = self._run(kind, x, y, sample_weight)
         return results["logs"] if "logs" in results else self._counted(results, x, y, sample_weight)
 
@@ -235,6 +237,14 @@ def _differ(copies: Sequence[Any], tolerance: float) -> bool:
         return bool(apart)
     allowed = tolerance * np.linalg.norm(first.astype(np.float64))
     return not all(np.linalg.norm(other.astype(np.float64) - first) <= allowed for other in apart)
+
+
+def _tensor(value: Any) -> Any:
+    """An argument as `fit` gives it to a step: a tensor, and where it is floating of the type that Keras has."""
+    if value is None or tf.is_tensor(value):
+        return value
+    array = np.asarray(value)
+    return tf.convert_to_tensor(array, keras.config.floatx() if array.dtype.kind == "f" else None)
 
 
 def spec_of(value: Any) -> Any:

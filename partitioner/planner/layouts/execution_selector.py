@@ -53,11 +53,12 @@ class ExecutionSelector:
         return self.search_space is not None and self.search_space.is_of_replica
 
     def pipelines_help(self, unpipelined: Sequence[Evaluation]) -> bool:
-        """Whether pipelines can help; on one device they can only save memory."""
+        """Whether there are pipelines, and they can help; on one device they can only save memory."""
         if self.evaluator is None:
             return False
         single = self.strategy is Strategy.SINGLE or len(self.costed.topology.devices) == 1
-        return not (single and unpipelined and self.objective is not Objective.MEMORY)
+        is_needless = single and unpipelined and self.objective is not Objective.MEMORY
+        return not is_needless and bool(self._stage_search(unpipelined).possible.counts)
 
     def search(self, unpipelined: Sequence[Evaluation]) -> None:
         """Simulate pipelines; `unpipelined` are placements that may run as one graph."""

@@ -19,8 +19,10 @@ from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.pipeline.least_cut import least_cut
 from partitioner.planner.pipeline.part_bounds import Part, StepOps, seconds_of_all_parts, seconds_with_transfers
 
-# Visits of what an op waits for, some 4 microseconds each for the parts of a round, that raising bounds may take.
-_MOST_VISITS = 400_000
+# Visits of what an op waits for, some 4 microseconds each for up to 64 parts at a time, that raising bounds may take.
+_MOST_VISITS, _PARTS_OF_VISIT = 400_000, 64
+# Cuts whose parts are raised together with those one item aside: those with the least bounds.
+_MOST_WIDENED = 7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,30 +61,30 @@ def one_piece_bound(
     table = np.where(np.tri(count + 1, dtype=bool), np.inf, seconds_of_all_parts(ops))
     known: set[Part] = set()
     closest: dict[Assignment, None] = {}
-    rounds_left = _MOST_VISITS // max(1, ops.num_waits)
+    visits_left = float(_MOST_VISITS)
     while True:
-        cuts = [least_cut([table] * number) for number in numbers]
-        seconds = min(alone, *(seconds for _, seconds in cuts))
-        found = [ends for ends, _ in cuts if ends is not None]
-        parts = sorted(_around(found, count) - known)
-        is_last = not (parts and rounds_left) or seconds >= min(alone, enough_seconds)
+        cuts = [(seconds, ends) for ends, seconds in (least_cut([table] * n) for n in numbers) if ends is not None]
+        seconds = min(alone, *(seconds for seconds, _ in cuts))
+        widened = sorted(cuts)[:_MOST_WIDENED]
+        parts = sorted((_parts(cuts, count) | _parts(widened, count, aside=(-1, 0, 1))) - known)
+        visits_left -= ops.num_waits * max(1.0, len(parts) / _PARTS_OF_VISIT)
+        is_last = not parts or visits_left < 0 or seconds >= min(alone, enough_seconds)
         if is_last or not known:
-            closest |= dict.fromkeys(_assignment(ends, order) for ends in found)
+            closest |= dict.fromkeys(_assignment(ends, order) for _, ends in cuts)
         if is_last:
             return OnePieceBound(seconds=seconds, closest=tuple(closest))
         starts, ends = zip(*parts, strict=True)
         table[starts, ends] = np.maximum(table[starts, ends], seconds_with_transfers(ops, parts))
         known.update(parts)
-        rounds_left -= 1
 
 
-def _around(cuts: Iterable[Sequence[int]], count: int) -> set[Part]:
-    """The parts of cuts, given by the ends of their parts, and those whose boundaries are one item aside."""
+def _parts(cuts: Iterable[tuple[float, Sequence[int]]], count: int, aside: Sequence[int] = (0,)) -> set[Part]:
+    """The parts of cuts, given by their seconds and the ends of their parts, with boundaries so many items aside."""
     return {
         (start + before, end + behind)
-        for ends in cuts
+        for _, ends in cuts
         for start, end in pairwise([0, *ends])
-        for before, behind in product((-1, 0, 1), repeat=2)
+        for before, behind in product(aside, repeat=2)
         if 0 <= start + before < end + behind <= count
     }
 

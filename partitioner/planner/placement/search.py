@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import contains
 
+import numpy as np
+
 from partitioner.constraints.conflicts import overfull
 from partitioner.deadline import LOCAL_SEARCH_OPS_PER_SECOND, MAX_LOCAL_SEARCH_OPS, Deadline
 from partitioner.ir.costed import CostedGraph
@@ -166,8 +168,7 @@ class PlacementSearch:
     @property
     def is_too_large(self) -> bool:
         """Whether what a step keeps of the whole batch does not fit, in any placement."""
-        sizes = item_bytes(self.costed, self.coarsening, at_least=True)
-        return overfull(sizes, self.coarsening.allowed, self._room) is not None
+        return overfull(self._least_bytes, self.coarsening.allowed, self._room) is not None
 
     def closest(self, count: int) -> list[Evaluation]:
         """Those of the allowed placements that pass limits the least."""
@@ -199,14 +200,23 @@ class PlacementSearch:
     def _evaluate_until_one_fits(self, starts: Sequence[Assignment]) -> None:
         """Evaluate starts, those on few devices first: where memory is short, the solver may take all the time.
 
-        There, equal bytes on each device count as starts too.
+        There, equal bytes on each device count as starts too, and those are left out that keep too much somewhere.
         """
         counts = range(2, len(self._room) + 1)
         alike = self.repaired([baselines.balanced_bytes(self.costed, self.coarsening, count) for count in counts])
         allowed = filter(self._is_allowed, dict.fromkeys([*starts, *alike]))
-        for start in sorted(allowed, key=lambda start: len(set(start))):
+        for start in sorted(filter(self._may_fit, allowed), key=lambda start: len(set(start))):
             if self.deadline.is_over or self.evaluator(start).fits:
                 return
+
+    def _may_fit(self, assignment: Assignment) -> bool:
+        """Whether what items keep at the least is within all limits."""
+        held = np.bincount(assignment, self._least_bytes, minlength=len(self._room))
+        return bool((held <= self._room).all())
+
+    @cached_property
+    def _least_bytes(self) -> list[int]:
+        return item_bytes(self.costed, self.coarsening, at_least=True)
 
     def _search_fitting(self, start: Assignment) -> None:
         """Local search from a placement until some placement fits, unless one fits already."""

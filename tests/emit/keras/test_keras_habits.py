@@ -311,6 +311,17 @@ def test_summaries_inside_call_are_written(tmp_path: Path, device: str) -> None:
     assert b"/largest" in records
 
 
+def test_a_step_of_arrays_in_a_loop_of_ones_own(pair: tuple[keras.Model, Any]) -> None:
+    """`train_step` is what replaces a `GradientTape`: it takes what `fit` takes, and within a `tf.function` tensors."""
+    x, y = (array[:ROWS] for array in data())
+    plain, placed = pair
+    for step in (placed.train_step, tf.function(lambda both: placed.train_step(both))):
+        expected = {name: float(value) for name, value in plain.train_step((tf.constant(x), tf.constant(y))).items()}
+        same({name: float(value) for name, value in step((x, y)).items()}, expected)
+    same(float(placed.test_step((x.astype("float64"), y))["loss"]), float(plain.test_step((x, y))["loss"]))
+    same(placed.get_weights(), plain.get_weights())
+
+
 def test_an_error_within_a_call_keeps_its_way_out(pair: tuple[keras.Model, Any]) -> None:
     """Keras raises another error in its place, with the first argument of ours."""
     with pytest.raises(partitioner.PartitionError, match=r"help: use fit\(\), train_on_batch\(\) or train_step\(\)"):
