@@ -27,7 +27,6 @@ from cost_models.measured import MeasuredCosts, MeasuredDevice
 from cost_models.topology import Topology
 from partitioner.binding.traced_step import TracedStep, trace
 from partitioner.capture.lower.batching import BatchSizes
-from partitioner.constraints.changes import MOST_MORE_DEVICES
 from partitioner.emit.cluster.runtime import chosen_kernels, present_gpus
 from partitioner.emit.graph.variables import refresh_optimizer
 from partitioner.emit.xla.refusals import refused_ops
@@ -49,7 +48,6 @@ from partitioner.planner.plan_step import (
     PlanningProblem,
     explain_infeasibility,
     plan_step,
-    rows_of_larger_machines,
 )
 from partitioner.stages.coupling import batch_coupling
 
@@ -143,13 +141,12 @@ def _planned(
 ) -> PlanDocument:
     """Pose and plan; `seconds` gets what each took."""
     with _timed(seconds, "sizes of tensors"):
-        sizes = BatchSizes(traced.step)
-        problem = _problem(request, traced, layout, costs, sizes, seconds["tracing"], jit_compile)
+        problem = _problem(request, traced, layout, costs, seconds["tracing"], jit_compile)
     try:
         with _timed(seconds, SEARCH):
             return plan_step(problem, tell)
     except OutOfMemoryError as error:
-        raise explain_infeasibility(error, _on_more_devices(problem, sizes, MOST_MORE_DEVICES)) from error
+        raise explain_infeasibility(error, problem) from error
 
 
 def _key(request: Request, traced: TracedStep, costs: _Costs, jit_compile: JitCompile) -> str:
@@ -227,24 +224,25 @@ def _problem(
     traced: TracedStep,
     layout: LayoutRequest,
     costs: _Costs,
-    sizes: BatchSizes,
     tracing_seconds: float,
     jit_compile: JitCompile,
 ) -> PlanningProblem:
-    """The input of planning, with the op graph for every number of rows that a plan may use."""
+    """The input of planning."""
     parallelism, search, batch_size = request.parallelism, request.search, request.batch_size
-    rows = [*layout.rows(costs.machines, batch_size), *layout.smaller_rows(costs.machines, batch_size)]
+    sizes = BatchSizes(traced.step)
+    for rows in layout.rows(costs.machines, batch_size)[:2]:
+        sizes(rows)  # what all numbers of rows share is known before the search's time begins
     compiled = compiled_devices(jit_compile, (name.canonical for name in request.machine.names))
     uncompiled = refused_ops(traced.step, compiled)
     step_costs = StepCosts(
-        graphs={count: sizes(count) for count in rows},
+        graph_of=sizes,
         machines=costs.machines,
         measured=costs.devices,
         kernels=chosen_kernels(),
         compiled=frozenset(op.name for op in traced.step.graph.ops if compiled and op.name not in uncompiled),
     )
     refuse_other_ops(costs.source, step_costs.on(batch_size, range(len(costs.machines.devices))), costs.devices)
-    problem = PlanningProblem(
+    return PlanningProblem(
         model=_model_info(request, traced),
         step=traced.step,
         costs=step_costs,
@@ -266,7 +264,6 @@ def _problem(
         jit_compile=jit_compile,
         uncompiled=uncompiled,
     )
-    return _on_more_devices(problem, sizes, 1) if search.what_if else problem
 
 
 def _jit_compile(request: Request, model: keras.Model, *, gpus_present: bool) -> JitCompile:
@@ -286,12 +283,6 @@ def _notes_on_gpus(request: Request, traced: TracedStep) -> tuple[str, ...]:
     if all(name.type != "GPU" for name in request.machine.names):
         return ()
     return notes_on_gpus(traced.step.graph, bool(request.machine.gpus))
-
-
-def _on_more_devices(problem: PlanningProblem, sizes: BatchSizes, most: int) -> PlanningProblem:
-    """The problem with the op graphs for up to `most` more devices."""
-    more = {count: sizes(count) for count in rows_of_larger_machines(problem, most)}
-    return problem.with_graphs({**problem.costs.graphs, **more})
 
 
 def _model_info(request: Request, traced: TracedStep) -> ModelInfo:

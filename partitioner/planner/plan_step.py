@@ -8,8 +8,7 @@ from functools import partial
 from typing import Literal
 
 from partitioner.deadline import SEARCH_SECONDS, search_seconds
-from partitioner.errors import InfeasibleError, UsageError
-from partitioner.ir.op_graph import OpGraph
+from partitioner.errors import InfeasibleError
 from partitioner.ir.plan import CostsInfo, DeviceInfo, JitCompile, ModelInfo, Objective, Origin, PlanDocument
 from partitioner.ir.requirements import Requirement
 from partitioner.ir.step import CapturedStep
@@ -33,7 +32,7 @@ from partitioner.stages.schedules import ScheduleKind
 
 @dataclass(frozen=True, kw_only=True)
 class PlanningProblem:
-    """The input of planning; it has every figure of the step, so that planning needs no TensorFlow.
+    """The input of planning; it has or gives every figure of the step, so that planning knows no TensorFlow.
 
     Attributes:
         model: The plan's entry for the model.
@@ -79,10 +78,6 @@ class PlanningProblem:
     jit_compile: JitCompile = JitCompile.OFF
     uncompiled: Mapping[str, str] = field(default_factory=dict)
 
-    def with_graphs(self, graphs: Mapping[int, OpGraph]) -> PlanningProblem:
-        """The problem with op graphs for more numbers of rows."""
-        return replace(self, costs=replace(self.costs, graphs=graphs))
-
 
 def plan_step(problem: PlanningProblem, tell: Tell = lambda _text, _fraction: None) -> PlanDocument:
     """Plan the step: the best layout, as a document.
@@ -109,20 +104,6 @@ def explain_infeasibility(error: OutOfMemoryError, problem: PlanningProblem) -> 
     planner = _layout_planner(problem)
     groups = problem.layout.groups(planner.machines, planner.batch_size)
     return explained(error, planner, partial(choose_layout, problem.layout), groups)
-
-
-def rows_of_larger_machines(problem: PlanningProblem, most_devices: int) -> list[int]:
-    """The numbers of rows to plan with when up to `most_devices` devices like the last are added."""
-    planner = _layout_planner(problem)
-    rows: dict[int, None] = {}
-    for _ in range(most_devices):
-        planner = planner.with_another_device(len(planner.machines.devices) - 1)
-        try:
-            sizes = problem.layout.rows(planner.machines, planner.batch_size)
-        except UsageError:  # so many devices do not go with the replicas, and are not planned either
-            continue
-        rows |= dict.fromkeys(sizes)
-    return list(rows)
 
 
 def _layout_planner(problem: PlanningProblem, progress: SearchProgress = SILENT) -> LayoutPlanner:

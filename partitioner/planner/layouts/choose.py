@@ -61,11 +61,6 @@ class LayoutRequest:
         numbers = {len(self.groups(machines, batch_size)), *map(len, layouts)}
         return [batch_size, *_parts(batch_size, numbers, self.counts)]
 
-    def smaller_rows(self, machines: Topology, batch_size: int) -> list[int]:
-        """The numbers of rows to try where nothing fits: those of more and more microbatches."""
-        counts = [2**power for power in range(batch_size.bit_length())]
-        return _parts(batch_size, [len(self.groups(machines, batch_size))], counts)
-
 
 def _parts(batch_size: int, numbers: Iterable[int], counts: Sequence[int]) -> list[int]:
     """Rows of a microbatch, for each number of replicas and of their microbatches."""

@@ -1,8 +1,8 @@
-"""Costs of the ops of a step, for every number of rows that may be planned with."""
+"""Costs of the ops of a step, for every number of rows that is planned with."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,14 +19,14 @@ class StepCosts:
     """A step by number of rows, and the devices that it may run on.
 
     Attributes:
-        graphs: The op graph by number of rows: of the batch, and of every part that it may be cut into.
+        graph_of: The op graph of a number of rows: of the batch, or of a part of it. It is asked once for each.
         machines: The devices.
         measured: Measured costs of ops, by index of the device.
         kernels: The kernels that TensorFlow chooses for ops.
         compiled: Names of the ops that XLA compiles where they run on a GPU.
     """
 
-    graphs: Mapping[int, OpGraph]
+    graph_of: Callable[[int], OpGraph]
     machines: Topology
     measured: Mapping[int, MeasuredDevice]
     kernels: Kernels
@@ -37,7 +37,7 @@ class StepCosts:
         measured = {place: self.measured[index] for place, index in enumerate(devices) if index in self.measured}
         if rows not in self._costs:
             like = next(iter(self._costs.values()), None)
-            self._costs[rows] = GraphCosts(self.graphs[rows], self.compiled, like)
+            self._costs[rows] = GraphCosts(self.graph_of(rows), self.compiled, like)
         return self._costs[rows].on(self.machines.subset(devices), measured, self.kernels, sums)
 
     @cached_property
