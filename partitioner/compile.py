@@ -230,8 +230,7 @@ def _problem(
     """The input of planning."""
     parallelism, search, batch_size = request.parallelism, request.search, request.batch_size
     sizes = BatchSizes(traced.step)
-    for rows in layout.rows(costs.machines, batch_size)[:2]:
-        sizes(rows)  # what all numbers of rows share is known before the search's time begins
+    sizes(min(layout.rows(costs.machines, batch_size)))  # what all sizes share is inferred before the search begins
     compiled = compiled_devices(jit_compile, (name.canonical for name in request.machine.names))
     uncompiled = refused_ops(traced.step, compiled)
     step_costs = StepCosts(
