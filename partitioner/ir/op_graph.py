@@ -50,6 +50,8 @@ class Tensor:
 
 
 _DRAWS = ("Random", "TruncatedNormal", "Multinomial")
+# Of an op graph, what does not depend on sizes.
+_OF_WIRING = ("op", "variable", "consumers", "sources", "source_indices", "maker_indices")
 
 
 RECURRENT = ("GRU", "LSTM")
@@ -214,6 +216,18 @@ class OpGraph:
         }
 
     @cached_property
+    def source_indices(self) -> tuple[tuple[int, ...], ...]:
+        """The same as `sources`, by indices, in graph order."""
+        index = {op.name: number for number, op in enumerate(self.ops)}
+        return tuple(tuple(map(index.__getitem__, self.sources[op.name])) for op in self.ops)
+
+    @cached_property
+    def maker_indices(self) -> tuple[tuple[int, ...], ...]:
+        """Indices of the ops that each op takes a tensor from, each once."""
+        index, tensor = {op.name: number for number, op in enumerate(self.ops)}, self.tensor
+        return tuple(tuple({index[tensor[name].producer] for name in op.inputs}) for op in self.ops)
+
+    @cached_property
     def specs(self) -> tuple[OpSpec, ...]:
         """Specs of ops for cost formulas, in graph order; equal specs are one object.
 
@@ -238,7 +252,7 @@ class OpGraph:
 
         What does not depend on sizes is shared: its names and wiring are neither checked nor looked up again.
         """
-        shared = {"op": self.op, "variable": self.variable, "consumers": self.consumers, "sources": self.sources}
+        shared = {name: getattr(self, name) for name in _OF_WIRING}
         other = object.__new__(OpGraph)
         vars(other).update({one.name: getattr(self, one.name) for one in fields(self)}, **shared)
         vars(other).update(batch_size=batch_size, tensors=tuple(tensors))

@@ -38,13 +38,26 @@ def stage_programs(
 
 
 class StageCutter:
-    """Cuts one step for any placement, as `stage_programs` does once; computes the roles of ops only once."""
+    """Cuts one step for any placement, as `stage_programs` does once; computes the roles of ops only once.
+
+    Searches of many layouts ask for the programs of the step in one stage, which are kept.
+    """
 
     def __init__(self, step: CapturedStep, *, results: Sequence[str], side_effects: bool = True) -> None:
         self._step, self._results, self._side_effects = step, results, side_effects
+        self._in_one_stage: dict[tuple[object, ...], StagePrograms] = {}
 
     def __call__(self, execution: Execution, *, compiled: Collection[str] = frozenset()) -> StagePrograms:
         """The stage programs of the step under an execution; raises as `stage_programs` does."""
+        if len(execution.stage_devices) > 1:
+            return self._cut(execution, compiled)
+        placed = frozenset(execution.placement.items())
+        key = placed, *execution.stage_devices, execution.recompute, execution.schedule, frozenset(compiled)
+        if key not in self._in_one_stage:
+            self._in_one_stage[key] = self._cut(execution, compiled)
+        return self._in_one_stage[key]
+
+    def _cut(self, execution: Execution, compiled: Collection[str]) -> StagePrograms:
         return cut(
             self._roles,
             execution.placement,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import Phase
 
@@ -14,27 +17,31 @@ def lower_bound_seconds(costed: CostedGraph) -> float:
     Critical path: every op on its fastest device, transfers free, devices unlimited. Work: all ops spread over all
     devices, and those before the updates alone, which replicas that share a device slow down.
     """
-    graph = costed.graph
-    fastest = [min(seconds) for seconds in costed.seconds]
-    end: dict[str, float] = {}
-    for op, seconds in zip(graph.ops, fastest, strict=True):
-        end[op.name] = seconds + max((end[source] for source in graph.sources[op.name]), default=0.0)
-    before = [row for op, row in zip(graph.ops, costed.seconds, strict=True) if op.phase is not Phase.UPDATE]
-    return max(max(end.values(), default=0.0), least_load_seconds(costed.seconds), least_load_seconds(before))
+    graph, seconds = costed.graph, np.array(costed.seconds)
+    if not len(seconds):
+        return 0.0
+    path = longest_path_seconds(graph.source_indices, seconds.min(axis=1).tolist())
+    before = seconds[[op.phase is not Phase.UPDATE for op in graph.ops]]
+    return max(path, least_load_seconds(seconds), least_load_seconds(before))
 
 
-def least_load_seconds(rows: Sequence[Sequence[float]]) -> float:
-    """Lower bound on the work of the fullest device, over all placements; `rows` are the seconds of each op by device.
+def longest_path_seconds(sources: Sequence[Sequence[int]], seconds: Sequence[float]) -> float:
+    """The longest path through ops that take some seconds, each after its sources, which come before it."""
+    ends: list[float] = []
+    for waits, own in zip(sources, seconds, strict=True):
+        ends.append(own + max([ends[source] for source in waits], default=0.0))
+    return max(ends, default=0.0)
+
+
+def least_load_seconds(seconds: NDArray[np.float64]) -> float:
+    """Lower bound on the work of the fullest device, over all placements, from seconds of shape `(ops, devices)`.
 
     A device that takes at least r times as long as the fastest for every op does in a time T what takes the fastest
     T / r at the most, so all together do in T what takes it the sum of these.
     """
-    if not rows:
+    seconds = seconds[(seconds > 0).all(axis=1)]
+    if not len(seconds):
         return 0.0
-    least = [float("inf")] * len(rows[0])
-    for row in set(map(tuple, rows)):  # of thousands of ops, few are different
-        fastest = min(row)
-        if fastest > 0:
-            least = [min(ratio, seconds / fastest) for ratio, seconds in zip(least, row, strict=True)]
-    speed = sum(1 / ratio if ratio < float("inf") else 1.0 for ratio in least)
-    return sum(map(min, rows)) / speed
+    fastest = seconds.min(axis=1)
+    ratios = (seconds / fastest[:, None]).min(axis=0)
+    return float(fastest.sum() / (1 / ratios).sum())

@@ -109,9 +109,15 @@ class LayoutPlanner:
         self._baselines: dict[tuple[int, ...], tuple[Baseline, ...]] = {}
 
     def __call__(
-        self, strategy: Strategy, groups: ReplicaGroups, *, explains: bool = True, least_devices: int = 1
+        self,
+        strategy: Strategy,
+        groups: ReplicaGroups,
+        *,
+        explains: bool = True,
+        least_devices: int = 1,
+        known_seconds: float = math.inf,
     ) -> ParallelLayout:
-        """The best layout on these groups; `explains` as for `search`, `least_devices` as in `PipelineSearchSpace`.
+        """The best layout on these groups; `explains` as for `search`, the last two as in `PipelineSearchSpace`.
 
         Raises:
             InfeasibleError: Nothing fits, or requirements contradict each other or the strategy.
@@ -129,6 +135,7 @@ class LayoutPlanner:
             programs=self._programs,
             unpipelined=count == 1,
             least_devices=least_devices,
+            known_seconds=known_seconds,
             sum_seconds_per_byte=sum_seconds_per_byte(self.machines, groups) if count > 1 < len(first) else (),
         )
         constraints = self.constraints(groups, self.requirements)

@@ -17,7 +17,7 @@ from partitioner.planner.layouts.one_device import is_kept, note_on_kept
 from partitioner.planner.layouts.result import MemoryShortfall, OutOfMemoryError, SearchResult, with_bounds
 from partitioner.planner.layouts.search_progress import SILENT, SearchProgress
 from partitioner.planner.layouts.strategy_refusals import refuse_impossible
-from partitioner.planner.model.coarsen import MAX_STAGE_ITEMS, coarsen
+from partitioner.planner.model.coarsen import DEFAULT_MAX_ITEMS, MAX_STAGE_ITEMS, coarsenings
 from partitioner.planner.model.tolerances import ROUNDING
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
 from partitioner.planner.pipeline.search_space import PipelineCandidate, PipelineSearchSpace
@@ -87,7 +87,8 @@ class _Search:
         self.costed, self.strategy, self.objective = costed, strategy, objective
         self.time_limit_seconds, self.deadline, self.seed = time_limit_seconds, deadline, seed
         self.devices = costed.topology.devices
-        self.coarsening = coarsen(costed, constraints=constraints)
+        # Stages are cut between more items than the solver can place.
+        stage_items, self.coarsening = coarsenings(costed, (MAX_STAGE_ITEMS, DEFAULT_MAX_ITEMS), constraints)
         refuse_impossible(costed, self.coarsening, strategy, constraints)
         self.evaluator = PlacementEvaluator(costed, self.coarsening, delays=objective is not Objective.MEMORY)
         self.placements = PlacementSearch(
@@ -106,17 +107,8 @@ class _Search:
             strategy=strategy,
             objective=objective,
             deadline=deadline,
-            evaluator=self._pipeline_evaluator(search_space, constraints) if search_space else None,
+            evaluator=PipelineEvaluator(costed, stage_items, search_space) if search_space else None,
         )
-
-    def _pipeline_evaluator(
-        self, search_space: PipelineSearchSpace, constraints: Sequence[ResolvedConstraint]
-    ) -> PipelineEvaluator:
-        """Stages are cut between more items than the solver can place."""
-        items = self.coarsening
-        if not items.is_lossless:
-            items = coarsen(self.costed, MAX_STAGE_ITEMS, constraints)
-        return PipelineEvaluator(self.costed, items, search_space)
 
     def run(self) -> SearchResult:
         if self.placements.has_variables_too_large or (not self.explains and self._promises_no_fit()):

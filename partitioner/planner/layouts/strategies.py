@@ -5,6 +5,7 @@ The best layout of each family is planned and listed, and the best of these is c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from partitioner.deadline import SHARE_OF_LAYOUT, SHARE_OF_MIRRORED, SHARE_OF_ONE_REPLICA, SHARE_OF_ONE_REPLICA_OF_MANY
@@ -56,12 +57,13 @@ def best_strategy(
     on_one = planner.with_share(SHARE_OF_MIRRORED)
     planned = [_best(on_one, Strategy.MIRRORED, mirrored[:1] if coupling else mirrored, notes)]
     share_of_one = SHARE_OF_ONE_REPLICA_OF_MANY if is_large else SHARE_OF_ONE_REPLICA
-    alone = _one_replica(planner.with_share(share_of_one) if has_others else planner)
-    planned.append(_best(planner, Strategy.MIXED, mixed, notes))
+    known = math.inf if coupling else _least_step(*planned)
+    alone = _one_replica(planner.with_share(share_of_one) if has_others else planner, known)
+    known = min(known, _least_step(alone))
+    planned.append(_best(planner, Strategy.MIXED, mixed, notes, known))
     if has_others and not coupling:
-        fitting = [family.layout for family in planned if family and family.fits]
-        fitting += [alone] if isinstance(alone, ParallelLayout) else []
-        planned.append(_best(planner, Strategy.MIXED, _promising_shared(planner, fitting, most_replicas), notes))
+        known = min(known, _least_step(*planned))
+        planned.append(_best(planner, Strategy.MIXED, _promising_shared(planner, known, most_replicas), notes, known))
     families = _best_of_each(planned, planner.objective)
     if planner.names_devices and len(planner.machines.devices) > 1:
         notes.append("requirements name devices, so that no replicas were considered")
@@ -84,6 +86,12 @@ def best_strategy(
     )
 
 
+def _least_step(*planned: Family | ParallelLayout | PartitionError | None) -> float:
+    """The least step of what fits, in seconds; infinite where nothing does."""
+    layouts = [one.layout if isinstance(one, Family) and one.fits else one for one in planned]
+    return min((layout.step_seconds for layout in layouts if isinstance(layout, ParallelLayout)), default=math.inf)
+
+
 def _even_groupings(planner: LayoutPlanner, most_replicas: int, notes: list[str]) -> list[ReplicaGroups]:
     """Groups whose peers are alike; where some were left out, the reason is added to `notes`."""
     groupings = list(candidates(planner.machines, most_replicas=most_replicas))
@@ -94,15 +102,13 @@ def _even_groupings(planner: LayoutPlanner, most_replicas: int, notes: list[str]
     return even
 
 
-def _promising_shared(
-    planner: LayoutPlanner, planned: Iterable[ParallelLayout], most_replicas: int
-) -> list[ReplicaGroups]:
-    """Groups that share devices, and whose bound is much below the step time of the layouts already planned."""
+def _promising_shared(planner: LayoutPlanner, known_seconds: float, most_replicas: int) -> list[ReplicaGroups]:
+    """Groups that share devices, and whose bound is much below the step time of the best layout already planned."""
     groupings = sharing_candidates(planner.machines, most_replicas=most_replicas)
     alike = [groups for groups in groupings if not unlike(planner.machines, groups)]
     if planner.objective is Objective.MEMORY:
         return alike
-    least = min((layout.step_seconds for layout in planned), default=float("inf")) * (1 - _GAIN_OF_SHARING)
+    least = known_seconds * (1 - _GAIN_OF_SHARING)
     return [groups for groups in alike if not planner.deadline.is_over and planner.bound_seconds(groups) <= least]
 
 
@@ -119,7 +125,7 @@ def _best_of_each(families: Iterable[Family | None], objective: Objective) -> li
     return list(best.values())
 
 
-def _one_replica(planner: LayoutPlanner) -> ParallelLayout | PartitionError:
+def _one_replica(planner: LayoutPlanner, known_seconds: float) -> ParallelLayout | PartitionError:
     """One device or a layer split; of many equal devices, only as many are used as the step needs to fit."""
     topology = planner.machines
     count = size = len(topology.devices)
@@ -129,7 +135,13 @@ def _one_replica(planner: LayoutPlanner) -> ParallelLayout | PartitionError:
     while True:
         try:
             group = runs_of(topology, size)[0] if size < count else tuple(range(count))
-            return planner(Strategy.AUTO, (group,), explains=size == count, least_devices=least)
+            return planner(
+                Strategy.AUTO,
+                (group,),
+                explains=size == count,
+                least_devices=least,
+                known_seconds=known_seconds,
+            )
         except (InfeasibleError, TimeLimitError) as error:
             if size == count:
                 return error
@@ -137,11 +149,16 @@ def _one_replica(planner: LayoutPlanner) -> ParallelLayout | PartitionError:
 
 
 def _best(
-    planner: LayoutPlanner, strategy: Strategy, groupings: Sequence[ReplicaGroups], notes: list[str]
+    planner: LayoutPlanner,
+    strategy: Strategy,
+    groupings: Sequence[ReplicaGroups],
+    notes: list[str],
+    known_seconds: float = math.inf,
 ) -> Family | None:
     """The best layout of a family; where none fits, the first as it would be with unlimited memory.
 
-    A note counts the layouts for which there was no time. Nobody waits for a soft deadline: some are tried in any case.
+    Bounds need not be larger than `known_seconds`, the step of another layout. A note counts the layouts for which
+    there was no time. Nobody waits for a soft deadline: some are tried in any case.
     """
     best: ParallelLayout | None = None
     too_large: ReplicaGroups | None = None
@@ -157,7 +174,9 @@ def _best(
             break
         is_simple = len(groups[0]) == 1 or len(planner.machines.devices) <= MANY
         try:
-            layout = (planner if is_simple else planner.with_share(SHARE_OF_LAYOUT))(strategy, groups, explains=False)
+            layout = (planner if is_simple else planner.with_share(SHARE_OF_LAYOUT))(
+                strategy, groups, explains=False, known_seconds=known_seconds
+            )
         except UsageError:  # more devices than parts, say
             continue
         except InfeasibleError:

@@ -64,11 +64,29 @@ def coarsen(
     Raises:
         InfeasibleError: Constraints contradict each other.
     """
-    graph = costed.graph
+    return coarsenings(costed, (max_items,), constraints)[0]
+
+
+def coarsenings(
+    costed: CostedGraph, sizes: Sequence[int], constraints: Sequence[ResolvedConstraint] = ()
+) -> list[Coarsening]:
+    """Coarsenings to so many items at the most, the largest number first: each joins items of the one before.
+
+    Arguments and errors as for `coarsen`.
+    """
     sets = _Sets(costed, constraints)
     _join_kernels(costed, sets)
     _join_free_ops(costed, sets)
-    is_lossless = _join_lightest(costed, sets, max_items)
+    parts = _Parts(costed, sets)
+    made, num_lossless = [], parts.count
+    for size in sizes:
+        _join_lightest(parts, sets, size)
+        made.append(_coarsening(costed, sets, is_lossless=num_lossless <= size))
+    return made
+
+
+def _coarsening(costed: CostedGraph, sets: _Sets, *, is_lossless: bool) -> Coarsening:
+    graph = costed.graph
     members: dict[str, list[str]] = {}
     for op in graph.ops:
         members.setdefault(sets[op.name], []).append(op.name)
@@ -170,15 +188,11 @@ def _join_free_ops(costed: CostedGraph, sets: _Sets) -> None:
             join(op.name, {sets[graph.tensor[name].producer] for name in op.inputs})
 
 
-def _join_lightest(costed: CostedGraph, sets: _Sets, max_items: int) -> bool:
+def _join_lightest(parts: _Parts, sets: _Sets, max_items: int) -> None:
     """Merge the lightest item with a neighbour until few enough remain."""
-    parts = _Parts(costed, sets)
-    if parts.count <= max_items:
-        return True
     for neighbours in (parts.in_line, parts.any_neighbour):
         while parts.count > max_items and (joined := parts.join_lightest(neighbours)):
             sets.join(*joined)
-    return False
 
 
 class _Parts:

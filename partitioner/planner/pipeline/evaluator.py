@@ -10,13 +10,14 @@ from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import share_memory
 from partitioner.ir.execution import Execution
-from partitioner.ir.op_graph import Phase
 from partitioner.ir.stage_programs import Gather, StagePrograms
-from partitioner.planner.bounds.step_time import least_load_seconds
+from partitioner.planner.bounds.microbatched import OpRuns, microbatched_bound_seconds
 from partitioner.planner.model.assignment import Assignment, adjacent_items
 from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.model.op_devices import op_devices
-from partitioner.planner.pipeline.item_order import OrderedItems, forward_order, op_places, ordered_items
+from partitioner.planner.pipeline.item_order import forward_order
+from partitioner.planner.pipeline.op_places import op_places
+from partitioner.planner.pipeline.ordered_items import OrderedItems, ordered_items
 from partitioner.planner.pipeline.search_space import PipelineCandidate, PipelineSearchSpace, Recompute
 from partitioner.planner.pipeline.solve.client import least_steps
 from partitioner.planner.pipeline.solve.problem import BoundRequest, LeastStep
@@ -43,7 +44,7 @@ class PipelineEvaluator:
         self.costed, self.coarsening, self.search_space = costed, coarsening, search_space
         self.names = [placed.name for placed in costed.topology.devices]
         self.order = forward_order(costed, coarsening)
-        self._places = op_places(costed.graph, coarsening, self.order)
+        self._places = op_places(costed, coarsening, self.order)
         self.adjacent = adjacent_items(costed, coarsening)
         self._simulations: dict[tuple[object, ...], PipelineCandidate | None] = {}
         self.refusal: UsageError | None = None
@@ -104,6 +105,11 @@ class PipelineEvaluator:
         """Programs of some placement; None where the step cannot be cut."""
         known = next((programs for programs in self._programs.values() if programs is not None), None)
         return known or self.programs((min(self.coarsening.allowed[0]),) * len(self.coarsening.items))
+
+    @cached_property
+    def _runs(self) -> OpRuns | None:
+        programs = self._any_programs
+        return OpRuns.of(self.costed.graph, programs) if programs is not None else None
 
     def cut(
         self,
@@ -273,33 +279,10 @@ class PipelineEvaluator:
         return {op: assignment[item] for op, item in self.coarsening.item_of.items()}
 
     def bound_seconds(self, num_microbatches: int) -> float:
-        """Lower bound on a step in so many microbatches: the load of the busiest device, the path of a microbatch.
-
-        Only ops of stage programs count. A sum of gradients may run once a step or for each microbatch; it counts once.
-        """
-        programs = self._any_programs
-        if programs is None:
+        """Lower bound on a step in so many microbatches; 0 where it cannot be cut."""
+        if self._runs is None:
             return 0.0
         if num_microbatches not in self._bounds:
             costed = self._costed_for(self.rows(num_microbatches))
-            self._bounds[num_microbatches] = _bound_seconds(costed, programs, num_microbatches)
+            self._bounds[num_microbatches] = microbatched_bound_seconds(costed, self._runs, num_microbatches)
         return self._bounds[num_microbatches]
-
-
-def _bound_seconds(costed: CostedGraph, programs: StagePrograms, num_microbatches: int) -> float:
-    repeated = {name for program in programs.repeated for name in program.ops}
-    once = {name for program in (*programs.once, *programs.update) for name in program.ops}
-    graph = costed.graph
-    before: list[tuple[float, ...]] = []
-    updates: list[tuple[float, ...]] = []
-    ends: dict[str, float] = {}
-    for op, row in zip(graph.ops, costed.seconds, strict=True):
-        seconds = min(row) if op.name in repeated or op.name in once else 0.0
-        is_repeated = op.name in repeated and op.name not in once and op.type != "AddN"
-        is_update = op.phase is Phase.UPDATE
-        if seconds:
-            times = num_microbatches if is_repeated and not is_update else 1
-            (updates if is_update else before).append(tuple(times * seconds_there for seconds_there in row))
-        ends[op.name] = seconds + max((ends[graph.tensor[name].producer] for name in op.inputs), default=0.0)
-    path_seconds = max(ends.values(), default=0.0)
-    return max(path_seconds, least_load_seconds(before), least_load_seconds([*before, *updates]))

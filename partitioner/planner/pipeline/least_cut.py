@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.planner.pipeline.item_order import Floats
+from partitioner.planner.pipeline.op_places import Floats
 
 
 def least_cut(tables: Sequence[Floats], last_of_first: Floats | float = 0.0) -> tuple[list[int] | None, float]:

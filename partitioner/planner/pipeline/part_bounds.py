@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from cost_models.topology import Topology
 from partitioner.ir.costed import CostedGraph
 from partitioner.planner.model.coarsen import Coarsening
-from partitioner.planner.pipeline.item_order import Floats, between, depending_on_rows
+from partitioner.planner.pipeline.op_places import Floats, depending_on_rows
+from partitioner.planner.pipeline.ordered_items import between
 
 Part = tuple[int, int]
 """Items from a place in their order to another one, which is not included."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -41,6 +42,7 @@ class PipelineSearchSpace:
         programs: The stage programs of an execution.
         unpipelined: Whether the step may run as one graph at all; replicas run in stages.
         least_devices: Fewer are known not to have the memory.
+        known_seconds: A step that is planned already: bounds need not be larger.
         sum_seconds_per_byte: Of gradients that replicas sum, for each device of the first, without latencies; empty
             where the sums do not depend on the cut.
     """
@@ -52,6 +54,7 @@ class PipelineSearchSpace:
     programs: Callable[[Execution], StagePrograms]
     unpipelined: bool = True
     least_devices: int = 1
+    known_seconds: float = math.inf
     sum_seconds_per_byte: tuple[float, ...] = ()
 
     @property

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from partitioner.ir.costed import CostedGraph
 from partitioner.planner.pipeline.calls import Calls
 from partitioner.planner.pipeline.interleaved import least_interleaved_share
-from partitioner.planner.pipeline.item_order import Floats, OrderedItems, between
 from partitioner.planner.pipeline.least_cut import least_cut
+from partitioner.planner.pipeline.op_places import Floats
+from partitioner.planner.pipeline.ordered_items import OrderedItems, between
 from partitioner.planner.pipeline.search_space import Recompute
 from partitioner.planner.pipeline.solve.problem import CutProblem
 from partitioner.planner.pipeline.stage_end import StageSeconds

@@ -31,17 +31,18 @@ def greedy_by_bytes(costed: CostedGraph, coarsening: Coarsening, num_devices: in
     return _consecutive(sizes, num_devices)
 
 
-def balanced_compute(costed: CostedGraph, coarsening: Coarsening, num_devices: int) -> tuple[int, ...]:
-    """Consecutive items, the same seconds on each device: a start for the solver."""
+def balanced_compute(costed: CostedGraph, coarsening: Coarsening, *numbers: int) -> list[tuple[int, ...]]:
+    """For numbers of devices, consecutive items, the same seconds on each device: starts for the solver."""
     seconds = [0.0] * len(coarsening.items)
     for op, times in zip(costed.graph.ops, costed.seconds, strict=True):
         seconds[coarsening.item_of[op.name]] += min(times)
-    return _consecutive(seconds, num_devices)
+    return [_consecutive(seconds, num_devices) for num_devices in numbers]
 
 
-def balanced_bytes(costed: CostedGraph, coarsening: Coarsening, num_devices: int) -> tuple[int, ...]:
-    """Consecutive items, which keep the same bytes on each device: a start where memory is short."""
-    return _consecutive(item_bytes(costed, coarsening), num_devices)
+def balanced_bytes(costed: CostedGraph, coarsening: Coarsening, *numbers: int) -> list[tuple[int, ...]]:
+    """The same for the bytes that items keep: starts where memory is short."""
+    kept = item_bytes(costed, coarsening)
+    return [_consecutive(kept, num_devices) for num_devices in numbers]
 
 
 def _consecutive(weights: Sequence[float], num_devices: int) -> tuple[int, ...]:

@@ -80,7 +80,7 @@ class PlacementSearch:
     def starts(self) -> list[Assignment]:
         """Placements that obey the constraints, as starts for the solver and the local search."""
         counts = range(2, len(self._room) + 1)
-        consecutive = [baselines.balanced_compute(self.costed, self.coarsening, count) for count in counts]
+        consecutive = baselines.balanced_compute(self.costed, self.coarsening, *counts)
         return self.repaired([*self.baselines().values(), *consecutive])
 
     def repaired(self, assignments: Sequence[Assignment]) -> list[Assignment]:
@@ -203,7 +203,7 @@ class PlacementSearch:
         There, equal bytes on each device count as starts too, and those are left out that keep too much somewhere.
         """
         counts = range(2, len(self._room) + 1)
-        alike = self.repaired([baselines.balanced_bytes(self.costed, self.coarsening, count) for count in counts])
+        alike = self.repaired(baselines.balanced_bytes(self.costed, self.coarsening, *counts))
         allowed = filter(self._is_allowed, dict.fromkeys([*starts, *alike]))
         for start in sorted(filter(self._may_fit, allowed), key=lambda start: len(set(start))):
             if self.deadline.is_over or self.evaluator(start).fits:

@@ -17,7 +17,7 @@ def test_by_hand() -> None:
     # 600 bytes: the middle of op2 is at 200, of op3 at 450
     assert greedy_by_bytes(costed, coarsening, 2) == (0, 0, 0, 1, 1, 1)
     # 12 seconds: the middle of op4 is at 6, where the second half begins
-    assert balanced_compute(costed, coarsening, 2) == (0, 0, 0, 0, 1, 1)
+    assert balanced_compute(costed, coarsening, 2) == [(0, 0, 0, 0, 1, 1)]
 
 
 def test_a_graph_without_parameters_stays_in_order() -> None:

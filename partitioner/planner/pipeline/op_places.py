@@ -1,0 +1,209 @@
+"""Where the ops and tensors of a step count, for items in forward order: what is the same for every number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.ir.costed import CostedGraph
+from partitioner.ir.op_graph import OpGraph, Phase
+from partitioner.planner.model.buffers import Buffers
+from partitioner.planner.model.coarsen import Coarsening
+from partitioner.stages.roles import READ
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+OpKind = Literal["forward", "backward", "weights", "again", "once", "update"]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Ops, tensors or variables by their index in the graph, and the place of the item that each counts with."""
+
+    indices: Indices
+    places: Indices
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[int, int]]) -> Placed:
+        """Those of pairs of an index and a place."""
+        made = np.array(list(pairs), dtype=np.intp).reshape(-1, 2)
+        return cls(made[:, 0], made[:, 1])
+
+    def totals(self, values: Floats, num_places: int) -> Floats:
+        """The sum at each place of a value for each index."""
+        return np.bincount(self.places, values[self.indices], minlength=num_places).astype(float)
+
+    def least(self, values: Floats, num_places: int) -> Floats:
+        """The least value at each place; 0 where there is none."""
+        least = np.full(num_places, np.inf)
+        np.minimum.at(least, self.places, values[self.indices])
+        return np.where(np.isfinite(least), least, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """Tensors by the boundaries that they cross; boundary i is that between items i - 1 and i.
+
+    Attributes:
+        tensors: All of them.
+        by_row: Those that differ from microbatch to microbatch.
+    """
+
+    tensors: Placed
+    by_row: Placed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpPlaces:
+    """Where the ops and tensors of a step count.
+
+    Attributes:
+        order: The items in forward order.
+        place: Of each op, in graph order: of its item, and of a backward op that of the first item whose gradients it
+            needs.
+        ops: The ops of each kind of seconds, as in `OrderedItems`, with their places.
+        variables: Those that are used.
+        saved: Tensors that a microbatch keeps for its backward.
+        gradients: Gradients of variables.
+        forward: Tensors that cross to later items.
+        backward: Tensors that cross to earlier items.
+    """
+
+    order: tuple[int, ...]
+    place: Mapping[str, int]
+    ops: Mapping[OpKind, Placed]
+    variables: Placed
+    saved: Placed
+    gradients: Placed
+    forward: Crossing
+    backward: Crossing
+
+
+def op_places(costed: CostedGraph, coarsening: Coarsening, order: Sequence[int]) -> OpPlaces:
+    """Where the ops and tensors of a step count, for items in this order."""
+    graph, buffers = costed.graph, Buffers(costed)
+    place, by_row = _places(graph, coarsening, order), depending_on_rows(graph)
+    index = {tensor.name: number for number, tensor in enumerate(graph.tensors)}
+    kept = [(name, maker, graph.op[maker].phase is Phase.BACKWARD) for name, maker in buffers.kept.items()]
+    forward, backward = _crossing(graph, buffers, place, by_row)
+    return OpPlaces(
+        order=tuple(order),
+        place=place,
+        ops=_ops_by_kind(graph, place, by_row),
+        variables=Placed.of(
+            (number, place[buffers.home_op[variable.name]])
+            for number, variable in enumerate(graph.variables)
+            if variable.name in buffers.home_op
+        ),
+        saved=Placed.of(
+            (index[name], place[maker]) for name, maker, is_gradient in kept if not is_gradient and maker in by_row
+        ),
+        gradients=Placed.of((index[name], place[maker]) for name, maker, is_gradient in kept if is_gradient),
+        forward=forward,
+        backward=backward,
+    )
+
+
+def depending_on_rows(graph: OpGraph) -> frozenset[str]:
+    """The ops that differ from microbatch to microbatch: arguments, random numbers, state, and what depends on them."""
+    return graph.depending_on(
+        op.name for op in graph.ops if op.type == "Placeholder" or (op.stateful and op.type != READ)
+    )
+
+
+def _places(graph: OpGraph, coarsening: Coarsening, order: Sequence[int]) -> dict[str, int]:
+    """The place of each op: of its item, and of a backward op that of the first item whose gradients it needs.
+
+    A sum of gradients runs in the earliest stage that makes one of them, whichever item it belongs to.
+    """
+    rank = {item: index for index, item in enumerate(order)}
+    place: dict[str, int] = {}
+    for op in graph.ops:
+        place[op.name] = rank[coarsening.item_of[op.name]]
+        if op.phase is Phase.BACKWARD:
+            sources = (graph.tensor[name].producer for name in op.inputs)
+            before = [place[source] for source in sources if graph.op[source].phase is Phase.BACKWARD]
+            place[op.name] = min([place[op.name], *before])
+    return place
+
+
+def _ops_by_kind(graph: OpGraph, place: Mapping[str, int], by_row: frozenset[str]) -> dict[OpKind, Placed]:
+    again, of_weights = _run_again(graph, place, by_row), _of_weights(graph, place)
+    kinds: dict[OpKind, list[tuple[int, int]]] = {
+        kind: [] for kind in ("forward", "backward", "weights", "again", "once", "update")
+    }
+    for number, op in enumerate(graph.ops):
+        counted = number, place[op.name]
+        if op.phase is Phase.UPDATE:
+            kinds["update"].append(counted)
+        elif op.phase is Phase.BACKWARD:
+            kinds["backward"].append(counted)
+        else:
+            # The seed of the gradients is an argument, too: only forward ops are known to depend on no row.
+            kinds["forward" if op.name in by_row else "once"].append(counted)
+        if op.name in again:
+            kinds["again"].append(counted)
+        if op.name in of_weights:
+            kinds["weights"].append(counted)
+    return {kind: Placed.of(counted) for kind, counted in kinds.items()}
+
+
+def _of_weights(graph: OpGraph, place: Mapping[str, int]) -> set[str]:
+    """The ops of `weights_seconds`.
+
+    An op is waited for over a boundary if what follows from it reaches the items before. What reaches those before the
+    first boundary that gradients cross is waited for wherever the stage of the op starts, if any stage before waits.
+    """
+    reaches: dict[str, int] = {}
+    first = len(place)
+    for op in reversed(graph.ops):
+        if op.phase is Phase.BACKWARD:
+            readers = {name for tensor in op.outputs for name in graph.consumers[tensor] if name in reaches}
+            reaches[op.name] = min([place[op.name], *(reaches[name] for name in readers)])
+            first = min([first, *(1 + place[name] for name in readers if place[name] < place[op.name])])
+    return {name for name, reached in reaches.items() if reached >= first}
+
+
+def _run_again(graph: OpGraph, place: Mapping[str, int], by_row: frozenset[str]) -> set[str]:
+    """The ops of `again_seconds`."""
+    again: set[str] = set()
+    for op in reversed(graph.ops):
+        if op.phase is not Phase.FORWARD or op.stateful or op.name not in by_row or op.type == "Placeholder":
+            continue
+        readers = (graph.op[name] for tensor in op.outputs for name in graph.consumers[tensor])
+        near = (reader for reader in readers if place[reader.name] == place[op.name])
+        if any(reader.phase is Phase.BACKWARD or reader.name in again for reader in near):
+            again.add(op.name)
+    return again
+
+
+def _crossing(
+    graph: OpGraph, buffers: Buffers, place: Mapping[str, int], by_row: frozenset[str]
+) -> tuple[Crossing, Crossing]:
+    """The tensors that cross to later and to earlier items."""
+    spans: tuple[list[tuple[int, int, int, bool]], list[tuple[int, int, int, bool]]] = ([], [])
+    for number, tensor in enumerate(graph.tensors):
+        maker = graph.op[tensor.producer]
+        if maker.phase is Phase.UPDATE or maker.type == "Const" or buffers.root(tensor.name) is None:
+            continue
+        here = place[tensor.producer]
+        readers = [place[name] for name in graph.consumers[tensor.name] if graph.op[name].phase is not Phase.UPDATE]
+        first, last = min([here, *readers]), max([here, *readers])
+        if here < last:
+            spans[0].append((number, here, last, tensor.producer in by_row))
+        if first < here:
+            spans[1].append((number, first, here, True))
+    forward, backward = (
+        Crossing(
+            tensors=Placed.of((number, at + 1) for number, start, end, _ in found for at in range(start, end)),
+            by_row=Placed.of(
+                (number, at + 1) for number, start, end, differs in found if differs for at in range(start, end)
+            ),
+        )
+        for found in spans
+    )
+    return forward, backward

@@ -1,0 +1,125 @@
+"""Running sums over items in forward order: what each adds to the stage that holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from cost_models.memory import allocated_bytes
+from partitioner.ir.costed import CostedGraph
+from partitioner.planner.pipeline.op_places import Floats, OpPlaces
+from partitioner.planner.simulate.program_costs import OP_SECONDS
+
+_SECONDS = ("forward_seconds", "backward_seconds", "weights_seconds", "again_seconds", "once_seconds", "update_seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderedItems:
+    """Running sums over n items in forward order at one batch size; entry i is the sum over the first i of them.
+
+    Seconds have a row for each device, `(devices, n + 1)`; all else has the shape `(n + 1,)`.
+
+    Attributes:
+        order: The items.
+        forward_seconds: Forward ops of a microbatch.
+        backward_seconds: Backward ops of a microbatch.
+        weights_seconds: Those of them that no other stage may wait for, wherever stages are cut.
+        again_seconds: Forward ops that a stage runs again if it recomputes, wherever it is cut: those that backward ops
+            of the same item read, and what these need of the item.
+        once_seconds: Ops that depend on no row, and run once before all microbatches.
+        update_seconds: Ops that run once after all microbatches.
+        saved_bytes: Of activations that a microbatch keeps for its backward.
+        variable_bytes: Of variables.
+        gradient_bytes: Of the gradients of variables.
+        sum_bytes: Of those that replicas sum.
+        forward_bytes: At boundary i, bytes of a microbatch that cross to later items.
+        backward_bytes: Bytes that cross to earlier items.
+        least_forward_bytes: The smallest of the tensors that cross to later items and depend on rows.
+        least_backward_bytes: The smallest that cross to earlier items.
+    """
+
+    order: tuple[int, ...]
+    forward_seconds: Floats
+    backward_seconds: Floats
+    weights_seconds: Floats
+    again_seconds: Floats
+    once_seconds: Floats
+    update_seconds: Floats
+    saved_bytes: Floats
+    variable_bytes: Floats
+    gradient_bytes: Floats
+    sum_bytes: Floats
+    forward_bytes: Floats
+    backward_bytes: Floats
+    least_forward_bytes: Floats
+    least_backward_bytes: Floats
+    _between: dict[tuple[str, int], Floats] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def between(self, name: str, device: int = 0) -> Floats:
+        """`x[i, j]`: these seconds on a device, or these bytes, of items i to j; not to be written to."""
+        sums: Floats = getattr(self, name)
+        key = name, self._alike[device] if sums.ndim > 1 else 0
+        if key not in self._between:
+            self._between[key] = between(sums[key[1]] if sums.ndim > 1 else sums)
+        return self._between[key]
+
+    @cached_property
+    def _alike(self) -> Sequence[int]:
+        """For each device, the first that takes as long for every item."""
+        rows = np.stack([getattr(self, name) for name in _SECONDS])
+        return [
+            next(other for other in range(d + 1) if (rows[:, other] == rows[:, d]).all()) for d in range(rows.shape[1])
+        ]
+
+    @property
+    def pass_seconds(self) -> Floats:
+        """Forward and backward of a microbatch."""
+        return self.forward_seconds + self.backward_seconds
+
+
+def ordered_items(costed: CostedGraph, places: OpPlaces, summed: Iterable[str] = ()) -> OrderedItems:
+    """The running sums for the batch size of a costed graph; `summed` are gradients that replicas sum."""
+    graph, count = costed.graph, len(places.order)
+    sizes = np.array([tensor.size_bytes for tensor in graph.tensors], dtype=float)
+    buffer_sizes = np.array([allocated_bytes(tensor.size_bytes, "GPU") for tensor in graph.tensors], dtype=float)
+    variable_sizes = np.array([allocated_bytes(one.size_bytes, "GPU") for one in graph.variables], dtype=float)
+    summed_bytes = np.zeros(count)
+    for name in summed:
+        summed_bytes[places.place[graph.tensor[name].producer]] += graph.tensor[name].size_bytes
+    return OrderedItems(
+        order=places.order,
+        **{f"{kind}_seconds": _running(seconds) for kind, seconds in _seconds(costed, places).items()},
+        saved_bytes=_running(places.saved.totals(buffer_sizes, count)),
+        variable_bytes=_running(places.variables.totals(variable_sizes, count)),
+        gradient_bytes=_running(places.gradients.totals(buffer_sizes, count)),
+        sum_bytes=_running(summed_bytes),
+        forward_bytes=places.forward.tensors.totals(sizes, count + 1),
+        backward_bytes=places.backward.tensors.totals(sizes, count + 1),
+        least_forward_bytes=places.forward.by_row.least(sizes, count + 1),
+        least_backward_bytes=places.backward.by_row.least(sizes, count + 1),
+    )
+
+
+def _seconds(costed: CostedGraph, places: OpPlaces) -> dict[str, Floats]:
+    """Of each kind of ops, the seconds at each place, `(devices, places)`."""
+    devices, ops, count = costed.topology.devices, costed.graph.ops, len(places.order)
+    launch = np.array([placed.device.launch_overhead_seconds for placed in devices])
+    measured = np.array([index in costed.measured for index in range(len(devices))])
+    dispatch = np.where(measured | (costed.fusion is not None), 0.0, np.maximum(0.0, OP_SECONDS - launch))
+    taken = np.array(costed.seconds) + np.outer([op.type != "Placeholder" for op in ops], dispatch)
+    return {
+        kind: np.stack([placed.totals(of_device, count) for of_device in taken.T])
+        for kind, placed in places.ops.items()
+    }
+
+
+def _running(values: Floats) -> Floats:
+    return np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(values, axis=-1)], axis=-1)
+
+
+def between(sums: Floats) -> Floats:
+    """`x[i, j]`: the sum over items i to j, of running sums."""
+    return sums[None, :] - sums[:, None]
