@@ -153,8 +153,8 @@ class Parallelism:
     """How a batch passes through the devices, beyond the strategy and the numbers of replicas and microbatches.
 
     Attributes:
-        schedule: The order in which stages work on microbatches: `sequential`, `gpipe`, `1f1b`, `zb-h1`, `interleaved`
-            or `auto`.
+        schedule: The order in which stages work on microbatches: `sequential`, `gpipe`, `1f1b`, `zb-h1`, `zb-h2`,
+            `interleaved` or `auto`.
         recompute: Whether stages rerun their forward ops in the backward pass rather than keep activations: `none`,
             `all`, or `auto`, where memory requires it.
         updates: `sync`: replicas train on parts of the same batch and update together; or `AsyncUpdates(...)`; `async`

@@ -309,7 +309,7 @@ def microbatching(costed: CostedGraph, *counts: int, adding: bool = False, **cho
             execution.placement,
             devices=execution.stage_devices,
             recompute=execution.recompute,
-            parts_backward=execution.schedule == ScheduleKind.ZB_H1,
+            parts_backward=ScheduleKind(execution.schedule).parts_backward,
         )
 
     fields = {

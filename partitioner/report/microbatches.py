@@ -83,8 +83,8 @@ def least_idle(plan: PlanDocument) -> LeastIdle | None:
     `gpipe` and `1f1b`, a stage per device: (S-1)/(M+S-1) (Huang et al. 2019, section 2.3). `interleaved`, V stages per
     device: (D-1)/(VM+D-1) (Narayanan et al. 2021, section 2.2). In training, `sequential` keeps one device busy at a
     time: (D-1)/D, unless gradients are delayed; in inference it is `gpipe`, as microbatches do not wait for a backward
-    pass. `zb-h1`, if a forward, a backward and gradients of weights take equally long and M >= S: (S-1)/(3M+S-1) (Qi et
-    al. 2023, section 2.3).
+    pass. `zb-h1` and `zb-h2`, if a forward, a backward and gradients of weights take equally long and M >= S, or 2S-1:
+    (S-1)/(3M+S-1) (Qi et al. 2023, section 2.3; `zb-h2` starts late as well, and then does not wait).
     """
     counts = Counter(stage.device for stage in plan.stages if stage.replica == 0)
     num_devices, num_stages, num_microbatches = len(counts), sum(counts.values()), plan.num_microbatches
@@ -93,8 +93,8 @@ def least_idle(plan: PlanDocument) -> LeastIdle | None:
     stages = f"{num_stages} equal stages"
     if plan.schedule == ScheduleKind.SEQUENTIAL and plan.model.training:
         return LeastIdle(share=1 - 1 / num_devices, stages=stages, reason="as one device works at a time")
-    if plan.schedule == ScheduleKind.ZB_H1 and plan.model.training:
-        if num_microbatches < num_stages:
+    if ScheduleKind(plan.schedule).parts_backward and plan.model.training:
+        if num_microbatches < (num_stages if plan.schedule == ScheduleKind.ZB_H1 else 2 * num_stages - 1):
             return None
         share = (num_stages - 1) / (3 * num_microbatches + num_stages - 1)
         return LeastIdle(share=share, stages=stages, reason="to fill and drain, about (S-1)/(3M+S-1)")

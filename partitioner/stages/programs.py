@@ -63,7 +63,7 @@ class StageCutter:
             execution.placement,
             devices=execution.stage_devices,
             recompute=execution.recompute,
-            parts_backward=execution.schedule == ScheduleKind.ZB_H1,
+            parts_backward=ScheduleKind(execution.schedule).parts_backward,
             compiled=compiled,
         )
 

@@ -1,7 +1,7 @@
 """Schedules of a step in microbatches: the order in which each device runs its stages' forwards and backwards.
 
 Each table has a row per device and a column per unit of time in which one forward or one backward fits. Three stages
-on devices a, b, c and four microbatches; `0F3` is stage 0, forward, microbatch 3.
+on devices a, b, c and four microbatches (of `zb-h2` five); `0F3` is stage 0, forward, microbatch 3.
 
 `sequential`: one microbatch at a time (shown for the first two).
 
@@ -31,6 +31,14 @@ holds more than S microbatches whose W has not run. For the first stage nobody w
     b |  .  1F0 1F1  .  1B0 1F2 1B1 1W0 1F3 1B2 1W1 1B3 1W2 1W3
     c |  .   .  2F0 2B0 2F1 2B1 2F2 2B2 2W0 2F3 2B3 2W1 2W2 2W3
 
+`zb-h2`: as zb-h1, but where it would wait for its first backward, a stage has taken more forwards, and gradients of
+weights wait for twice as many microbatches (the same, section 2.2). So a device that has begun does not wait, where
+forward, backward and gradients of weights take equally long; and stages hold up to 2S - 1 microbatches.
+
+    a | 0F0 0F1 0F2 0F3 0F4 0B0 0W0 0B1 0W1 0B2 0W2 0B3 0W3 0B4 0W4  .   .
+    b |  .  1F0 1F1 1F2 1B0 1F3 1B1 1F4 1B2 1W0 1B3 1W1 1B4 1W2 1W3 1W4  .
+    c |  .   .  2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3 2F4 2B4 2W0 2W1 2W2 2W3 2W4
+
 `interleaved`: each device holds several stages, dealt round robin, and works for groups of as many microbatches as
 there are devices (Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters using
 Megatron-LM", section 2.2). It shows four stages on two devices, as four microbatches are no multiple of three devices.
@@ -59,7 +67,13 @@ class ScheduleKind(StrEnum):
     GPIPE = "gpipe"
     ONE_F_ONE_B = "1f1b"
     ZB_H1 = "zb-h1"
+    ZB_H2 = "zb-h2"
     INTERLEAVED = "interleaved"
+
+    @property
+    def parts_backward(self) -> bool:
+        """Whether gradients of weights are computed apart from what other stages wait for."""
+        return self in (ScheduleKind.ZB_H1, ScheduleKind.ZB_H2)
 
 
 def device_orders(
@@ -78,8 +92,8 @@ def device_orders(
         kind: The schedule.
         stage_devices: Device of each stage; a device may occur several times.
         num_microbatches: At least 1.
-        training: False leaves only forwards: `1f1b` and `zb-h1` are then `gpipe`, and nothing makes `sequential` wait
-            between microbatches.
+        training: False leaves only forwards: `1f1b` and those without bubbles are then `gpipe`, and nothing makes
+            `sequential` wait between microbatches.
 
     Returns:
         By device, in the order of their first stages.
@@ -101,8 +115,10 @@ def device_orders(
         case ScheduleKind.ONE_F_ONE_B if training:
             orders = _one_f_one_b(stage_devices, num_microbatches)
         case ScheduleKind.ZB_H1 if training:
-            orders = _zb_h1(stage_devices, num_microbatches)
-        case ScheduleKind.ONE_F_ONE_B | ScheduleKind.ZB_H1 | ScheduleKind.GPIPE:
+            orders = _zero_bubble(stage_devices, num_microbatches, ahead=1)
+        case ScheduleKind.ZB_H2 if training:
+            orders = _zero_bubble(stage_devices, num_microbatches, ahead=2)
+        case _:
             orders = _gpipe(stage_devices, num_microbatches)
     return {
         device: tuple(action for action in actions if training or action.kind is _FORWARD)
@@ -190,25 +206,27 @@ def _gpipe(stage_devices: Sequence[str], num_microbatches: int) -> dict[str, lis
     return _in_unit_time(stage_devices, num_microbatches, most_live, forwards_first=True)
 
 
-def _one_f_one_b(stage_devices: Sequence[str], num_microbatches: int) -> dict[str, list[Action]]:
-    most_live = list(range(len(stage_devices), 0, -1))
+def _one_f_one_b(stage_devices: Sequence[str], num_microbatches: int, *, ahead: int = 1) -> dict[str, list[Action]]:
+    """A stage is up to `ahead` microbatches ahead of the one behind; two fill the time until its first backward."""
+    most_live = [ahead * (len(stage_devices) - stage - 1) + 1 for stage in range(len(stage_devices))]
     return _in_unit_time(stage_devices, num_microbatches, most_live)
 
 
-def _zb_h1(stage_devices: Sequence[str], num_microbatches: int) -> dict[str, list[Action]]:
-    orders = _one_f_one_b(stage_devices, num_microbatches)
-    return {device: list(_with_weights(actions, num_microbatches)) for device, actions in orders.items()}
+def _zero_bubble(stage_devices: Sequence[str], num_microbatches: int, *, ahead: int) -> dict[str, list[Action]]:
+    orders = _one_f_one_b(stage_devices, num_microbatches, ahead=ahead)
+    return {device: list(_with_weights(actions, num_microbatches, ahead)) for device, actions in orders.items()}
 
 
-def _with_weights(order: Sequence[Action], num_microbatches: int) -> Iterator[Action]:
-    """The order with gradients of weights, those of stage s behind the backward s microbatches later, or at the end."""
+def _with_weights(order: Sequence[Action], num_microbatches: int, ahead: int) -> Iterator[Action]:
+    """The order with gradients of weights, which wait `ahead` microbatches for each stage before, or to the end."""
     left: list[Action] = []
     for action in order:
         yield action
         if action.kind is _BACKWARD:
-            if action.microbatch >= action.stage:
-                yield Action(action.stage, _WEIGHTS, action.microbatch - action.stage)
-            if action.microbatch >= num_microbatches - action.stage:
+            later = ahead * action.stage
+            if action.microbatch >= later:
+                yield Action(action.stage, _WEIGHTS, action.microbatch - later)
+            if action.microbatch >= num_microbatches - later:
                 left.append(Action(action.stage, _WEIGHTS, action.microbatch))
     yield from left
 

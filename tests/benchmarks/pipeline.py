@@ -34,7 +34,7 @@ from tests.benchmarks.pipeline_workloads import WORKLOADS, Workload, batch, kera
 from tests.benchmarks.turns import Contender, answer_turns, take_turns
 
 DEVICES = ["CPU:0", "CPU:1"]
-PIPELINES = ["1f1b 4", "1f1b 8", "gpipe 8", "zb-h1 8"]
+PIPELINES = ["1f1b 4", "1f1b 8", "gpipe 8", "zb-h1 8", "zb-h2 8"]
 
 
 def _contender(workload: Workload, way: str, *, one_at_a_time: bool) -> None:

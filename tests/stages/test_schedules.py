@@ -16,7 +16,7 @@ from partitioner.stages.actions import Action, ActionKind
 from partitioner.stages.schedules import ScheduleKind, device_orders, max_live, merged_order
 from tests.golden_schedules import golden_schedules
 
-FREE_KINDS = [ScheduleKind.SEQUENTIAL, ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZB_H1]
+FREE_KINDS = [kind for kind in ScheduleKind if kind is not ScheduleKind.INTERLEAVED]
 Orders = Mapping[str, Sequence[Action]]
 
 num_microbatches = st.integers(1, 12)
@@ -120,6 +120,25 @@ def test_zb_h1_holds_no_more_microbatches_than_the_first_stage_of_1f1b(
             assert held[action.stage] <= len(stage_devices)
 
 
+@given(one_each, num_microbatches)
+def test_in_zb_h2_no_stage_waits_once_it_has_begun(stage_devices: list[str], more: int) -> None:
+    num_stages = len(stage_devices)
+    microbatches = 2 * num_stages - 2 + more
+    orders = device_orders(ScheduleKind.ZB_H2, stage_devices, microbatches)
+    started = ticks(orders, num_stages)
+    for stage, device in enumerate(stage_devices):
+        assert [started[action] for action in orders[device]] == [*range(stage, stage + 3 * microbatches)]
+
+
+@given(one_each, num_microbatches)
+def test_zb_h2_holds_fewer_than_twice_the_microbatches_of_zb_h1(stage_devices: list[str], microbatches: int) -> None:
+    for actions in device_orders(ScheduleKind.ZB_H2, stage_devices, microbatches).values():
+        held = 0
+        for action in actions:
+            held += {ActionKind.FORWARD: 1, ActionKind.BACKWARD: 0, ActionKind.WEIGHTS: -1}[action.kind]
+            assert held <= 2 * len(stage_devices) - 1
+
+
 @given(stage_maps, num_microbatches)
 def test_forwards_and_backwards_of_zb_h1_come_as_in_1f1b(stage_devices: list[str], microbatches: int) -> None:
     without = {
@@ -196,7 +215,7 @@ def check_complete(kind: ScheduleKind, stage_devices: list[str], microbatches: i
         f"{s}{k}{m}"
         for s in range(len(stage_devices))
         for m in range(microbatches)
-        for k in (("FBW" if kind is ScheduleKind.ZB_H1 else "FB") if training else "F")
+        for k in (("FBW" if kind.parts_backward else "FB") if training else "F")
     )
     for device, actions in orders.items():
         assert tuple(action for action in merged if stage_devices[action.stage] == device) == tuple(actions)

@@ -200,7 +200,7 @@ class PipelineEvaluator:
         schedule: ScheduleKind = ScheduleKind.SEQUENTIAL,
     ) -> StagePrograms | None:
         """The stage programs of a placement; None where the step cannot be cut, and `refusal` says why."""
-        key = (tuple(assignment), frozenset(recompute), schedule is ScheduleKind.ZB_H1)
+        key = (tuple(assignment), frozenset(recompute), schedule.parts_backward)
         if key not in self._programs:
             self.num_cut_ops += len(self.costed.graph.ops)
             placement = self._placement(assignment)
@@ -250,7 +250,7 @@ class PipelineEvaluator:
             moved = tuple(device if device in holding else last for device in assignment)
             return self(moved, num_microbatches, schedule, recompute)
         costs = self.costs(num_microbatches, alone=len(holding) == 1)
-        wiring_key = (assignment, recompute, schedule is ScheduleKind.ZB_H1, self.rows(num_microbatches))
+        wiring_key = (assignment, recompute, schedule.parts_backward, self.rows(num_microbatches))
         if wiring_key not in self._wiring:
             self._wiring[wiring_key] = Dataflow(programs, costs)
         try:

@@ -178,7 +178,7 @@ class PipelineSearch:
             return
         shapes = [shape for shape in self.possible if len(shape[0]) > 1]
         bounds = {shape: self.evaluator.cut_bound_seconds(*shape) for shape in shapes}
-        fixed = (bound for shape, bound in bounds.items() if shape[2] is ScheduleKind.ZB_H1)
+        fixed = (bound for shape, bound in bounds.items() if shape[2].parts_backward)
         enough = min([self.unpipelined_seconds, self.evaluator.search_space.known_seconds, *fixed])
         for shape in sorted(shapes, key=bounds.__getitem__):
             if bounds[shape] >= enough:

@@ -18,6 +18,7 @@ PREFERENCE = (
     ScheduleKind.ONE_F_ONE_B,
     ScheduleKind.GPIPE,
     ScheduleKind.ZB_H1,
+    ScheduleKind.ZB_H2,
     ScheduleKind.INTERLEAVED,
     ScheduleKind.SEQUENTIAL,
 )

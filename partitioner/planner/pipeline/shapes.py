@@ -10,7 +10,7 @@ from partitioner.planner.pipeline.evaluator import PipelineEvaluator, Shape
 from partitioner.planner.pipeline.search_space import MANY, PREFERENCE
 from partitioner.stages.schedules import ScheduleKind
 
-_ALIKE_WITHOUT_BACKWARDS = (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZB_H1)
+_ALIKE_WITHOUT_BACKWARDS = (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZB_H1, ScheduleKind.ZB_H2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Shapes:
     def schedules(self, devices: Sequence[int], count: int) -> list[ScheduleKind]:
         """Schedules that differ: on one device all give nearly the same order, with one microbatch all but zb-h1.
 
-        In inference there are no backwards, so gpipe, 1f1b and zb-h1 are the same.
+        In inference there are no backwards, so all that put a stage on each device are the same.
         """
         allowed = [kind for kind in PREFERENCE if kind in self.evaluator.search_space.schedules]
         if not self.evaluator.costed.graph.training:

@@ -278,7 +278,7 @@ class StageSplit:
     @property
     def _parts_backward(self) -> bool:
         """Whether the schedule leaves gradients of weights for later."""
-        return self.schedule is ScheduleKind.ZB_H1
+        return self.schedule.parts_backward
 
     def _later(self, stage: int) -> Floats:
         """Seconds of a backward that the schedule leaves for later."""

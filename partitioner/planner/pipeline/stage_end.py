@@ -11,9 +11,9 @@ Between, it waits for microbatches that are on their way through the stages behi
 - `1f1b`: with k microbatches in flight, the first backward comes z after the first forward, and the device does k - 1
   forwards meanwhile; the last backward comes z after the last forward, and the device does k - 1 backwards meanwhile.
   With more than k microbatches, the device waits both times; otherwise both are one.
-- `zb-h1`: as `1f1b` before the first backward. Later, the device has gradients of weights to compute while it waits.
-  What no other stage waits for, w of b, is neither in z nor in what returns; and that of the last microbatches, one
-  more than there are stages before, comes behind the last backward, while that returns.
+- `zb-h1` and `zb-h2`: as `1f1b` before the first backward, with k microbatches in flight by then. Later, the device
+  has gradients of weights to compute while it waits. What no other stage waits for, w of b, is neither in z nor in
+  what returns; and that of the last microbatches comes behind the last backward, while that returns.
 - `sequential`: each microbatch passes the stages behind and comes back before the next one starts.
 - `interleaved`: the device may work for its other stage, so that no waiting is certain. What that one adds is in
   `interleaved.py`, and what stages of all devices make each other wait in `solve/longest_paths.py`.
@@ -44,7 +44,7 @@ class StageSeconds:
     Attributes:
         forward: Of the stage's forward.
         backward: Of its backward; 0 in inference.
-        weights: Of the part of it that is left for later; 0 but for `zb-h1`.
+        weights: Of the part of it that is left for later; 0 where the schedule leaves nothing.
         arriving: Forward of the stages before it, with transfers.
         returning: Their backward, without what is left for later.
         behind: Forward and backward of the stages behind it, without what is left for later.
@@ -81,7 +81,7 @@ class StageSeconds:
         if kind is ScheduleKind.INTERLEAVED:
             return num_microbatches * both
         first = np.maximum(0.0, self.behind - (num_live - 1) * self.forward)
-        if kind is ScheduleKind.ZB_H1:
+        if kind.parts_backward:
             return num_microbatches * both + first
         last = np.maximum(0.0, self.behind - (num_live - 1) * self.backward)
         idle = first + last if num_microbatches > num_live else np.maximum(first, last)

@@ -86,7 +86,7 @@ def test_ten_steps_equal_the_unplaced_models(name: str, num_devices: int, option
     assert verification.passed, verification
 
 
-@pytest.mark.parametrize("schedule", ["sequential", "gpipe", "1f1b", "zb-h1", "interleaved"])
+@pytest.mark.parametrize("schedule", ["sequential", "gpipe", "1f1b", "zb-h1", "zb-h2", "interleaved"])
 def test_every_schedule_trains_to_the_same_numbers(schedule: str) -> None:
     model, placed = placed_over(lambda: models.compiled(models.dense_stack(7)), 2, microbatches=4, schedule=schedule)
     assert placed.plan.schedule == schedule

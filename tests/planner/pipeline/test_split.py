@@ -21,8 +21,10 @@ from partitioner.planner.simulate.program_costs import CALL_SECONDS
 from partitioner.stages.schedules import ScheduleKind
 
 FREE = link(0.0, 2.0**60)
-GPIPE, ONE_F_ONE_B, SEQUENTIAL, ZB_H1 = (ScheduleKind(name) for name in ("gpipe", "1f1b", "sequential", "zb-h1"))
-KINDS = st.sampled_from([GPIPE, ONE_F_ONE_B, SEQUENTIAL, ZB_H1])
+GPIPE, ONE_F_ONE_B, SEQUENTIAL, ZB_H1, ZB_H2 = (
+    ScheduleKind(name) for name in ("gpipe", "1f1b", "sequential", "zb-h1", "zb-h2")
+)
+KINDS = st.sampled_from([GPIPE, ONE_F_ONE_B, SEQUENTIAL, ZB_H1, ZB_H2])
 
 
 def check_bound(
@@ -92,7 +94,7 @@ def test_the_least_interleaved_share_is_between_the_work_and_equal_stages(num_de
 
 
 @settings(max_examples=25)
-@given(chains(), st.integers(2, 3), st.sampled_from([2, 4, 8]), st.sampled_from([GPIPE, ONE_F_ONE_B, ZB_H1]))
+@given(chains(), st.integers(2, 3), st.sampled_from([2, 4, 8]), st.sampled_from([GPIPE, ONE_F_ONE_B, ZB_H1, ZB_H2]))
 def test_the_best_cut_is_simulated_nearly_as_fast_as_any(made: Builder, num_stages: int, count: int, kind) -> None:
     costed = made.costed(topology(num_stages, wire=FREE))
     evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, count, recompute="none"))
@@ -115,6 +117,8 @@ def test_the_best_cut_is_simulated_nearly_as_fast_as_any(made: Builder, num_stag
         # The work, and (S - 1)(F + B - W), where the gradients of weights are all of the backward. Three calls of each
         # microbatch in the last stage, one in each stage before it.
         (ZB_H1, 24.0 + (4 - 1) * 1.0 + (8 * 3 + 3) * CALL_SECONDS),
+        # The same, for (S - 1)F alone.
+        (ZB_H2, 24.0 + (4 - 1) * 1.0 + (8 * 3 + 3) * CALL_SECONDS),
     ],
 )
 def test_equal_stages_take_what_the_papers_say(kind: ScheduleKind, expected: float) -> None:
