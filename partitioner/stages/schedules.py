@@ -173,6 +173,18 @@ def max_live(order: Sequence[Action]) -> dict[int, int]:
     return most
 
 
+def max_waiting(order: Sequence[Action]) -> dict[int, int]:
+    """By stage, the most microbatches whose gradients of weights wait while a forward or a backward runs."""
+    waiting: dict[int, int] = {}
+    most: dict[int, int] = {}
+    for action in order:
+        if action.kind is not _WEIGHTS:
+            most[action.stage] = max(most.get(action.stage, 0), waiting.get(action.stage, 0))
+        if action.kind is not _FORWARD:
+            waiting[action.stage] = waiting.get(action.stage, 0) + (1 if action.kind is _BACKWARD else -1)
+    return most
+
+
 def _needed(action: Action, num_stages: int) -> Iterator[Action]:
     stage, microbatch = action.stage, action.microbatch
     if action.kind is _FORWARD:

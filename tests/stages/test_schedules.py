@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from partitioner.errors import UsageError
 from partitioner.stages.actions import Action, ActionKind
-from partitioner.stages.schedules import ScheduleKind, device_orders, max_live, merged_order
+from partitioner.stages.schedules import ScheduleKind, device_orders, max_live, max_waiting, merged_order
 from tests.golden_schedules import golden_schedules
 
 FREE_KINDS = [kind for kind in ScheduleKind if kind is not ScheduleKind.INTERLEAVED]
@@ -128,6 +128,14 @@ def test_in_zb_h2_no_stage_waits_once_it_has_begun(stage_devices: list[str], mor
     started = ticks(orders, num_stages)
     for stage, device in enumerate(stage_devices):
         assert [started[action] for action in orders[device]] == [*range(stage, stage + 3 * microbatches)]
+
+
+@given(one_each, num_microbatches)
+def test_gradients_of_weights_wait_for_the_stages_before(stage_devices: list[str], microbatches: int) -> None:
+    for kind, times in ((ScheduleKind.ZB_H1, 1), (ScheduleKind.ZB_H2, 2)):
+        orders = device_orders(kind, stage_devices, microbatches)
+        waiting = [max_waiting(orders[device])[stage] for stage, device in enumerate(stage_devices)]
+        assert waiting == [min(times * stage, microbatches - 1) for stage in range(len(stage_devices))]
 
 
 @given(one_each, num_microbatches)

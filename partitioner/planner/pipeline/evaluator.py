@@ -25,7 +25,7 @@ from partitioner.planner.pipeline.split import Cut, StageSplit
 from partitioner.planner.simulate.dataflow import Dataflow
 from partitioner.planner.simulate.pipelined import simulate_stages
 from partitioner.planner.simulate.program_costs import StageCosts
-from partitioner.stages.schedules import ScheduleKind, device_orders, max_live
+from partitioner.stages.schedules import ScheduleKind, device_orders, max_live, max_waiting
 
 Shape = tuple[tuple[int, ...], int, ScheduleKind]
 """Devices of stages, number of microbatches, and schedule."""
@@ -176,10 +176,11 @@ class PipelineEvaluator:
         training = self.costed.graph.training
         orders = device_orders(schedule, [str(device) for device in devices], num_microbatches, training=training)
         # A single stage runs forward and backward in one program.
-        live = [1 if len(devices) == 1 and training else 0] * len(devices)
+        live = dict.fromkeys(range(len(devices)), 1 if len(devices) == 1 and training else 0)
+        waiting = dict.fromkeys(range(len(devices)), 0)
         for actions in orders.values() if training and len(devices) > 1 else ():
-            for stage, most in max_live(actions).items():
-                live[stage] = most
+            live |= max_live(actions)
+            waiting |= max_waiting(actions) if schedule.parts_backward else {}
         return StageSplit(
             items=self.items(num_microbatches),
             costed=self._costed_beside(num_microbatches, alone=len(devices) == 1),
@@ -187,7 +188,8 @@ class PipelineEvaluator:
             num_microbatches=num_microbatches,
             schedule=schedule,
             orders=orders,
-            num_live=live,
+            num_live=[*live.values()],
+            num_waiting=[*waiting.values()],
             allowed=self.coarsening.allowed,
             sum_seconds_per_byte=self.search_space.sum_seconds_per_byte or (0.0,) * len(self.names),
             recompute=recompute,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -68,6 +68,7 @@ class OpPlaces:
         ops: The ops of each kind of seconds, as in `OrderedItems`, with their places.
         variables: Those that are used.
         saved: Tensors that a microbatch keeps for its backward.
+        late: Tensors that a microbatch keeps for gradients of weights that wait.
         gradients: Gradients of variables.
         forward: Tensors that cross to later items.
         backward: Tensors that cross to earlier items.
@@ -78,6 +79,7 @@ class OpPlaces:
     ops: Mapping[OpKind, Placed]
     variables: Placed
     saved: Placed
+    late: Placed
     gradients: Placed
     forward: Crossing
     backward: Crossing
@@ -87,13 +89,14 @@ def op_places(costed: CostedGraph, coarsening: Coarsening, order: Sequence[int])
     """Where the ops and tensors of a step count, for items in this order."""
     graph, buffers = costed.graph, Buffers(costed)
     place, by_row = _places(graph, coarsening, order), depending_on_rows(graph)
+    of_weights = _of_weights(graph, place)
     index = {tensor.name: number for number, tensor in enumerate(graph.tensors)}
     kept = [(name, maker, graph.op[maker].phase is Phase.BACKWARD) for name, maker in buffers.kept.items()]
     forward, backward = _crossing(graph, buffers, place, by_row)
     return OpPlaces(
         order=tuple(order),
         place=place,
-        ops=_ops_by_kind(graph, place, by_row),
+        ops=_ops_by_kind(graph, place, by_row, of_weights),
         variables=Placed.of(
             (number, place[buffers.home_op[variable.name]])
             for number, variable in enumerate(graph.variables)
@@ -102,6 +105,7 @@ def op_places(costed: CostedGraph, coarsening: Coarsening, order: Sequence[int])
         saved=Placed.of(
             (index[name], place[maker]) for name, maker, is_gradient in kept if not is_gradient and maker in by_row
         ),
+        late=Placed.of((index[name], at) for name, at in _kept_late(graph, buffers, place, by_row, of_weights).items()),
         gradients=Placed.of((index[name], place[maker]) for name, maker, is_gradient in kept if is_gradient),
         forward=forward,
         backward=backward,
@@ -131,8 +135,10 @@ def _places(graph: OpGraph, coarsening: Coarsening, order: Sequence[int]) -> dic
     return place
 
 
-def _ops_by_kind(graph: OpGraph, place: Mapping[str, int], by_row: frozenset[str]) -> dict[OpKind, Placed]:
-    again, of_weights = _run_again(graph, place, by_row), _of_weights(graph, place)
+def _ops_by_kind(
+    graph: OpGraph, place: Mapping[str, int], by_row: frozenset[str], of_weights: Collection[str]
+) -> dict[OpKind, Placed]:
+    again = _run_again(graph, place, by_row)
     kinds: dict[OpKind, list[tuple[int, int]]] = {
         kind: [] for kind in ("forward", "backward", "weights", "again", "once", "update")
     }
@@ -166,6 +172,21 @@ def _of_weights(graph: OpGraph, place: Mapping[str, int]) -> set[str]:
             reaches[op.name] = min([place[op.name], *(reaches[name] for name in readers)])
             first = min([first, *(1 + place[name] for name in readers if place[name] < place[op.name])])
     return {name for name, reached in reaches.items() if reached >= first}
+
+
+def _kept_late(
+    graph: OpGraph, buffers: Buffers, place: Mapping[str, int], by_row: frozenset[str], of_weights: Collection[str]
+) -> dict[str, int]:
+    """The tensors of `late`, with the place of what reads them."""
+    kept: dict[str, int] = {}
+    for op in graph.ops:
+        if op.name not in of_weights:
+            continue
+        for root in filter(None, map(buffers.root, op.inputs)):
+            maker = graph.op[graph.tensor[root].producer]
+            if maker.name not in of_weights and (maker.name in by_row or maker.phase is Phase.BACKWARD):
+                kept.setdefault(root, place[op.name])
+    return kept
 
 
 def _run_again(graph: OpGraph, place: Mapping[str, int], by_row: frozenset[str]) -> set[str]:

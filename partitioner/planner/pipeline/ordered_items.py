@@ -32,6 +32,7 @@ class OrderedItems:
         once_seconds: Ops that depend on no row, and run once before all microbatches.
         update_seconds: Ops that run once after all microbatches.
         saved_bytes: Of activations that a microbatch keeps for its backward.
+        late_bytes: Of what it keeps for gradients of weights that wait.
         variable_bytes: Of variables.
         gradient_bytes: Of the gradients of variables.
         sum_bytes: Of those that replicas sum.
@@ -49,6 +50,7 @@ class OrderedItems:
     once_seconds: Floats
     update_seconds: Floats
     saved_bytes: Floats
+    late_bytes: Floats
     variable_bytes: Floats
     gradient_bytes: Floats
     sum_bytes: Floats
@@ -93,6 +95,7 @@ def ordered_items(costed: CostedGraph, places: OpPlaces, summed: Iterable[str] =
         order=places.order,
         **{f"{kind}_seconds": _running(seconds) for kind, seconds in _seconds(costed, places).items()},
         saved_bytes=_running(places.saved.totals(buffer_sizes, count)),
+        late_bytes=_running(places.late.totals(buffer_sizes, count)),
         variable_bytes=_running(places.variables.totals(variable_sizes, count)),
         gradient_bytes=_running(places.gradients.totals(buffer_sizes, count)),
         sum_bytes=_running(summed_bytes),

@@ -76,6 +76,7 @@ class StageSplit:
         allowed: Devices that each item may take.
         orders: The actions of each device, in order.
         num_live: For each stage, the microbatches whose activations it holds at a time.
+        num_waiting: And those whose gradients of weights wait meanwhile.
         sum_seconds_per_byte: Of gradients that replicas sum, for each device; 0 where there is one replica.
         recompute: Whether stages keep only their inputs: `none`, `all`, or as many as it takes to fit.
     """
@@ -88,6 +89,7 @@ class StageSplit:
     allowed: Sequence[Collection[int]]
     orders: Mapping[str, Sequence[Action]]
     num_live: Sequence[int]
+    num_waiting: Sequence[int]
     sum_seconds_per_byte: Sequence[float]
     recompute: Recompute = "none"
 
@@ -371,7 +373,8 @@ class StageSplit:
         held = items.between("variable_bytes") + 2 * items.between("gradient_bytes")
         inputs = items.forward_bytes[:, None] * self.num_live[stage] * self.costed.num_sharing(device)
         one = saved / max(1, self.num_live[stage])
-        over_keeping = np.maximum(0.0, held + saved - self._limit(stage))
+        late = items.between("late_bytes") * self.num_waiting[stage] * self.costed.num_sharing(device)
+        over_keeping = np.maximum(0.0, held + saved + late - self._limit(stage))
         over_again = np.maximum(0.0, held + inputs + one - self._limit(stage))
         if self.recompute == "all":
             chosen = np.ones(saved.shape, dtype=bool)

@@ -99,6 +99,8 @@ def test_gradients_that_no_other_item_needs_may_be_left_for_later() -> None:
     coarsening = coarsen(costed)
     items = ordered_items(costed, op_places(costed, coarsening, forward_order(costed, coarsening)))
     assert items.weights_seconds[0].tolist() == pytest.approx([0.0, 0.0, 2.0, 4.0], abs=1e-4)
+    # The second one reads f0, f1 and the error b2; the third f1, which is counted there, and f2.
+    assert items.late_bytes.tolist() == [0, 0, 1024 + 256, 1024 + 256 + 2 * 1024]
 
 
 @given(random_steps())
