@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -44,4 +45,5 @@ def least_load_seconds(seconds: NDArray[np.float64]) -> float:
         return 0.0
     fastest = seconds.min(axis=1)
     ratios = (seconds / fastest[:, None]).min(axis=0)
-    return float(fastest.sum() / (1 / ratios).sum())
+    # Exactly rounded, so that plans are the same on every processor.
+    return math.fsum(fastest) / math.fsum(1 / ratios)
