@@ -63,8 +63,7 @@ class OpPlaces:
 
     Attributes:
         order: The items in forward order.
-        place: Of each op, in graph order: of its item, and of a backward op that of the first item whose gradients it
-            needs.
+        place: Of each op, by name: of its item, and of a backward op that of the first item whose gradients it needs.
         ops: The ops of each kind of seconds, as in `OrderedItems`, with their places.
         variables: Those that are used.
         saved: Tensors that a microbatch keeps for its backward.
