@@ -15,14 +15,27 @@ from partitioner.stages.schedules import merged_order
 Floats = NDArray[np.float64]
 
 
+CallSeconds = Mapping[ActionKind, Floats]
+"""Seconds of a call of each kind, by stage."""
+
+
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The longest path: its seconds, how often each stage works forward and backward on it, and all else on it."""
+    """The longest path.
+
+    Attributes:
+        seconds: From the start of the step to its end.
+        counts: How often each stage is called on it, by kind.
+        hop_seconds: What microbatches take between devices on it.
+        first_device: Where it begins, among the devices of `Calls`.
+        last_device: Where it ends.
+    """
 
     seconds: float
-    forwards: NDArray[np.intp]
-    backwards: NDArray[np.intp]
-    fixed: float
+    counts: Mapping[ActionKind, NDArray[np.intp]]
+    hop_seconds: float
+    first_device: int
+    last_device: int
 
 
 class Calls:
@@ -31,10 +44,13 @@ class Calls:
     Args:
         orders: The actions of each device, in order.
         devices: Device of each stage.
-        going_back: The stages with a backward, which but for the last waits for the one behind.
-        call_seconds: Of a call beyond its work.
+        going_back: The stages with a backward, which but for the last waits for the one behind. Nobody waits for the
+            first of them, whose backward is in one part in every schedule.
         there_seconds: Of a microbatch over a boundary between devices.
         back_seconds: Of its gradients.
+
+    Attributes:
+        on_device: Which stages a device has, 0 or 1: `(devices, stages)`; devices in the order of their first stages.
     """
 
     def __init__(
@@ -43,20 +59,20 @@ class Calls:
         devices: Sequence[int],
         going_back: range,
         *,
-        call_seconds: float,
         there_seconds: float,
         back_seconds: float,
     ) -> None:
         def runs(action: Action) -> bool:
-            return action.kind is ActionKind.FORWARD or action.stage in going_back
+            least = going_back.start + (action.kind is ActionKind.WEIGHTS)
+            return action.kind is ActionKind.FORWARD or least <= action.stage < going_back.stop
 
-        num_stages = len(devices)
-        self._order = list(filter(runs, merged_order(orders, num_stages)))
+        self.num_stages, self._first_back = len(devices), going_back.start
+        self.on_device = np.array([[a == b for b in devices] for a in dict.fromkeys(devices)], dtype=float)
+        self._order = list(filter(runs, merged_order(orders, self.num_stages)))
         index = {action: number for number, action in enumerate(self._order)}
         before = {b: a for actions in orders.values() for a, b in pairwise(filter(runs, actions))}
-        self._call, self._num_stages = call_seconds, num_stages
-        # A last backward of the first stage is what sums of its gradients wait for.
-        self._last = max((n for a, n in index.items() if a.stage == 0 and a.kind is ActionKind.BACKWARD), default=None)
+        self._device = self.on_device.argmax(axis=0)[[action.stage for action in self._order]].tolist()
+        self._last = list({device: number for number, device in enumerate(self._device)}.values())
         self._waits: list[list[tuple[int, float]]] = []
         for action in self._order:
             waits = [(index[before[action]], 0.0)] if action in before else []
@@ -72,38 +88,57 @@ class Calls:
         """Number of calls."""
         return len(self._order)
 
-    def longest_path(self, forward: Floats, backward: Floats) -> Path:
-        """The longest path where stages take so many seconds `(stages,)` for a microbatch."""
-        seconds = {
-            ActionKind.FORWARD: (forward + self._call).tolist(),
-            ActionKind.BACKWARD: (backward + self._call).tolist(),
+    def seconds_of(self, forward: Floats, backward: Floats, weights: Floats, call_seconds: float) -> CallSeconds:
+        """Seconds of calls with so much work by stage, of whose backward `weights` are left for later.
+
+        Where nothing is left there is no call for it.
+        """
+        later = np.where(np.arange(self.num_stages) == self._first_back, 0.0, weights)
+        return {
+            ActionKind.FORWARD: forward + call_seconds,
+            ActionKind.BACKWARD: backward - later + call_seconds,
+            ActionKind.WEIGHTS: later + np.where(later > 0, call_seconds, 0.0),
         }
+
+    def step_seconds(self, seconds: CallSeconds, once: Floats, summing: Floats, updating: Floats) -> float:
+        """The step where calls take so long, and stages so long before them, behind them, and then for updates."""
+        before, behind, last = (self.on_device @ of_stages for of_stages in (once, summing, updating))
+        return self.longest_path(seconds, before, behind).seconds + float(last.max())
+
+    def longest_path(self, seconds: CallSeconds, before: Floats, behind: Floats) -> Path:
+        """The longest path where calls take so long, and devices `(devices,)` so long before and behind them."""
+        of_kind = {kind: of_stage.tolist() for kind, of_stage in seconds.items()}
+        earliest = before.tolist()
         ends: list[float] = []
         latest: list[tuple[int, float] | None] = []
-        for action, waits in zip(self._order, self._waits, strict=True):
-            start, last = 0.0, None
+        for action, device, waits in zip(self._order, self._device, self._waits, strict=True):
+            start, last = earliest[device], None
             for wait in waits:
                 if (ready := ends[wait[0]] + wait[1]) > start:
                     start, last = ready, wait
-            ends.append(start + seconds[action.kind][action.stage])
+            ends.append(start + of_kind[action.kind][action.stage])
             latest.append(last)
-        at = int(np.argmax(ends)) if self._last is None else self._last
-        longest, fixed = ends[at], 0.0
-        counts = {kind: np.zeros(self._num_stages, dtype=np.intp) for kind in seconds}
+        longest, at = max((ends[last] + behind[self._device[last]], last) for last in self._last)
+        counts = {kind: np.zeros(self.num_stages, dtype=np.intp) for kind in seconds}
         step: tuple[int, float] | None = (at, 0.0)
+        first, hops = at, 0.0
         while step is not None:
-            action = self._order[step[0]]
+            first = step[0]
+            action = self._order[first]
             counts[action.kind][action.stage] += 1
-            fixed += self._call + step[1]
-            step = latest[step[0]]
-        return Path(longest, counts[ActionKind.FORWARD], counts[ActionKind.BACKWARD], fixed)
+            hops += step[1]
+            step = latest[first]
+        return Path(float(longest), counts, hops, self._device[first], self._device[at])
 
 
 def _makers(action: Action) -> Iterator[Action]:
     """What an action's microbatch comes from: the first of these that there is."""
     stage, kind, microbatch = action.stage, action.kind, action.microbatch
-    if kind is ActionKind.FORWARD:
-        yield Action(stage - 1, ActionKind.FORWARD, microbatch)
-    else:
-        yield Action(stage + 1, ActionKind.BACKWARD, microbatch)
-        yield Action(stage, ActionKind.FORWARD, microbatch)
+    match kind:
+        case ActionKind.FORWARD:
+            yield Action(stage - 1, ActionKind.FORWARD, microbatch)
+        case ActionKind.BACKWARD:
+            yield Action(stage + 1, ActionKind.BACKWARD, microbatch)
+            yield Action(stage, ActionKind.FORWARD, microbatch)
+        case ActionKind.WEIGHTS:
+            yield Action(stage, ActionKind.BACKWARD, microbatch)

@@ -20,7 +20,7 @@ from partitioner.planner.pipeline.op_places import op_places
 from partitioner.planner.pipeline.ordered_items import OrderedItems, ordered_items
 from partitioner.planner.pipeline.search_space import PipelineCandidate, PipelineSearchSpace, Recompute
 from partitioner.planner.pipeline.solve.client import least_steps
-from partitioner.planner.pipeline.solve.problem import BoundRequest, LeastStep
+from partitioner.planner.pipeline.solve.problem import MOST_LOOKS, BoundRequest, LeastStep
 from partitioner.planner.pipeline.split import Cut, StageSplit
 from partitioner.planner.simulate.dataflow import Dataflow
 from partitioner.planner.simulate.pipelined import simulate_stages
@@ -154,18 +154,18 @@ class PipelineEvaluator:
             ask: Answers a request; by default a process.
         """
         how = self.search_space.recompute
-        splits = {shape: self._split(*shape, how) for shape in shapes}
-        known = {shape: self.cut_bound_seconds(*shape) for shape in splits}
-        problems = {shape: made for shape, split in splits.items() if (made := split.problem(known[shape]))}
+        known = {shape: self.cut_bound_seconds(*shape) for shape in shapes}
+        # No more than the least are looked at.
+        splits = {shape: self._split(*shape, how) for shape in sorted(known, key=known.__getitem__)[:MOST_LOOKS]}
+        problems = {
+            shape: made for shape, split in splits.items() if (made := split.problem(known[shape], enough_seconds))
+        }
         if not problems:
             return
-        updates = min(split.least_update_seconds for split in splits.values())
-        request = BoundRequest(
-            problems=tuple(problems.values()), enough_seconds=enough_seconds - updates, seconds=seconds
-        )
+        request = BoundRequest(problems=tuple(problems.values()), enough_seconds=enough_seconds, seconds=seconds)
         for shape, step in zip(problems, ask(request), strict=True):
             key, split = (*shape, how), splits[shape]
-            self._cut_bounds[key] = max(known[shape], step.seconds + split.least_update_seconds)
+            self._cut_bounds[key] = max(known[shape], step.seconds)
             if step.ends:
                 cut, before = split.cut((*step.ends, len(self.order))), self.cut(*shape)
                 self._cuts[key] = cut if before is None or cut.seconds < before.seconds else before

@@ -1,4 +1,4 @@
-"""Cut a row of items into stages such that the largest cost of a stage is least: a dynamic program over positions."""
+"""Cut a row of items into stages such that the largest cost of a stage is least: dynamic programs over positions."""
 
 from __future__ import annotations
 
@@ -33,3 +33,24 @@ def least_cut(tables: Sequence[Floats], last_of_first: Floats | float = 0.0) -> 
     for of_stage in reversed(ends_from):
         ends.append(int(of_stage[ends[-1]]))
     return ends[1:], float(best[0])
+
+
+def end_ranges(tables: Sequence[Floats], most: float) -> tuple[tuple[int, int], ...]:
+    """The first and the last position where each stage but the last ends in cuts of which no stage costs more.
+
+    Args:
+        tables: As above.
+        most: What a stage may cost.
+
+    Returns:
+        Of each stage but the last; empty ranges, from a later position to an earlier one, where there is no such cut.
+    """
+    may_be = [table <= most for table in tables]
+    start = np.arange(len(may_be[0])) == 0
+    reached, left = [start], [start[::-1]]
+    for of_stage in may_be[:-1]:
+        reached.append((reached[-1][:, None] & of_stage).any(axis=0))
+    for of_stage in reversed(may_be[1:]):
+        left.append((of_stage & left[-1][None, :]).any(axis=1))
+    ends = [np.flatnonzero(a & b) for a, b in zip(reached[1:], reversed(left[1:]), strict=True)]
+    return tuple((int(at[0]), int(at[-1])) if len(at) else (len(start), 0) for at in ends)

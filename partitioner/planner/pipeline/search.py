@@ -167,10 +167,7 @@ class PipelineSearch:
         return [shape for shape in shapes if shape.bound_seconds < float("inf")] or shapes
 
     def _look_closer(self) -> None:
-        """Raise the least bounds, up to the best estimate and somewhat over it, and look for better cuts.
-
-        No farther than to the least bound of a schedule that cannot be looked at closer: that of all is no larger.
-        """
+        """Raise the least bounds, up to the best estimate and somewhat over it, and look for better cuts."""
         is_worth_it = len(self.evaluator.costed.graph.ops) >= _LEAST_OPS and self.objective is not Objective.MEMORY
         left = self.deadline.seconds_left
         seconds = _SECONDS_CLOSER if self.deadline.is_soft else min(_SECONDS_CLOSER, _SHARE_OF_CLOSER * left)
@@ -178,8 +175,7 @@ class PipelineSearch:
             return
         shapes = [shape for shape in self.possible if len(shape[0]) > 1]
         bounds = {shape: self.evaluator.cut_bound_seconds(*shape) for shape in shapes}
-        fixed = (bound for shape, bound in bounds.items() if shape[2].parts_backward)
-        enough = min([self.unpipelined_seconds, self.evaluator.search_space.known_seconds, *fixed])
+        enough = min(self.unpipelined_seconds, self.evaluator.search_space.known_seconds)
         for shape in sorted(shapes, key=bounds.__getitem__):
             if bounds[shape] >= enough:
                 break

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from partitioner.ir.costed import CostedGraph
 from partitioner.planner.pipeline.calls import Calls
 from partitioner.planner.pipeline.interleaved import least_interleaved_share
-from partitioner.planner.pipeline.least_cut import least_cut
+from partitioner.planner.pipeline.least_cut import end_ranges, least_cut
 from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.ordered_items import OrderedItems, between
 from partitioner.planner.pipeline.search_space import Recompute
@@ -104,10 +104,9 @@ class StageSplit:
     def cut(self, ends: Sequence[int]) -> Cut:
         """The cut whose stages end there."""
         cut = self._cut(ends)
-        if not self._is_interleaved or self._crossed is None:
+        if self._num_stages < 2 or self._crossed is None or not cut.fits:
             return cut
-        step = self._path_seconds(ends, self._crossed) + float(self._last_sums[ends[0]])
-        return replace(cut, seconds=max(cut.seconds, step))
+        return replace(cut, seconds=max(cut.seconds, self._step_seconds(ends, self._crossed)))
 
     def _ends(self) -> Iterator[tuple[int, ...]]:
         """Where stages end in the cuts that are estimated."""
@@ -136,53 +135,78 @@ class StageSplit:
         step = max(seconds) + float(self._last_sums[ends[0]])
         return Cut(assignment=tuple(assignment), recompute=frozenset(again), seconds=step)
 
-    def _path_seconds(self, ends: Sequence[int], crossed: tuple[int, int]) -> float:
-        """The longest path through the calls of a cut."""
-        stages = [*pairwise([0, *ends])]
-        sums = [self.items.forward_seconds[device] for device in self.devices]
-        forward = np.array([of[end] - of[start] for of, (start, end) in zip(sums, stages, strict=True)])
-        both = np.array([self._own_seconds(stage, *places) for stage, places in enumerate(stages)])
+    def _step_seconds(self, ends: Sequence[int], crossed: tuple[int, int]) -> float:
+        """The longest path through the calls of a cut, and updates."""
+        items, stages = self.items, [*pairwise([0, *ends])]
+        again = np.array([self._estimates[stage][1][places] for stage, places in enumerate(stages)])
+
+        def work(sums: Floats) -> Floats:
+            return np.array(
+                [sums[d][end] - sums[d][start] for d, (start, end) in zip(self.devices, stages, strict=True)]
+            )
+
+        weights = work(items.weights_seconds) if self._parts_backward else np.zeros(len(stages))
         first, last = (sum(end < limit for end in ends[:-1]) for limit in (crossed[0], crossed[1] + 1))
-        going_back = range(first, last + 1) if self._trains else range(0)
-        there, back = self._least_hop_seconds(crossed)
-        calls = Calls(
-            self.orders, self.devices, going_back, call_seconds=CALL_SECONDS, there_seconds=there, back_seconds=back
+        calls = self._calls(range(first, last + 1) if self._trains else range(0), crossed)
+        return calls.step_seconds(
+            calls.seconds_of(
+                work(items.forward_seconds),
+                work(items.backward_seconds) + np.where(again, work(items.again_seconds), 0.0),
+                np.where(again, 0.0, weights),
+                CALL_SECONDS,
+            ),
+            work(items.once_seconds),
+            work(np.outer(self.sum_seconds_per_byte, items.sum_bytes)),
+            work(items.update_seconds),
         )
-        return calls.longest_path(forward, both - forward).seconds
+
+    def _calls(self, going_back: range, crossed: tuple[int, int]) -> Calls:
+        there, back = self._least_hop_seconds(crossed)
+        return Calls(self.orders, self.devices, going_back, there_seconds=there, back_seconds=back)
 
     def bound_seconds(self) -> float:
         """Lower bound on the step of all cuts into these stages, each of which waits for the stage before it.
 
         Infinite where there is no cut whose variables and activations fit.
         """
-        _, seconds = least_cut([self._bound(stage) for stage in range(self._num_stages)], self._last_sums)
+        _, seconds = least_cut(self._bounds(), self._last_sums)
         if self._is_interleaved:
             share = least_interleaved_share(len(set(self.devices)), self.num_microbatches)
             seconds = max(seconds, share * float(self.items.pass_seconds.min(axis=0)[-1]))
         return seconds + self.least_update_seconds
 
-    def problem(self, bound_seconds: float) -> CutProblem | None:
-        """What this bound is to be looked at closer for, without updates.
+    def problem(self, bound_seconds: float, enough_seconds: float) -> CutProblem | None:
+        """What this bound is to be looked at closer for; None where stages may not wait for others.
 
-        None where stages may not wait for others, and where backwards are in parts, which the linear program knows not.
+        Args:
+            bound_seconds: The bound.
+            enough_seconds: The largest step that matters.
         """
         items, crossed = self.items, self._crossed
-        if crossed is None or self._num_stages < 2 or self._parts_backward:
+        if crossed is None or self._num_stages < 2:
             return None
         there, back = self._least_hop_seconds(crossed)
+        backward_seconds = items.backward_seconds + (items.again_seconds if self.recompute == "all" else 0.0)
+        backward = _least(backward_seconds)
+        leaves = self._parts_backward and self.recompute != "all"
+        later = items.weights_seconds if leaves else np.zeros_like(backward_seconds)
         return CutProblem(
             forward=_least(items.forward_seconds),
-            backward=_least(items.backward_seconds + (items.again_seconds if self.recompute == "all" else 0.0)),
-            summing=tuple(self._last_sums.tolist()),
+            backward=backward,
+            weights=tuple((np.array(backward) - _least(backward_seconds - later)).tolist()),
+            once=_least(items.once_seconds),
+            summing=tuple((items.sum_bytes * min(self.sum_seconds_per_byte)).tolist()),
+            updating=_least(items.update_seconds),
             call_seconds=CALL_SECONDS,
             there_seconds=there,
             back_seconds=back,
             crossed=crossed,
+            ranges=end_ranges(self._bounds(), enough_seconds - self.least_update_seconds),
             devices=tuple(self.devices),
             num_microbatches=self.num_microbatches,
             schedule=self.schedule,
             training=self._trains,
-            bound_seconds=bound_seconds - self.least_update_seconds,
+            bound_seconds=bound_seconds,
         )
 
     def _least_hop_seconds(self, crossed: tuple[int, int]) -> tuple[float, float]:
@@ -317,8 +341,13 @@ class StageSplit:
         counts = np.concatenate([[0], np.cumsum(wrong)])
         return np.where(between(counts) > 0, np.inf, self._possible)
 
+    def _bounds(self) -> list[Floats]:
+        return [self._bound(stage) for stage in range(self._num_stages)]
+
     def _bound(self, stage: int) -> Floats:
         seconds = self._stage_seconds(stage, self._least_hops, self._least_hops)
+        once = self.items.between("once_seconds", self.devices[stage])
+        seconds = replace(seconds, arriving=np.maximum(seconds.arriving, once))
         possible, keeps = self._memory(stage)
         keeping, recomputing = self._end(stage, seconds), self._end(stage, self._recomputing(stage, seconds))
         return possible + np.where(keeps, keeping, recomputing)

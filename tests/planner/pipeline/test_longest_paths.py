@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -21,6 +22,7 @@ SHAPES = [
     (INTERLEAVED, 4, 2, 2), (INTERLEAVED, 4, 2, 4), (ONE_F_ONE_B, 3, 3, 4), (ONE_F_ONE_B, 2, 2, 3),
     (ScheduleKind.GPIPE, 3, 3, 2), (ScheduleKind.SEQUENTIAL, 3, 3, 2),
 ]  # fmt: skip
+IN_PARTS = [(ScheduleKind.ZB_H1, 3, 3, 4), (ScheduleKind.ZB_H2, 3, 3, 5), (ScheduleKind.ZB_H2, 2, 2, 3)]
 """A schedule, stages, devices and microbatches."""
 
 
@@ -49,26 +51,29 @@ def problem(
             "back_seconds": 0.0,
             "bound_seconds": 0.0,
             "crossed": (1, len(forward) - 1),
+            "ranges": ((1, len(forward) - 1),) * (num_stages - 1),
+            **dict.fromkeys(("weights", "once", "updating"), (0.0,) * (len(forward) + 1)),
             **others,
         },
     )
 
 
-def step_of(made: CutProblem, ends: tuple[int, ...]) -> float:
-    """The step of one cut, by where its stages but the last end: its longest path, and the sums of its first stage."""
+def step_of(made: CutProblem, ends: tuple[int, ...], recompute: tuple[int, ...] = ()) -> float:
+    """The step of one cut, by where its stages but the last end; those that recompute leave nothing for later."""
     orders = device_orders(made.schedule, [str(device) for device in made.devices], made.num_microbatches)
     first, last = (sum(end < limit for end in ends) for limit in (made.crossed[0], made.crossed[1] + 1))
     calls = Calls(
         orders,
         made.devices,
         range(first, last + 1),
-        call_seconds=made.call_seconds,
         there_seconds=made.there_seconds,
         back_seconds=made.back_seconds,
     )
     stages = [*pairwise([0, *ends, made.num_items])]
-    seconds = [np.array([of[end] - of[start] for start, end in stages]) for of in (made.forward, made.backward)]
-    return calls.longest_path(*seconds).seconds + (made.summing[ends[0]] if first == 0 else 0.0)
+    every = made.forward, made.backward, made.weights, made.once, made.summing, made.updating
+    forward, backward, weights, *others = (np.array([of[end] - of[start] for start, end in stages]) for of in every)
+    weights[[*recompute]] = 0.0
+    return calls.step_seconds(calls.seconds_of(forward, backward, weights, made.call_seconds), *others)
 
 
 def best_step(made: CutProblem) -> float:
@@ -85,13 +90,29 @@ some_seconds = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 5.0]), min_size=8, 
 
 
 @settings(max_examples=60, deadline=None)
-@given(some_seconds, some_seconds, some_seconds, st.sampled_from(SHAPES), st.sampled_from([0.0, 0.3]))
-def test_branching_ends_at_the_best_cut(forward, backward, summing, shape, hop: float) -> None:
-    made = problem(forward, backward, summing, shape, call_seconds=0.1, there_seconds=hop, back_seconds=hop)
+@given(*[some_seconds] * 5, st.sampled_from(SHAPES), st.sampled_from([0.0, 0.3]))
+def test_branching_ends_at_the_best_cut(forward, backward, summing, once, updating, shape, hop: float) -> None:
+    others = {"once": sums(once), "updating": sums(updating), "there_seconds": hop, "back_seconds": hop}
+    made = problem(forward, backward, summing, shape, call_seconds=0.1, **others)
     best, found = best_step(made), closer(made)
     assert found.seconds <= best * (1 + 1e-9)
     assert found.seconds == pytest.approx(best, rel=1e-3)
     assert step_of(made, found.ends) == pytest.approx(best, rel=1e-3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(some_seconds, some_seconds, some_seconds, some_seconds, st.sampled_from(IN_PARTS), st.sampled_from([0.0, 0.1]))
+def test_bounds_of_backwards_in_parts(forward, backward, weights, summing, shape, call: float) -> None:
+    """Whichever stages recompute: those run their backward in one part, which may even be faster."""
+    both = [b + w for b, w in zip(backward, weights, strict=True)]
+    made = problem(forward, both, summing, shape, weights=sums(weights), call_seconds=call)
+    stages = range(shape[1])
+    some = [those for count in range(len(stages) + 1) for those in combinations(stages, count)]
+    cuts = [*combinations(range(1, made.num_items), len(stages) - 1)]
+    best, found = min(step_of(made, ends, those) for ends in cuts for those in some), closer(made)
+    assert found.seconds <= best * (1 + 1e-9)
+    assert found.seconds >= 0.8 * best
+    assert step_of(made, found.ends) >= best
 
 
 @settings(max_examples=40, deadline=None)
@@ -120,6 +141,27 @@ def test_equal_stages_take_what_the_papers_say(num_devices: int, count: int) -> 
     found = closer(problem([1.0] * num_stages, [2.0] * num_stages, [0.0] * num_stages, shape))
     assert found.ends == tuple(range(1, num_stages))
     assert found.seconds == pytest.approx(3.0 * (2 * count + num_devices - 1), rel=1e-5)
+
+
+@pytest.mark.parametrize(("num_stages", "count"), [(2, 4), (4, 8), (4, 16)])
+def test_equal_stages_of_backwards_in_parts_take_what_the_paper_says(num_stages: int, count: int) -> None:
+    """With F, B and W alike a bubble of S - 1 of them for zb-h1, none for zb-h2 (Qi et al. 2023, table 1).
+
+    Other devices end their work later than the first by what they start later.
+    """
+    ones, work = [1.0] * num_stages, 3.0 * count
+    for kind, bubble in ((ScheduleKind.ZB_H1, num_stages - 1), (ScheduleKind.ZB_H2, num_stages - 1)):
+        made = problem(ones, [2.0] * num_stages, [0.0] * num_stages, (kind, num_stages, num_stages, count))
+        found = closer(replace(made, weights=sums(ones)))
+        assert found.seconds == pytest.approx(work + bubble, rel=1e-5)
+
+
+def test_cuts_outside_the_ranges_count_as_enough() -> None:
+    forward, backward = [1.0, 1.0, 4.0, 1.0], [2.0, 2.0, 8.0, 2.0]
+    made = problem(forward, backward, [0.0] * 4, (ONE_F_ONE_B, 2, 2, 4))
+    assert closer(replace(made, ranges=((1, 1),))).seconds == pytest.approx(step_of(made, (1,)), rel=1e-5)
+    assert closer(replace(made, ranges=((1, 1),)), enough=20.0).seconds == pytest.approx(20.0, rel=1e-5)
+    assert closer(replace(made, ranges=((5, 0),)), enough=20.0).seconds == 20.0
 
 
 def test_the_process_answers_the_same_and_a_killed_one_leaves_what_is_known() -> None:

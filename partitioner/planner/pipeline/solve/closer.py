@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from partitioner.deadline import Deadline
@@ -33,14 +32,13 @@ def closer_steps(request: BoundRequest) -> tuple[LeastStep, ...]:
                 closed.add(least)
         else:
             searches[least] = list(_searches(problem))
-        found[least] = _best(problem, searches[least])
+        found[least] = _best(problem, searches[least], request.enough_seconds)
     return tuple(found)
 
 
-def _best(problem: CutProblem, searches: list[CutSearch]) -> LeastStep:
-    bound = min((search.bound_seconds for search in searches), default=math.inf)
-    if math.isinf(bound):  # no cut at all, which JSON cannot say
-        return LeastStep(seconds=problem.bound_seconds)
+def _best(problem: CutProblem, searches: list[CutSearch], enough_seconds: float) -> LeastStep:
+    """What is known of all cuts: those that the problem's ranges leave out take longer than enough."""
+    bound = min([enough_seconds, *(search.bound_seconds for search in searches)])
     best = min(searches, key=lambda search: search.found_seconds, default=None)
     return LeastStep(seconds=max(problem.bound_seconds, bound), ends=best.ends if best else ())
 
@@ -57,5 +55,6 @@ def _searches(problem: CutProblem) -> Iterator[CutSearch]:
                 # Boundaries that no gradient crosses, those that one crosses, and again such that none does.
                 places: list[tuple[int, int]] = [(1, first - 1)] * ahead
                 places += [(first, last)] * (num_stages - 1 - ahead - behind) + [(last + 1, most - 1)] * behind
+                ranges = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(places, problem.ranges, strict=True))
                 going_back = range(ahead, num_stages - behind) if problem.training else range(0)
-                yield CutSearch(problem, orders, tuple(places), going_back)
+                yield CutSearch(problem, orders, ranges, going_back)

@@ -1,10 +1,11 @@
 """The least step of a schedule over all cuts into stages: a linear program over the longest paths of its calls.
 
 Each call waits for the call before it on its device, and for the call that its microbatch comes from. The step takes
-as long as the longest path through these calls, whose seconds are linear in the seconds of the stages. Which paths
-matter depends on the cut, so that they are found one by one: the program gives the cut with the least longest path of
-those known, and the longest path of that cut is added, until it is no longer than the program says. Every answer on the
-way is a bound: it knows fewer paths than there are.
+as long as the longest path through these calls, from what its first device does before to the sums of gradients of its
+last, and then the longest updates; all of that is linear in the seconds of the stages. Which paths matter depends on
+the cut, so that they are found one by one: the program gives the cut with the least longest path of those known, and
+the longest path of that cut is added, until it is no longer than the program says. Every answer on the way is a bound:
+it knows fewer paths than there are.
 
 To the program items are divisible: a stage ends anywhere in the convex hull of the running sums of forward and
 backward. Branching keeps stages from ending within items: behind the item at the latest, or at its end at the earliest.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -23,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from ortools.linear_solver import pywraplp
 
-from partitioner.planner.pipeline.calls import Calls, Path
+from partitioner.planner.pipeline.calls import Calls, CallSeconds, Path
 from partitioner.planner.pipeline.solve.problem import CutProblem
-from partitioner.stages.actions import Action
+from partitioner.stages.actions import Action, ActionKind
 
 Floats = NDArray[np.float64]
 Ranges = tuple[tuple[int, int], ...]
@@ -47,7 +48,14 @@ class _Items:
     def __init__(self, problem: CutProblem) -> None:
         self.forward = np.array(problem.forward)
         self.backward = np.array(problem.backward)
+        self.weights = np.array(problem.weights)
+        self.once = np.array(problem.once)
         self.summing = np.array(problem.summing)
+        self.updating = np.array(problem.updating)
+
+    def __iter__(self) -> Iterator[Floats]:
+        """All of them, in this order."""
+        return iter((self.forward, self.backward, self.weights, self.once, self.summing, self.updating))
 
 
 @dataclass(order=True, slots=True)
@@ -61,12 +69,15 @@ class _Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Solved:
-    """A step, the longest known path without the sums behind it, and the running sums at the ends of stages."""
+    """A step, the running sums at the ends of stages, and what calls and devices take then."""
 
     step: float
-    longest_known: float
     forward: Floats
     backward: Floats
+    calls: CallSeconds
+    once: Floats
+    summing: Floats
+    updating: float
 
 
 class CutSearch:
@@ -81,22 +92,21 @@ class CutSearch:
 
     Attributes:
         ends: Where stages but the last end in the best cut that was seen; empty where none was.
-        found_seconds: The longest path of this cut, with the sums of its first stage.
+        found_seconds: Its step.
     """
 
     def __init__(
         self, problem: CutProblem, orders: Mapping[str, Sequence[Action]], ranges: Ranges, going_back: range
     ) -> None:
-        self._items, self._has_sums = _Items(problem), 0 in going_back
+        self._items, self._call_seconds = _Items(problem), problem.call_seconds
         self._calls = Calls(
             orders,
             problem.devices,
             going_back,
-            call_seconds=problem.call_seconds,
             there_seconds=problem.there_seconds,
             back_seconds=problem.back_seconds,
         )
-        self._program = _Program(self._items, len(ranges) + 1, has_sums=self._has_sums)
+        self._program = _Program(self._items, self._calls, going_back, problem.call_seconds)
         self._most_paths = max(2, min(_MOST_PATHS, _MOST_CALLS // self._calls.count))
         self._nodes: list[_Node] = []
         self.ends: tuple[int, ...] = ()
@@ -146,18 +156,17 @@ class CutSearch:
             solved = self._program.solve(ranges)
             if solved is None:
                 return None
-            path = self._calls.longest_path(np.diff(solved.forward), np.diff(solved.backward))
-            if path.seconds <= solved.longest_known * (1 + _ENOUGH):
+            path = self._calls.longest_path(solved.calls, solved.once, solved.summing)
+            if path.seconds + solved.updating <= solved.step * (1 + _ENOUGH):
                 break
             self._program.add(path)
         return solved
 
     def _try(self, ends: Sequence[int]) -> None:
-        forward, backward = (
-            np.diff(sums[[0, *ends, len(sums) - 1]]) for sums in (self._items.forward, self._items.backward)
-        )
-        sums = float(self._items.summing[ends[0]]) if self._has_sums else 0.0
-        seconds = self._calls.longest_path(forward, backward).seconds + sums
+        of_stages = (np.diff(sums[[0, *ends, len(sums) - 1]]) for sums in self._items)
+        forward, backward, weights, *others = of_stages
+        calls = self._calls.seconds_of(forward, backward, weights, self._call_seconds)
+        seconds = self._calls.step_seconds(calls, *others)
         if seconds < self.found_seconds:
             self.ends, self.found_seconds = tuple(ends), seconds
 
@@ -197,60 +206,91 @@ def _in_order(ranges: Iterable[tuple[int, int]]) -> Ranges:
 class _Program:
     """The linear program: where stages end, such that the longest of the known paths is shortest.
 
-    Seconds are given to it as shares of those of all items, so that its tolerances mean the same for every model.
+    A stage may leave for later what it can, or less: it leaves nothing where it recomputes. Seconds are given to the
+    program as shares of those of all items, so that its tolerances mean the same for every model.
     """
 
-    def __init__(self, items: _Items, num_stages: int, *, has_sums: bool) -> None:
+    def __init__(self, items: _Items, calls: Calls, going_back: range, call_seconds: float) -> None:
         self._solver: Any = pywraplp.Solver.CreateSolver("GLOP")  # it has no types
         self._unit = max(float(items.forward[-1] + items.backward[-1]), 1e-12)
         self._ways = [_parameters(is_warm=True), _parameters(is_warm=False)]
-        endless = self._solver.infinity()
-        self._sums_of_items = [sums / self._unit for sums in (items.forward, items.backward)]
-        self._ends = [
-            [0.0, *(self._solver.NumVar(0.0, endless, "") for _ in range(num_stages - 1)), float(sums[-1])]
-            for sums in self._sums_of_items
-        ]
-        self._step = self._solver.NumVar(0.0, endless, "")
+        self._bounded: list[tuple[Floats, list[Any]]] = []
+        self._forward, self._backward, *others = (self._new_ends(sums / self._unit, calls.num_stages) for sums in items)
+        forward, backward, weights, *of_stages = (_parts(ends) for ends in (self._forward, self._backward, *others))
+        leaving = going_back[1:] if items.weights[-1] else range(0)
+        later = [self._new(part) if stage in leaving else 0.0 for stage, part in enumerate(weights)]
+        call = call_seconds / self._unit
+        self._calls: dict[ActionKind, list[Any]] = {
+            ActionKind.FORWARD: [work + call for work in forward],
+            ActionKind.BACKWARD: [work - left + call for work, left in zip(backward, later, strict=True)],
+            # What one call more takes is not certain: a stage that leaves nothing has none.
+            ActionKind.WEIGHTS: later,
+        }
+        on_device = [np.flatnonzero(stages).tolist() for stages in calls.on_device]
+        self._once, self._summing, updates = ([_sum(parts, stages) for stages in on_device] for parts in of_stages)
+        self._step, self._updating = self._new(), self._new()
+        for of_device in updates:
+            self._solver.Add(self._updating >= of_device)
         self._solver.Minimize(self._step)
-        for ends in self._ends:
-            for start, end in pairwise(ends):
-                self._solver.Add(end - start >= 0.0)
-        forward, backward = self._sums_of_items
-        for ahead, behind in zip(*(ends[1:-1] for ends in self._ends), strict=True):
-            for x, y, slope in _lower_edges(forward, backward):
-                self._solver.Add(behind - slope * ahead >= y - slope * x)
-            for x, y, slope in _lower_edges(forward, -backward):
-                self._solver.Add(-behind - slope * ahead >= y - slope * x)
-        # The sums of the first stage follow its last backward, and that is the last of all.
-        self._sums: Any = 0.0
-        self._summing = items.summing / self._unit
-        if has_sums:
-            self._sums = self._solver.NumVar(0.0, endless, "")
-            for x, y, slope in _lower_edges(forward[1:], self._summing[1:]):
-                self._solver.Add(self._sums - slope * self._ends[0][1] >= y - slope * x)
+
+    def _new(self, most: Any = None) -> Any:
+        variable = self._solver.NumVar(0.0, self._solver.infinity(), "")
+        if most is not None:
+            self._solver.Add(variable <= most)
+        return variable
+
+    def _new_ends(self, sums: Floats, num_stages: int) -> list[Any]:
+        """Running sums at the ends of stages: in the convex hull of these and of those forward, the first ones."""
+        if not sums[-1]:
+            return [0.0] * (num_stages + 1)
+        ends = [0.0, *(self._new() for _ in range(num_stages - 1)), float(sums[-1])]
+        for part in _parts(ends):
+            self._solver.Add(part >= 0.0)
+        for forward, behind in [*zip(self._bounded[0][1], ends, strict=True)][1:-1] if self._bounded else ():
+            for x, y, slope in _lower_edges(self._bounded[0][0], sums):
+                self._solver.Add(behind - slope * forward >= y - slope * x)
+            for x, y, slope in _lower_edges(self._bounded[0][0], -sums):
+                self._solver.Add(-behind - slope * forward >= y - slope * x)
+        self._bounded.append((sums, ends))
+        return ends
 
     def add(self, path: Path) -> None:
         """Know one more path."""
-        work: Any = path.fixed / self._unit + self._sums
-        for ends, counts in zip(self._ends, (path.forwards, path.backwards), strict=True):
-            for (start, end), count in zip(pairwise(ends), counts.tolist(), strict=True):
+        work: Any = path.hop_seconds / self._unit + self._updating
+        work += self._once[path.first_device] + self._summing[path.last_device]
+        for kind, counts in path.counts.items():
+            for seconds, count in zip(self._calls[kind], counts.tolist(), strict=True):
                 if count:
-                    work += count * (end - start)
+                    work += count * seconds
         self._solver.Add(self._step >= work)
 
     def solve(self, ranges: Ranges) -> _Solved | None:
         """What the paths known so far leave to ends in these ranges; None where GLOP gives up."""
-        for sums, ends in zip(self._sums_of_items, self._ends, strict=True):
+        for sums, ends in self._bounded:
             for end, (first, last) in zip(ends[1:-1], ranges, strict=True):
                 end.SetBounds(float(sums[first]), float(sums[last]))
-        if not isinstance(self._sums, float):
-            self._sums.SetLb(float(self._summing[ranges[0][0]]))
         if not any(self._solver.Solve(how) == pywraplp.Solver.OPTIMAL for how in self._ways):
             return None
-        forward, backward = (np.array([_value(end) for end in ends]) * self._unit for ends in self._ends)
-        step = _value(self._step) * self._unit
-        longest = step - _value(self._sums) * self._unit
-        return _Solved(step=step, longest_known=longest, forward=forward, backward=backward)
+        return _Solved(
+            step=_value(self._step) * self._unit,
+            forward=self._values(self._forward),
+            backward=self._values(self._backward),
+            calls={kind: self._values(seconds) for kind, seconds in self._calls.items()},
+            once=self._values(self._once),
+            summing=self._values(self._summing),
+            updating=_value(self._updating) * self._unit,
+        )
+
+    def _values(self, parts: Iterable[Any]) -> Floats:
+        return np.array([_value(part) for part in parts]) * self._unit
+
+
+def _parts(ends: Sequence[Any]) -> list[Any]:
+    return [end - start for start, end in pairwise(ends)]
+
+
+def _sum(parts: Sequence[Any], stages: Sequence[int]) -> Any:
+    return sum((parts[stage] for stage in stages), 0.0)
 
 
 def _parameters(*, is_warm: bool) -> Any:

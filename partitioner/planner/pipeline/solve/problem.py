@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from partitioner.stages.schedules import ScheduleKind
 
+MOST_LOOKS = 16
+"""Looks at the shape with the least bound, by default."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutProblem:
@@ -14,11 +17,16 @@ class CutProblem:
     Attributes:
         forward: Running sums of seconds of a microbatch forward, n + 1 of them.
         backward: The same backward; 0 in inference.
-        summing: The same of sums of gradients over replicas.
+        weights: The most of it that the schedule leaves for later; 0 where it leaves nothing.
+        once: Running sums of seconds before all microbatches.
+        summing: The same of sums of gradients over replicas, behind all microbatches.
+        updating: The same of updates, which wait for all devices.
         call_seconds: Of a call beyond its work.
         there_seconds: Of a microbatch over a boundary, at the least.
         back_seconds: Of its gradients.
         crossed: The first and the last position at which gradients cross a boundary; in inference all positions.
+        ranges: Of each stage but the last, the first and the last position at which it may end; other cuts take longer
+            than is asked for.
         devices: Device of each stage, by index.
         num_microbatches: Parts of the batch.
         schedule: Order of the work.
@@ -28,11 +36,15 @@ class CutProblem:
 
     forward: tuple[float, ...]
     backward: tuple[float, ...]
+    weights: tuple[float, ...]
+    once: tuple[float, ...]
     summing: tuple[float, ...]
+    updating: tuple[float, ...]
     call_seconds: float
     there_seconds: float
     back_seconds: float
     crossed: tuple[int, int]
+    ranges: tuple[tuple[int, int], ...]
     devices: tuple[int, ...]
     num_microbatches: int
     schedule: ScheduleKind
@@ -60,12 +72,12 @@ class BoundRequest:
     problems: tuple[CutProblem, ...]
     enough_seconds: float
     seconds: float
-    most_looks: int = 16
+    most_looks: int = MOST_LOOKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastStep:
-    """A bound on the step of all cuts, without updates, and the best cut that was seen on the way.
+    """A bound on the step of all cuts, and the best cut that was seen on the way.
 
     Attributes:
         seconds: The bound.
