@@ -18,13 +18,13 @@ from partitioner.ir.plan import Baseline, Objective, Strategy
 from partitioner.ir.requirements import Requirement, RequirementKind, ResolvedConstraint
 from partitioner.ir.stage_programs import StagePrograms
 from partitioner.planner.bounds.step_time import lower_bound_seconds
-from partitioner.planner.layouts.all_reduces import sum_seconds_per_byte, with_all_reduce
 from partitioner.planner.layouts.groups import ReplicaGroups, data_parallel_degrees, has_shared
 from partitioner.planner.layouts.replicas import single_device_baselines, within_replica
 from partitioner.planner.layouts.result import SearchResult
 from partitioner.planner.layouts.search import search
 from partitioner.planner.layouts.search_progress import SILENT, SearchProgress
 from partitioner.planner.pipeline.search_space import PipelineSearchSpace
+from partitioner.planner.simulate.all_reduces import ReplicaSums
 from partitioner.stages.schedules import ScheduleKind
 
 
@@ -136,7 +136,7 @@ class LayoutPlanner:
             unpipelined=count == 1,
             least_devices=least_devices,
             known_seconds=known_seconds,
-            sum_seconds_per_byte=sum_seconds_per_byte(self.machines, groups) if count > 1 < len(first) else (),
+            sums=ReplicaSums(self.machines, groups) if count > 1 else None,
         )
         constraints = self.constraints(groups, self.requirements)
         result = search(
@@ -152,9 +152,7 @@ class LayoutPlanner:
             progress=self._progress,
         )
         if count > 1:
-            graph = self._costed_for(math.ceil(costed.graph.batch_size / result.num_microbatches), first).graph
             result = replace(result, baselines=self._single_device_baselines(first))
-            result = with_all_reduce(result, graph, self.machines, groups)
         return ParallelLayout(groups=groups, costed=costed, result=result)
 
     @property

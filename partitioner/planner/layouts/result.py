@@ -46,8 +46,7 @@ class SearchResult:
     """The chosen placement, how the step runs on it, what it was compared with, and the proved bound.
 
     `staged` and `programs` are None where the step runs as one graph; the schedule is then `sequential`, and
-    `delays_gradients` says whether gradients are delayed that no other device waits for. `exchanges` is what replicas
-    send each other to sum gradients.
+    `delays_gradients` says whether gradients are delayed that no other device waits for.
     """
 
     placement: dict[str, int]
@@ -63,7 +62,11 @@ class SearchResult:
     staged: PipelineSchedule | None = None
     programs: StagePrograms | None = None
     considered: tuple[Considered, ...] = ()
-    exchanges: tuple[Exchange, ...] = ()
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """What replicas send each other to sum gradients."""
+        return self.staged.exchanges if self.staged else ()
 
 
 def with_bounds(

@@ -16,7 +16,7 @@ from partitioner.planner.model.assignment import Assignment, adjacent_items
 from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.model.op_devices import op_devices
 from partitioner.planner.pipeline.item_order import forward_order
-from partitioner.planner.pipeline.op_places import op_places
+from partitioner.planner.pipeline.op_places import Floats, op_places
 from partitioner.planner.pipeline.ordered_items import OrderedItems, ordered_items
 from partitioner.planner.pipeline.search_space import PipelineCandidate, PipelineSearchSpace, Recompute
 from partitioner.planner.pipeline.solve.client import least_steps
@@ -90,8 +90,7 @@ class PipelineEvaluator:
         rows = self.rows(num_microbatches)
         if rows not in self._items:
             costed = self._costed_beside(num_microbatches, alone=False)
-            of_replicas = self._summed if any(self.search_space.sum_seconds_per_byte) else ()
-            self._items[rows] = ordered_items(costed, self._places, of_replicas)
+            self._items[rows] = ordered_items(costed, self._places, self._sum_seconds)
         return self._items[rows]
 
     @cached_property
@@ -99,6 +98,22 @@ class PipelineEvaluator:
         """Gradients that are summed over microbatches and replicas."""
         programs = self._any_programs
         return tuple(name for name, how in programs.gathered.items() if how is Gather.SUM) if programs else ()
+
+    @cached_property
+    def _sum_seconds(self) -> dict[str, Floats]:
+        """Seconds of sums of gradients over replicas, where they depend on the cut: by gradient, by device."""
+        sums, programs, tensor = self.search_space.sums, self._any_programs, self.costed.graph.tensor
+        if sums is None or programs is None or len(self.names) == 1:
+            return {}
+        return {name: sums.least_seconds(tensor[name].size_bytes, how) for name, how in programs.gathered.items()}
+
+    @cached_property
+    def _certain_sum_seconds(self) -> float:
+        """Where a replica is one device: it sums all its gradients behind its last call."""
+        sums, programs = self.search_space.sums, self._any_programs
+        if sums is None or programs is None or len(self.names) > 1:
+            return 0.0
+        return sums.seconds(programs, self.costed.graph, 1)
 
     @property
     def _any_programs(self) -> StagePrograms | None:
@@ -134,7 +149,8 @@ class PipelineEvaluator:
         how = self.search_space.recompute
         key = (devices, num_microbatches, schedule, how)
         if key not in self._cut_bounds:
-            self._cut_bounds[key] = self._split(devices, num_microbatches, schedule, how).bound_seconds()
+            bound = self._split(devices, num_microbatches, schedule, how).bound_seconds()
+            self._cut_bounds[key] = bound + self._certain_sum_seconds
         return self._cut_bounds[key]
 
     def look_closer(
@@ -191,7 +207,6 @@ class PipelineEvaluator:
             num_live=[*live.values()],
             num_waiting=[*waiting.values()],
             allowed=self.coarsening.allowed,
-            sum_seconds_per_byte=self.search_space.sum_seconds_per_byte or (0.0,) * len(self.names),
             recompute=recompute,
         )
 
@@ -265,6 +280,8 @@ class PipelineEvaluator:
             )
         except UsageError:
             return None
+        if self.search_space.sums:
+            staged = self.search_space.sums.added_to(staged, programs, costs.costed.graph, num_microbatches)
         relocated = {name: self.names.index(device) for name, device in programs.relocated.items()}
         devices = self.costed.topology.devices
         return PipelineCandidate(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,7 +13,15 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.planner.pipeline.op_places import Floats, OpPlaces
 from partitioner.planner.simulate.program_costs import OP_SECONDS
 
-_SECONDS = ("forward_seconds", "backward_seconds", "weights_seconds", "again_seconds", "once_seconds", "update_seconds")
+_SECONDS = (
+    "forward_seconds",
+    "backward_seconds",
+    "weights_seconds",
+    "again_seconds",
+    "once_seconds",
+    "update_seconds",
+    "sum_seconds",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +39,11 @@ class OrderedItems:
             of the same item read, and what these need of the item.
         once_seconds: Ops that depend on no row, and run once before all microbatches.
         update_seconds: Ops that run once after all microbatches.
+        sum_seconds: Sums of gradients over replicas, before these; at the least.
         saved_bytes: Of activations that a microbatch keeps for its backward.
         late_bytes: Of what it keeps for gradients of weights that wait.
         variable_bytes: Of variables.
         gradient_bytes: Of the gradients of variables.
-        sum_bytes: Of those that replicas sum.
         forward_bytes: At boundary i, bytes of a microbatch that cross to later items.
         backward_bytes: Bytes that cross to earlier items.
         least_forward_bytes: The smallest of the tensors that cross to later items and depend on rows.
@@ -49,11 +57,11 @@ class OrderedItems:
     again_seconds: Floats
     once_seconds: Floats
     update_seconds: Floats
+    sum_seconds: Floats
     saved_bytes: Floats
     late_bytes: Floats
     variable_bytes: Floats
     gradient_bytes: Floats
-    sum_bytes: Floats
     forward_bytes: Floats
     backward_bytes: Floats
     least_forward_bytes: Floats
@@ -82,23 +90,29 @@ class OrderedItems:
         return self.forward_seconds + self.backward_seconds
 
 
-def ordered_items(costed: CostedGraph, places: OpPlaces, summed: Iterable[str] = ()) -> OrderedItems:
-    """The running sums for the batch size of a costed graph; `summed` are gradients that replicas sum."""
+def ordered_items(costed: CostedGraph, places: OpPlaces, sums: Mapping[str, Floats]) -> OrderedItems:
+    """The running sums for the batch size of a costed graph.
+
+    Args:
+        costed: The graph.
+        places: Where its ops and tensors count.
+        sums: Seconds by device that it takes to sum gradients over replicas, by name.
+    """
     graph, count = costed.graph, len(places.order)
     sizes = np.array([tensor.size_bytes for tensor in graph.tensors], dtype=float)
     buffer_sizes = np.array([allocated_bytes(tensor.size_bytes, "GPU") for tensor in graph.tensors], dtype=float)
     variable_sizes = np.array([allocated_bytes(one.size_bytes, "GPU") for one in graph.variables], dtype=float)
-    summed_bytes = np.zeros(count)
-    for name in summed:
-        summed_bytes[places.place[graph.tensor[name].producer]] += graph.tensor[name].size_bytes
+    sum_seconds = np.zeros((len(costed.topology.devices), count))
+    for name, seconds in sums.items():
+        sum_seconds[:, places.place[graph.tensor[name].producer]] += seconds
     return OrderedItems(
         order=places.order,
         **{f"{kind}_seconds": _running(seconds) for kind, seconds in _seconds(costed, places).items()},
+        sum_seconds=_running(sum_seconds),
         saved_bytes=_running(places.saved.totals(buffer_sizes, count)),
         late_bytes=_running(places.late.totals(buffer_sizes, count)),
         variable_bytes=_running(places.variables.totals(variable_sizes, count)),
         gradient_bytes=_running(places.gradients.totals(buffer_sizes, count)),
-        sum_bytes=_running(summed_bytes),
         forward_bytes=places.forward.tensors.totals(sizes, count + 1),
         backward_bytes=places.backward.tensors.totals(sizes, count + 1),
         least_forward_bytes=places.forward.by_row.least(sizes, count + 1),

@@ -11,6 +11,7 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.execution import Execution
 from partitioner.ir.plan import Considered
 from partitioner.ir.stage_programs import StagePrograms
+from partitioner.planner.simulate.all_reduces import ReplicaSums
 from partitioner.planner.simulate.pipelined_schedule import PipelineSchedule
 from partitioner.stages.schedules import ScheduleKind
 
@@ -44,8 +45,7 @@ class PipelineSearchSpace:
         unpipelined: Whether the step may run as one graph at all; replicas run in stages.
         least_devices: Fewer are known not to have the memory.
         known_seconds: A step that is planned already: bounds need not be larger.
-        sum_seconds_per_byte: Of gradients that replicas sum, for each device of the first, without latencies; empty
-            where the sums do not depend on the cut.
+        sums: Of gradients over replicas; None where there is one.
     """
 
     counts: tuple[int, ...]
@@ -56,7 +56,7 @@ class PipelineSearchSpace:
     unpipelined: bool = True
     least_devices: int = 1
     known_seconds: float = math.inf
-    sum_seconds_per_byte: tuple[float, ...] = ()
+    sums: ReplicaSums | None = None
 
     @property
     def is_of_replica(self) -> bool:

@@ -77,7 +77,6 @@ class StageSplit:
         orders: The actions of each device, in order.
         num_live: For each stage, the microbatches whose activations it holds at a time.
         num_waiting: And those whose gradients of weights wait meanwhile.
-        sum_seconds_per_byte: Of gradients that replicas sum, for each device; 0 where there is one replica.
         recompute: Whether stages keep only their inputs: `none`, `all`, or as many as it takes to fit.
     """
 
@@ -90,7 +89,6 @@ class StageSplit:
     orders: Mapping[str, Sequence[Action]]
     num_live: Sequence[int]
     num_waiting: Sequence[int]
-    sum_seconds_per_byte: Sequence[float]
     recompute: Recompute = "none"
 
     def best(self) -> Cut | None:
@@ -156,7 +154,7 @@ class StageSplit:
                 CALL_SECONDS,
             ),
             work(items.once_seconds),
-            work(np.outer(self.sum_seconds_per_byte, items.sum_bytes)),
+            work(items.sum_seconds),
             work(items.update_seconds),
         )
 
@@ -195,7 +193,7 @@ class StageSplit:
             backward=backward,
             weights=tuple((np.array(backward) - _least(backward_seconds - later)).tolist()),
             once=_least(items.once_seconds),
-            summing=tuple((items.sum_bytes * min(self.sum_seconds_per_byte)).tolist()),
+            summing=_least(items.sum_seconds),
             updating=_least(items.update_seconds),
             call_seconds=CALL_SECONDS,
             there_seconds=there,
@@ -264,7 +262,7 @@ class StageSplit:
     @property
     def _last_sums(self) -> Floats:
         """Seconds of the sums of the first stage, by its end: its last backward is that of the step."""
-        return self.items.sum_bytes * self.sum_seconds_per_byte[self.devices[0]]
+        return self.items.sum_seconds[self.devices[0]]
 
     # -- seconds of stages, for all pairs of boundaries ------------------------------------------------------------
 
@@ -291,8 +289,8 @@ class StageSplit:
             arriving=arriving[:, None],
             returning=returning[:, None],
             behind=behind[None, :],
-            # Those of the first stage come on top of all stages: `_last_sums`.
-            summing=items.between("sum_bytes") * (self.sum_seconds_per_byte[device] if stage else 0.0),
+            # Those of the first stage come on top of all stages (`_last_sums`), and this stage has summed meanwhile.
+            summing=(items.between("sum_seconds", device) - self._last_sums[:, None]) * (stage > 0),
         )
 
     def _recomputing(self, stage: int, seconds: StageSeconds) -> StageSeconds:

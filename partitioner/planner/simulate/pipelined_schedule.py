@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from partitioner.ir.plan import PlannedAction
 from partitioner.ir.schedule import MemoryUse, Schedule, Send
+from partitioner.planner.simulate.exchange import Exchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,7 @@ class PipelineSchedule:
         timeline: Forwards, backwards (`0F3`) and updates (`U`), in the order in which they were scheduled.
         sends: Every tensor that crosses from one device to another.
         memory: For each device, (seconds, bytes held from then on), ascending.
+        exchanges: In which replicas sum their gradients.
     """
 
     step_seconds: float
@@ -29,6 +31,7 @@ class PipelineSchedule:
     timeline: tuple[PlannedAction, ...] = field(default=(), repr=False)
     sends: tuple[Send, ...] = field(default=(), repr=False)
     memory: dict[str, tuple[tuple[float, int], ...]] = field(default_factory=dict, repr=False)
+    exchanges: tuple[Exchange, ...] = ()
 
     @property
     def schedule(self) -> Schedule:
