@@ -29,6 +29,8 @@ from partitioner.stages.schedules import ScheduleKind
 
 # A byte over a limit counts as so many seconds, more than any step takes: first what fits, then the fastest.
 _SECONDS_PER_BYTE_OVER = 1e3
+# What an estimate of memory is certainly off by less than.
+_TIMES_OF_ESTIMATE = 2
 # Which of the first and of the last stages have no backward is told apart where few items need no gradient.
 _MOST_WITHOUT_BACKWARD = 3
 # Cuts into interleaved stages, each given what the last one has in the other stages of the devices.
@@ -188,9 +190,11 @@ class StageSplit:
         backward = _least(backward_seconds)
         leaves = self._parts_backward and self.recompute != "all"
         later = items.weights_seconds if leaves else np.zeros_like(backward_seconds)
+        ranges = end_ranges(self._bounds(), enough_seconds - self.least_update_seconds)
         return CutProblem(
             forward=_least(items.forward_seconds),
             backward=backward,
+            num_leaving=(0, *np.cumsum(np.diff(later).min(axis=0) > 0).tolist()),
             weights=tuple((np.array(backward) - _least(backward_seconds - later)).tolist()),
             once=_least(items.once_seconds),
             summing=_least(items.sum_seconds),
@@ -199,13 +203,21 @@ class StageSplit:
             there_seconds=there,
             back_seconds=back,
             crossed=crossed,
-            ranges=end_ranges(self._bounds(), enough_seconds - self.least_update_seconds),
+            ranges=ranges,
+            keeps=tuple(self._keeps(ranges)),
             devices=tuple(self.devices),
             num_microbatches=self.num_microbatches,
             schedule=self.schedule,
             training=self._trains,
             bound_seconds=bound_seconds,
         )
+
+    def _keeps(self, ranges: Sequence[tuple[int, int]]) -> Iterator[bool]:
+        """Which stages do not recompute, wherever in their ranges they start and end: they have far more memory."""
+        most = len(self.items.order)
+        for stage, ((start, _), (_, end)) in enumerate(pairwise([(0, 0), *ranges, (most, most)])):
+            needed = float(self._kept_bytes(stage)[min(start, end), end])
+            yield self.recompute == "none" or _TIMES_OF_ESTIMATE * needed <= self._limit(stage)
 
     def _least_hop_seconds(self, crossed: tuple[int, int]) -> tuple[float, float]:
         hops = self._least_hops
@@ -343,12 +355,15 @@ class StageSplit:
         return [self._bound(stage) for stage in range(self._num_stages)]
 
     def _bound(self, stage: int) -> Floats:
-        seconds = self._stage_seconds(stage, self._least_hops, self._least_hops)
-        once = self.items.between("once_seconds", self.devices[stage])
-        seconds = replace(seconds, arriving=np.maximum(seconds.arriving, once))
+        seconds = self._least_seconds(stage)
         possible, keeps = self._memory(stage)
         keeping, recomputing = self._end(stage, seconds), self._end(stage, self._recomputing(stage, seconds))
         return possible + np.where(keeps, keeping, recomputing)
+
+    def _least_seconds(self, stage: int) -> StageSeconds:
+        seconds = self._stage_seconds(stage, self._least_hops, self._least_hops)
+        once = self.items.between("once_seconds", self.devices[stage])
+        return replace(seconds, arriving=np.maximum(seconds.arriving, once))
 
     def _memory(self, stage: int) -> tuple[Floats, NDArray[np.bool_]]:
         """0 where the stage may be, else infinite; and whether it keeps its activations."""
@@ -396,12 +411,10 @@ class StageSplit:
         whole = items.between("once_seconds", device) + items.between("update_seconds", device)
         keeping = self._end(stage, seconds) + received + whole
         recomputing = self._end(stage, self._recomputing(stage, seconds)) + received + whole
-        saved = self._saved(stage)
-        held = items.between("variable_bytes") + 2 * items.between("gradient_bytes")
+        saved, held = self._saved(stage), self._held_bytes()
         inputs = items.forward_bytes[:, None] * self.num_live[stage] * self.costed.num_sharing(device)
         one = saved / max(1, self.num_live[stage])
-        late = items.between("late_bytes") * self.num_waiting[stage] * self.costed.num_sharing(device)
-        over_keeping = np.maximum(0.0, held + saved + late - self._limit(stage))
+        over_keeping = np.maximum(0.0, self._kept_bytes(stage) - self._limit(stage))
         over_again = np.maximum(0.0, held + inputs + one - self._limit(stage))
         if self.recompute == "all":
             chosen = np.ones(saved.shape, dtype=bool)
@@ -410,6 +423,15 @@ class StageSplit:
         taken = np.where(chosen, recomputing, keeping)
         over = np.where(chosen, over_again, over_keeping)
         return taken + _SECONDS_PER_BYTE_OVER * over + self._allowed(stage), chosen
+
+    def _kept_bytes(self, stage: int) -> Floats:
+        """Estimated bytes of stages that keep their activations."""
+        sharing = self.costed.num_sharing(self.devices[stage])
+        late = self.items.between("late_bytes") * self.num_waiting[stage] * sharing
+        return self._held_bytes() + self._saved(stage) + late
+
+    def _held_bytes(self) -> Floats:
+        return self.items.between("variable_bytes") + 2 * self.items.between("gradient_bytes")
 
     def _saved(self, stage: int) -> Floats:
         live = self.num_live[stage] * self.costed.num_sharing(self.devices[stage])

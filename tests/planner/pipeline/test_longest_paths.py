@@ -51,8 +51,9 @@ def problem(
             "back_seconds": 0.0,
             "bound_seconds": 0.0,
             "crossed": (1, len(forward) - 1),
+            "keeps": (False,) * num_stages,
             "ranges": ((1, len(forward) - 1),) * (num_stages - 1),
-            **dict.fromkeys(("weights", "once", "updating"), (0.0,) * (len(forward) + 1)),
+            **dict.fromkeys(("weights", "once", "updating", "num_leaving"), (0,) * (len(forward) + 1)),
             **others,
         },
     )
@@ -101,13 +102,18 @@ def test_branching_ends_at_the_best_cut(forward, backward, summing, once, updati
 
 
 @settings(max_examples=60, deadline=None)
-@given(some_seconds, some_seconds, some_seconds, some_seconds, st.sampled_from(IN_PARTS), st.sampled_from([0.0, 0.1]))
-def test_bounds_of_backwards_in_parts(forward, backward, weights, summing, shape, call: float) -> None:
-    """Whichever stages recompute: those run their backward in one part, which may even be faster."""
+@given(*[some_seconds] * 4, st.sampled_from(IN_PARTS), st.sampled_from([0.0, 0.1, 1.0]), st.booleans())
+def test_bounds_of_backwards_in_parts(
+    forward, backward, weights, summing, shape, call: float, may_recompute: bool
+) -> None:
+    """Stages that recompute run their backward in one part, which may even be faster."""
     both = [b + w for b, w in zip(backward, weights, strict=True)]
-    made = problem(forward, both, summing, shape, weights=sums(weights), call_seconds=call)
+    leaving = (0, *np.cumsum([w > 0 for w in weights]).tolist())
+    others = {"weights": sums(weights), "num_leaving": leaving, "keeps": (not may_recompute,) * shape[1]}
+    made = problem(forward, both, summing, shape, call_seconds=call, **others)
     stages = range(shape[1])
-    some = [those for count in range(len(stages) + 1) for those in combinations(stages, count)]
+    most = len(stages) if may_recompute else 0
+    some = [those for count in range(most + 1) for those in combinations(stages, count)]
     cuts = [*combinations(range(1, made.num_items), len(stages) - 1)]
     best, found = min(step_of(made, ends, those) for ends in cuts for those in some), closer(made)
     assert found.seconds <= best * (1 + 1e-9)

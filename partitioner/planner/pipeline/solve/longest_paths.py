@@ -106,7 +106,7 @@ class CutSearch:
             there_seconds=problem.there_seconds,
             back_seconds=problem.back_seconds,
         )
-        self._program = _Program(self._items, self._calls, going_back, problem.call_seconds)
+        self._program = _Program(problem, self._items, self._calls, going_back)
         self._most_paths = max(2, min(_MOST_PATHS, _MOST_CALLS // self._calls.count))
         self._nodes: list[_Node] = []
         self.ends: tuple[int, ...] = ()
@@ -210,7 +210,7 @@ class _Program:
     program as shares of those of all items, so that its tolerances mean the same for every model.
     """
 
-    def __init__(self, items: _Items, calls: Calls, going_back: range, call_seconds: float) -> None:
+    def __init__(self, problem: CutProblem, items: _Items, calls: Calls, going_back: range) -> None:
         self._solver: Any = pywraplp.Solver.CreateSolver("GLOP")  # it has no types
         self._unit = max(float(items.forward[-1] + items.backward[-1]), 1e-12)
         self._ways = [_parameters(is_warm=True), _parameters(is_warm=False)]
@@ -218,12 +218,19 @@ class _Program:
         self._forward, self._backward, *others = (self._new_ends(sums / self._unit, calls.num_stages) for sums in items)
         forward, backward, weights, *of_stages = (_parts(ends) for ends in (self._forward, self._backward, *others))
         leaving = going_back[1:] if items.weights[-1] else range(0)
-        later = [self._new(part) if stage in leaving else 0.0 for stage, part in enumerate(weights)]
-        call = call_seconds / self._unit
+        self._call, self._num_leaving = problem.call_seconds / self._unit, problem.num_leaving
+        # The call for what a stage leaves, where it is certain that it leaves something.
+        self._third_call: dict[int, Any] = {stage: self._new() for stage in leaving if problem.keeps[stage]}
+        third = [self._third_call.get(stage, 0.0) for stage in range(calls.num_stages)]
+        later: list[Any] = [0.0] * calls.num_stages
+        for stage in leaving:
+            part = weights[stage]
+            later[stage] = part + third[stage] if problem.keeps[stage] else self._new(part)
         self._calls: dict[ActionKind, list[Any]] = {
-            ActionKind.FORWARD: [work + call for work in forward],
-            ActionKind.BACKWARD: [work - left + call for work, left in zip(backward, later, strict=True)],
-            # What one call more takes is not certain: a stage that leaves nothing has none.
+            ActionKind.FORWARD: [work + self._call for work in forward],
+            ActionKind.BACKWARD: [
+                work + self._call + more - left for work, more, left in zip(backward, third, later, strict=True)
+            ],
             ActionKind.WEIGHTS: later,
         }
         on_device = [np.flatnonzero(stages).tolist() for stages in calls.on_device]
@@ -269,6 +276,10 @@ class _Program:
         for sums, ends in self._bounded:
             for end, (first, last) in zip(ends[1:-1], ranges, strict=True):
                 end.SetBounds(float(sums[first]), float(sums[last]))
+        starts, ends = [0, *(last for _, last in ranges)], [*(first for first, _ in ranges), len(self._num_leaving) - 1]
+        for stage, third in self._third_call.items():
+            is_certain = self._num_leaving[ends[stage]] > self._num_leaving[starts[stage]]
+            third.SetBounds(*[self._call if is_certain else 0.0] * 2)
         if not any(self._solver.Solve(how) == pywraplp.Solver.OPTIMAL for how in self._ways):
             return None
         return _Solved(

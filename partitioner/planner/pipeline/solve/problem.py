@@ -18,6 +18,7 @@ class CutProblem:
         forward: Running sums of seconds of a microbatch forward, n + 1 of them.
         backward: The same backward; 0 in inference.
         weights: The most of it that the schedule leaves for later; 0 where it leaves nothing.
+        num_leaving: Running count of items that leave something.
         once: Running sums of seconds before all microbatches.
         summing: The same of sums of gradients over replicas, behind all microbatches.
         updating: The same of updates, which wait for all devices.
@@ -27,6 +28,7 @@ class CutProblem:
         crossed: The first and the last position at which gradients cross a boundary; in inference all positions.
         ranges: Of each stage but the last, the first and the last position at which it may end; other cuts take longer
             than is asked for.
+        keeps: The stages that do not recompute, unless they take longer than is asked for; those that do leave nothing.
         devices: Device of each stage, by index.
         num_microbatches: Parts of the batch.
         schedule: Order of the work.
@@ -37,6 +39,7 @@ class CutProblem:
     forward: tuple[float, ...]
     backward: tuple[float, ...]
     weights: tuple[float, ...]
+    num_leaving: tuple[int, ...]
     once: tuple[float, ...]
     summing: tuple[float, ...]
     updating: tuple[float, ...]
@@ -45,6 +48,7 @@ class CutProblem:
     back_seconds: float
     crossed: tuple[int, int]
     ranges: tuple[tuple[int, int], ...]
+    keeps: tuple[bool, ...]
     devices: tuple[int, ...]
     num_microbatches: int
     schedule: ScheduleKind
