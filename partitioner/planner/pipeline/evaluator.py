@@ -20,7 +20,7 @@ from partitioner.planner.pipeline.op_places import Floats, op_places
 from partitioner.planner.pipeline.ordered_items import OrderedItems, ordered_items
 from partitioner.planner.pipeline.search_space import PipelineCandidate, PipelineSearchSpace, Recompute
 from partitioner.planner.pipeline.solve.client import least_steps
-from partitioner.planner.pipeline.solve.problem import MOST_LOOKS, BoundRequest, LeastStep
+from partitioner.planner.pipeline.solve.problem import MOST_PROBLEMS, BoundRequest, LeastStep
 from partitioner.planner.pipeline.split import Cut, StageSplit
 from partitioner.planner.simulate.dataflow import Dataflow
 from partitioner.planner.simulate.pipelined import simulate_stages
@@ -171,8 +171,8 @@ class PipelineEvaluator:
         """
         how = self.search_space.recompute
         known = {shape: self.cut_bound_seconds(*shape) for shape in shapes}
-        # No more than the least are looked at.
-        splits = {shape: self._split(*shape, how) for shape in sorted(known, key=known.__getitem__)[:MOST_LOOKS]}
+        least = sorted(known, key=known.__getitem__)[:MOST_PROBLEMS]
+        splits = {shape: self._split(*shape, how) for shape in least}
         problems = {
             shape: made for shape, split in splits.items() if (made := split.problem(known[shape], enough_seconds))
         }

@@ -83,7 +83,9 @@ def best_step(made: CutProblem) -> float:
 
 
 def closer(made: CutProblem, *, enough: float = 1e9, seconds: float = 20.0) -> Any:
-    (found,) = closer_steps(BoundRequest(problems=(made,), enough_seconds=enough, seconds=seconds, most_looks=200))
+    (found,) = closer_steps(
+        BoundRequest(problems=(made,), enough_seconds=enough, seconds=seconds, most_calls=10_000_000)
+    )
     return found
 
 

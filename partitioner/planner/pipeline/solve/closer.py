@@ -19,8 +19,8 @@ def closer_steps(request: BoundRequest) -> tuple[LeastStep, ...]:
     found = [LeastStep(seconds=problem.bound_seconds) for problem in request.problems]
     searches: dict[int, list[CutSearch]] = {}
     closed: set[int] = set()
-    for _ in range(request.most_looks):
-        if len(closed) == len(found) or deadline.is_over:
+    while len(closed) < len(found) and not deadline.is_over:
+        if sum(search.num_calls for those in searches.values() for search in those) >= request.most_calls:
             break
         least = min((step.seconds, number) for number, step in enumerate(found) if number not in closed)[1]
         if found[least].seconds >= request.enough_seconds:

@@ -34,6 +34,8 @@ Ranges = tuple[tuple[int, int], ...]
 
 # Paths that are looked for in one place, and calls that are looked at for all of them: a bound may end early.
 _MOST_PATHS, _MOST_CALLS = 60, 200_000
+# To solve a program takes as long as to look at so many calls.
+_CALLS_OF_A_PROGRAM = 100
 # Edges of a hull that are kept: fewer bound less. Short ones are too steep for arithmetic.
 _MOST_EDGES, _SHORTEST_EDGE = 16, 1e-7
 # A path that is longer by no more than this share is none that the program lacks.
@@ -93,6 +95,7 @@ class CutSearch:
     Attributes:
         ends: Where stages but the last end in the best cut that was seen; empty where none was.
         found_seconds: Its step.
+        num_calls: In which paths were looked for, and what it takes to solve a program besides.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class CutSearch:
         self._nodes: list[_Node] = []
         self.ends: tuple[int, ...] = ()
         self.found_seconds = math.inf
+        self.num_calls = 0
         self._visit(ranges, 0.0)
 
     @property
@@ -153,6 +157,7 @@ class CutSearch:
         """The answer of the program once no path is missing, or after many."""
         solved = None
         for _ in range(self._most_paths):
+            self.num_calls += self._calls.count + _CALLS_OF_A_PROGRAM
             solved = self._program.solve(ranges)
             if solved is None:
                 return None

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from partitioner.stages.schedules import ScheduleKind
 
-MOST_LOOKS = 16
-"""Looks at the shape with the least bound, by default."""
+MOST_PROBLEMS = 16
+"""Shapes in a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +69,14 @@ class BoundRequest:
         problems: One for each shape of a pipeline.
         enough_seconds: Bounds need not be larger.
         seconds: Time for all of them.
-        most_looks: How often the one with the least bound is looked at. Time is for machines that are slow or busy: on
-            others the answer does not depend on it.
+        most_calls: In which longest paths are looked for, those of a step again for each program that is solved. Time is
+            for machines that are slow or busy: on others the answer does not depend on it.
     """
 
     problems: tuple[CutProblem, ...]
     enough_seconds: float
     seconds: float
-    most_looks: int = MOST_LOOKS
+    most_calls: int = 300_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
