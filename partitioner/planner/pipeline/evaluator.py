@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
+import numpy as np
+
 from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import share_memory
@@ -152,6 +154,10 @@ class PipelineEvaluator:
             bound = self._split(devices, num_microbatches, schedule, how).bound_seconds()
             self._cut_bounds[key] = bound + self._certain_sum_seconds
         return self._cut_bounds[key]
+
+    def work_seconds(self, num_microbatches: int) -> float:
+        """What all microbatches take together, each item on its fastest device."""
+        return num_microbatches * float(np.diff(self.items(num_microbatches).pass_seconds).min(axis=0).sum())
 
     def look_closer(
         self,

@@ -20,7 +20,7 @@ from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.model.assignment import Assignment
 from partitioner.planner.model.tolerances import AS_FAST
 from partitioner.planner.pipeline.boundaries import BoundarySearch
-from partitioner.planner.pipeline.evaluator import PipelineEvaluator
+from partitioner.planner.pipeline.evaluator import PipelineEvaluator, Shape
 from partitioner.planner.pipeline.recomputing import Recomputing
 from partitioner.planner.pipeline.search_space import PipelineCandidate
 from partitioner.planner.pipeline.shapes import Shapes
@@ -160,11 +160,23 @@ class PipelineSearch:
                 devices=stages,
                 num_microbatches=count,
                 schedule=schedule,
-                bound_seconds=self.evaluator.cut_bound_seconds(stages, count, schedule),
+                bound_seconds=self._bound_seconds((stages, count, schedule)),
             )
             for stages, count, schedule in self.possible
         ]
         return [shape for shape in shapes if shape.bound_seconds < float("inf")] or shapes
+
+    def _bound_seconds(self, shape: Shape) -> float:
+        """A bound of all pipelines of a shape: the work of a device, where that is too much already."""
+        devices, count, _ = shape
+        work = self.evaluator.work_seconds(count) / len(set(devices))
+        return work if work >= self._most_seconds else self.evaluator.cut_bound_seconds(*shape)
+
+    @cached_property
+    def _most_seconds(self) -> float:
+        """A step that is known; whatever takes longer is of no interest where the step is minimised."""
+        known = min(self.unpipelined_seconds, self.evaluator.search_space.known_seconds)
+        return math.inf if self.objective is Objective.MEMORY else known
 
     def _look_closer(self) -> None:
         """Raise the least bounds, up to the best estimate and somewhat over it, and look for better cuts."""
@@ -174,8 +186,8 @@ class PipelineSearch:
         if not (is_worth_it and seconds):
             return
         shapes = [shape for shape in self.possible if len(shape[0]) > 1]
-        bounds = {shape: self.evaluator.cut_bound_seconds(*shape) for shape in shapes}
-        enough = min(self.unpipelined_seconds, self.evaluator.search_space.known_seconds)
+        bounds = {shape: self._bound_seconds(shape) for shape in shapes}
+        enough = self._most_seconds
         for shape in sorted(shapes, key=bounds.__getitem__):
             if bounds[shape] >= enough:
                 break

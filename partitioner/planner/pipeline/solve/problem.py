@@ -69,14 +69,14 @@ class BoundRequest:
         problems: One for each shape of a pipeline.
         enough_seconds: Bounds need not be larger.
         seconds: Time for all of them.
-        most_calls: In which longest paths are looked for, those of a step again for each program that is solved. Time is
-            for machines that are slow or busy: on others the answer does not depend on it.
+        most_calls: In which longest paths are looked for; those of a step count again for each program that is solved.
+            Time is for machines that are slow or busy: on others the answer does not depend on it.
     """
 
     problems: tuple[CutProblem, ...]
     enough_seconds: float
     seconds: float
-    most_calls: int = 300_000
+    most_calls: int = 150_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
