@@ -22,6 +22,7 @@ from partitioner.planner.layouts.comparison import Family, left_out, naming_repl
 from partitioner.planner.layouts.groups import ReplicaGroups
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
 from partitioner.planner.layouts.one_device import is_kept, note_on_kept
+from partitioner.planner.model.tolerances import AS_FAST
 from partitioner.planner.pipeline.search_space import MANY
 
 # Layouts that share devices are tried where their bound, without sums of gradients, is shorter by at least this share.
@@ -73,7 +74,7 @@ def best_strategy(
     if not eligible:
         assert isinstance(alone, PartitionError)
         raise naming_replicas(alone, families, coupling)
-    chosen = min(eligible, key=lambda layout: _objective_key(layout, planner.objective))
+    chosen = _simplest_of_best(eligible, planner.objective)
     if isinstance(alone, ParallelLayout) and alone.num_devices == 1 < chosen.num_devices:
         steps = alone.step_seconds, chosen.step_seconds
         if is_kept(*steps, planner.objective):
@@ -84,6 +85,15 @@ def best_strategy(
     return with_comparison(
         planner, chosen, alone if isinstance(alone, ParallelLayout) else None, families, eligible, notes
     )
+
+
+def _simplest_of_best(layouts: Sequence[ParallelLayout], objective: Objective) -> ParallelLayout:
+    """The best layout, or one that is as fast and does without splits in replicas."""
+    best = min(layouts, key=lambda layout: _objective_key(layout, objective))
+    if objective is Objective.MEMORY:
+        return best
+    as_fast = (layout for layout in layouts if layout.step_seconds <= AS_FAST * best.step_seconds)
+    return min(as_fast, key=lambda one: (len(one.groups) > 1 < len(one.groups[0]), *_objective_key(one, objective)))
 
 
 def _least_step(*planned: Family | ParallelLayout | PartitionError | None) -> float:

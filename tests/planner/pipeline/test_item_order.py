@@ -52,7 +52,7 @@ def test_items_of_backward_ops_alone_stand_behind_what_they_exchange_most_with()
 def test_running_sums_of_two_layers() -> None:
     costed = pipeline(2, forward=1.0, backward=2.0).costed(topology(1))
     coarsening = coarsen(costed)
-    items = ordered_items(costed, op_places(costed, coarsening, forward_order(costed, coarsening)))
+    items = ordered_items(costed, op_places(costed, coarsening, forward_order(costed, coarsening)), {})
     # f, d and f, d, b; the reads of variables and the updates run once a step.
     first, second = 1.0 + 2.0 + 2 * OP_SECONDS, 1.0 + 2.0 + 3 * OP_SECONDS
     assert items.pass_seconds[0].tolist() == pytest.approx([0.0, first, first + second])
@@ -71,7 +71,7 @@ def test_what_depends_on_no_row_runs_once() -> None:
     made.add("y", 1.0, "x", "table", layer="A")
     costed = made.costed(topology(1))
     coarsening = coarsen(costed)
-    items = ordered_items(costed, op_places(costed, coarsening, forward_order(costed, coarsening)))
+    items = ordered_items(costed, op_places(costed, coarsening, forward_order(costed, coarsening)), {})
     assert [round(float(sums[0, -1])) for sums in (items.once_seconds, items.forward_seconds)] == [2, 1]
 
 
@@ -88,7 +88,7 @@ def test_a_sum_of_gradients_counts_where_the_first_of_them_is_made() -> None:
     made.add("ga", 1.0, "sum", "a", layer="A", **back)
     costed = made.costed(topology(1))
     coarsening = coarsen(costed)
-    items = ordered_items(costed, op_places(costed, coarsening, forward_order(costed, coarsening)))
+    items = ordered_items(costed, op_places(costed, coarsening, forward_order(costed, coarsening)), {})
     assert [coarsening.names[item] for item in items.order][-3:] == ["A", "B", "C"]
     assert [round(float(value)) for value in items.backward_seconds[0]][-4:] == [0, 1, 10, 11]
 
@@ -97,7 +97,7 @@ def test_gradients_that_no_other_item_needs_may_be_left_for_later() -> None:
     """But those of the first item, whose stage nobody waits for, wherever the others are cut."""
     costed = pipeline(3, forward=1.0, backward=2.0).costed(topology(1))
     coarsening = coarsen(costed)
-    items = ordered_items(costed, op_places(costed, coarsening, forward_order(costed, coarsening)))
+    items = ordered_items(costed, op_places(costed, coarsening, forward_order(costed, coarsening)), {})
     assert items.weights_seconds[0].tolist() == pytest.approx([0.0, 0.0, 2.0, 4.0], abs=1e-4)
     # The second one reads f0, f1 and the error b2; the third f1, which is counted there, and f2.
     assert items.late_bytes.tolist() == [0, 0, 1024 + 256, 1024 + 256 + 2 * 1024]
