@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 
 from cost_models.topology import Topology
 from partitioner.ir.devices import short_name
@@ -19,7 +20,8 @@ def candidates(topology: Topology, *, most_replicas: int) -> Iterator[ReplicaGro
 
     A group has consecutive devices, of one host where a host has enough. The number of replicas and the number of
     devices in each divide the number of all devices or are powers of two; with more than `MANY` devices, they are
-    powers of two or the largest possible number.
+    powers of two or the largest possible number. Of several hosts, there are also groups with devices of all of them,
+    such that peers are on one host: gradients then need not leave it, and activations do.
     """
     count = len(topology.devices)
     powers = {2**power for power in range(count.bit_length())}
@@ -29,6 +31,17 @@ def candidates(topology: Topology, *, most_replicas: int) -> Iterator[ReplicaGro
         for number in sorted({*numbers, len(runs)}, reverse=True):
             if 2 <= number <= min(len(runs), most_replicas):
                 yield runs[:number]
+    yield from _across_hosts(topology, most_replicas)
+
+
+def _across_hosts(topology: Topology, most_replicas: int) -> Iterator[ReplicaGroups]:
+    hosts = [topology.host(device) for device in range(len(topology.devices))]
+    sizes = [len([*devices]) for _, devices in groupby(hosts)]
+    if len(sizes) < 2 or len(sizes) > len(set(hosts)) or len(set(sizes)) > 1:
+        return
+    for number in range(min(sizes[0], most_replicas), 1, -1):
+        if sizes[0] % number == 0 and len(hosts) // number <= MANY:
+            yield of_widths([number] * (len(hosts) // number))
 
 
 def sharing_candidates(topology: Topology, *, most_replicas: int) -> Iterator[ReplicaGroups]:

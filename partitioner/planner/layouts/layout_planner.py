@@ -14,9 +14,10 @@ from partitioner.deadline import Deadline
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName, share_memory
 from partitioner.ir.execution import Execution
+from partitioner.ir.op_graph import VariableKind
 from partitioner.ir.plan import Baseline, Objective, Strategy
 from partitioner.ir.requirements import Requirement, RequirementKind, ResolvedConstraint
-from partitioner.ir.stage_programs import StagePrograms
+from partitioner.ir.stage_programs import Gather, StagePrograms
 from partitioner.planner.bounds.step_time import lower_bound_seconds
 from partitioner.planner.layouts.groups import ReplicaGroups, data_parallel_degrees, has_shared
 from partitioner.planner.layouts.replicas import single_device_baselines, within_replica
@@ -224,6 +225,12 @@ class LayoutPlanner:
     def bound_seconds(self, groups: ReplicaGroups) -> float:
         """Lower bound on the step of these replicas, without the sums of gradients."""
         return lower_bound_seconds(self.costed(groups))
+
+    def sum_seconds(self, groups: ReplicaGroups) -> float:
+        """What the sums of these replicas take, if devices share the parameters evenly."""
+        variables = self.costed(groups).graph.variables
+        size = sum(one.size_bytes for one in variables if one.kind is VariableKind.PARAMETER)
+        return float(ReplicaSums(self.machines, groups).least_seconds(size, Gather.SUM).mean()) / len(groups[0])
 
     def costed(self, groups: ReplicaGroups) -> CostedGraph:
         """The step of one replica on the devices of the first."""

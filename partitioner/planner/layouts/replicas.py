@@ -27,6 +27,8 @@ def replica_groups(
 ) -> ReplicaGroups:
     """The devices of each replica: consecutive devices, so that stages exchange tensors over the shortest links.
 
+    Where numbers of peers are given, these are consecutive.
+
     Args:
         strategy: `mirrored` has a device per replica; `mixed` needs their number, and `auto` takes it.
         replicas: How many, or `auto`; or sizes as in `of_widths`.
@@ -42,8 +44,6 @@ def replica_groups(
     sizes = () if isinstance(replicas, (int, str)) else tuple(replicas)
     if sizes:
         _check_sizes(strategy, sizes, num_devices)
-        if len(set(sizes)) == 1:
-            replicas, sizes = sizes[0], ()
     count = max(sizes) if sizes else _count(strategy, replicas, num_devices)
     if num_devices % count and not sizes:
         fitting = [argument("replicas", n) for n in range(2, num_devices + 1) if num_devices % n == 0]

@@ -27,7 +27,7 @@ from partitioner.planner.pipeline.search_space import MANY
 
 # Layouts that share devices are tried where their bound, without sums of gradients, is shorter by at least this share.
 _GAIN_OF_SHARING = 0.1
-# Layouts of a family that are tried though a soft deadline is over, those with the least bounds.
+# Layouts of a family that fit and are tried though a soft deadline is over.
 _LEAST_TRIED = 4
 
 
@@ -168,18 +168,19 @@ def _best(
     """The best layout of a family; where none fits, the first as it would be with unlimited memory.
 
     Bounds need not be larger than `known_seconds`, the step of another layout. A note counts the layouts for which
-    there was no time. Nobody waits for a soft deadline: some are tried in any case.
+    there was no time. Nobody waits for a soft deadline: some that fit are tried in any case, first those that promise
+    most, with what it takes at least to sum gradients.
     """
     best: ParallelLayout | None = None
     too_large: ReplicaGroups | None = None
     waits = planner.deadline.is_soft
     bounded = [(planner.bound_seconds(groups), groups) for groups in groupings if waits or not planner.deadline.is_over]
-    bounded.sort(key=lambda bound_and_groups: bound_and_groups[0])
-    num_late = len(groupings) - len(bounded)
+    bounded.sort(key=lambda bound_and_groups: bound_and_groups[0] + planner.sum_seconds(bound_and_groups[1]))
+    num_late, num_tried = len(groupings) - len(bounded), 0
     for index, (bound, groups) in enumerate(bounded):
         if best is not None and planner.objective is not Objective.MEMORY and bound >= best.step_seconds:
-            break
-        if planner.deadline.is_over and not (waits and index < _LEAST_TRIED):
+            continue
+        if planner.deadline.is_over and not (waits and num_tried < _LEAST_TRIED):
             num_late += len(bounded) - index
             break
         is_simple = len(groups[0]) == 1 or len(planner.machines.devices) <= MANY
@@ -195,6 +196,7 @@ def _best(
         except TimeLimitError:
             num_late += 1
             continue
+        num_tried += 1
         if best is None or _objective_key(layout, planner.objective) < _objective_key(best, planner.objective):
             best = layout
     if num_late:

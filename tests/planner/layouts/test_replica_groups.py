@@ -67,7 +67,7 @@ def test_devices_are_cut_into_runs(strategy: str, replicas: int | str, expected:
         ((3, 1), ((0, 3), (1, 3), (2, 3))),
         ((1, 3), ((0, 1), (0, 2), (0, 3))),
         ((2, 1, 1), ((0, 2, 3), (1, 2, 3))),
-        ((2, 2), ((0, 1), (2, 3))),  # none is shared: as `2`
+        ((2, 2), ((0, 2), (1, 3))),  # none is shared: two stages, each on two devices
     ],
 )
 def test_replicas_share_devices(sizes: tuple[int, ...], expected: Any) -> None:
