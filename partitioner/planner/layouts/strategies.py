@@ -172,16 +172,21 @@ def _best(
     most, with what it takes at least to sum gradients.
     """
     best: ParallelLayout | None = None
-    too_large: ReplicaGroups | None = None
+    too_large: list[ReplicaGroups] = []
     waits = planner.deadline.is_soft
-    bounded = [(planner.bound_seconds(groups), groups) for groups in groupings if waits or not planner.deadline.is_over]
-    bounded.sort(key=lambda bound_and_groups: bound_and_groups[0] + planner.sum_seconds(bound_and_groups[1]))
-    num_late, num_tried = len(groupings) - len(bounded), 0
-    for index, (bound, groups) in enumerate(bounded):
-        if best is not None and planner.objective is not Objective.MEMORY and bound >= best.step_seconds:
-            continue
+    promising = sorted(
+        (planner.bound_seconds(groups) + planner.sum_seconds(groups), groups)
+        for groups in groupings
+        if waits or not planner.deadline.is_over
+    )
+    num_late, num_tried = len(groupings) - len(promising), 0
+    for index, (promised_seconds, groups) in enumerate(promising):
+        if best is not None and planner.objective is not Objective.MEMORY and promised_seconds >= best.step_seconds:
+            break
+        if any(len(other[0]) == len(groups[0]) and len(other) > len(groups) for other in too_large):
+            continue  # each replica would have more rows
         if planner.deadline.is_over and not (waits and num_tried < _LEAST_TRIED):
-            num_late += len(bounded) - index
+            num_late += len(promising) - index
             break
         is_simple = len(groups[0]) == 1 or len(planner.machines.devices) <= MANY
         try:
@@ -191,7 +196,7 @@ def _best(
         except UsageError:  # more devices than parts, say
             continue
         except InfeasibleError:
-            too_large = too_large or groups
+            too_large.append(groups)
             continue
         except TimeLimitError:
             num_late += 1
@@ -205,10 +210,10 @@ def _best(
         )
     if best is not None:
         return Family(strategy=strategy, layout=best, fits=True)
-    if too_large is None or planner.deadline.is_over:
+    if not too_large or planner.deadline.is_over:
         return None
     try:
-        return Family(strategy=strategy, layout=planner.unlimited()(strategy, too_large, explains=False), fits=False)
+        return Family(strategy=strategy, layout=planner.unlimited()(strategy, too_large[0], explains=False), fits=False)
     except (InfeasibleError, TimeLimitError):  # memory is not the cause: constraints or coupled ops forbid the layout
         return None
 

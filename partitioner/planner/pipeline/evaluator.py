@@ -18,6 +18,7 @@ from partitioner.planner.model.assignment import Assignment, adjacent_items
 from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.model.op_devices import op_devices
 from partitioner.planner.pipeline.item_order import forward_order
+from partitioner.planner.pipeline.least_share import least_share
 from partitioner.planner.pipeline.op_places import Floats, op_places
 from partitioner.planner.pipeline.ordered_items import OrderedItems, ordered_items
 from partitioner.planner.pipeline.search_space import PipelineCandidate, PipelineSearchSpace, Recompute
@@ -155,9 +156,13 @@ class PipelineEvaluator:
             self._cut_bounds[key] = bound + self._certain_sum_seconds
         return self._cut_bounds[key]
 
-    def work_seconds(self, num_microbatches: int) -> float:
-        """What all microbatches take together, each item on its fastest device."""
-        return num_microbatches * float(np.diff(self.items(num_microbatches).pass_seconds).min(axis=0).sum())
+    def work_bound_seconds(self, devices: Sequence[int], num_microbatches: int, schedule: ScheduleKind) -> float:
+        """A bound that is less than `cut_bound_seconds`, and takes no time."""
+        num_devices = len(set(devices))
+        share = num_microbatches / num_devices
+        if self.costed.graph.training:
+            share = least_share(schedule, len(devices), num_devices, num_microbatches)
+        return share * float(np.diff(self.items(num_microbatches).pass_seconds).min(axis=0).sum())
 
     def look_closer(
         self,

@@ -168,8 +168,7 @@ class PipelineSearch:
 
     def _bound_seconds(self, shape: Shape) -> float:
         """A bound of all pipelines of a shape: the work of a device, where that is too much already."""
-        devices, count, _ = shape
-        work = self.evaluator.work_seconds(count) / len(set(devices))
+        work = self.evaluator.work_bound_seconds(*shape)
         return work if work >= self._most_seconds else self.evaluator.cut_bound_seconds(*shape)
 
     @cached_property

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from partitioner.ir.costed import CostedGraph
 from partitioner.planner.pipeline.calls import Calls
-from partitioner.planner.pipeline.interleaved import least_interleaved_share
 from partitioner.planner.pipeline.least_cut import end_ranges, least_cut
+from partitioner.planner.pipeline.least_share import least_interleaved_share
 from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.ordered_items import OrderedItems, between
 from partitioner.planner.pipeline.search_space import Recompute

@@ -16,7 +16,7 @@ Between, it waits for microbatches that are on their way through the stages behi
   what returns; and that of the last microbatches comes behind the last backward, while that returns.
 - `sequential`: each microbatch passes the stages behind and comes back before the next one starts.
 - `interleaved`: the device may work for its other stage, so that no waiting is certain. What that one adds is in
-  `interleaved.py`, and what stages of all devices make each other wait in `solve/longest_paths.py`.
+  `least_share.py`, and what stages of all devices make each other wait in `solve/longest_paths.py`.
 
 In inference, and where no gradient comes back, microbatches only pass on, and z counts once or not at all.
 

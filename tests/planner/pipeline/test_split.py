@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from partitioner.ir.costed import CostedGraph
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
-from partitioner.planner.pipeline.interleaved import least_interleaved_share
+from partitioner.planner.pipeline.least_share import least_interleaved_share
 from partitioner.planner.pipeline.search_space import Recompute
 from partitioner.planner.simulate.program_costs import CALL_SECONDS
 from partitioner.stages.schedules import ScheduleKind
@@ -37,7 +37,7 @@ def check_bound(
         return
     shape = (tuple(devices), count, kind)
     evaluator.look_closer([shape], 1e9, 2.0, ask=closer_steps)
-    bound = evaluator.cut_bound_seconds(*shape)
+    bound = max(evaluator.cut_bound_seconds(*shape), evaluator.work_bound_seconds(*shape))
     stages = range(len(devices))
     choices = [()] if recompute == "none" else [tuple(stages)] if recompute == "all" else subsets(stages)
     for again in choices:

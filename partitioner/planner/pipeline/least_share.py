@@ -1,8 +1,13 @@
-"""What no cut into two stages per device, dealt round robin, can avoid in the interleaved schedule.
+"""How often a step takes as long as a microbatch through all stages, at the least, wherever these are cut.
 
-Of S devices, device d has the stages d and S + d, which take it w and u seconds for a microbatch, both ways. All stages
-together take T; those before stage d take P, and those of the second round before stage S + d take Q. There are M
-microbatches.
+S stages that take T together, with M microbatches. In gpipe and 1F1B, stage s with w_s begins when the first microbatch
+has passed those before it, P_s both ways with what is left to do behind its last backward: the step takes P_s + M w_s.
+A mean of these in which every w has the same weight bounds all cuts: with weights that grow by M / (M - 1) from stage
+to stage, T / (1 - (1 - 1/M)^S). Zero-bubble schedules leave parts of P_s for later: there, only the work counts here.
+
+In the interleaved schedule each of S devices has two stages, dealt round robin: device d has d and S + d, which take it
+w and u seconds for a microbatch, both ways. All stages together take T; those before stage d take P, and those of the
+second round before stage S + d take Q.
 
 1. The device does its M (w + u) after the first has passed the stages before d, and before the last has gone back
    through them: the step takes P + M (w + u) at the least.
@@ -18,6 +23,21 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+
+from partitioner.stages.schedules import ScheduleKind
+
+
+def least_share(schedule: ScheduleKind, num_stages: int, num_devices: int, num_microbatches: int) -> float:
+    """The step of any cut over the seconds of a microbatch through all stages, both ways, where stages wait."""
+    match schedule:
+        case ScheduleKind.SEQUENTIAL:
+            return float(num_microbatches)
+        case ScheduleKind.GPIPE | ScheduleKind.ONE_F_ONE_B if num_stages == num_devices:
+            return 1 / (1 - (1 - 1 / num_microbatches) ** num_stages)
+        case ScheduleKind.INTERLEAVED if num_stages == 2 * num_devices:
+            return least_interleaved_share(num_devices, num_microbatches)
+        case _:
+            return num_microbatches / num_devices
 
 
 @cache
