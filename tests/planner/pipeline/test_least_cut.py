@@ -1,0 +1,51 @@
+"""Cuts of a row of items against all cuts."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from partitioner.planner.pipeline.least_cut import end_ranges, least_cut
+
+NUM_ITEMS = 5
+tables = st.lists(
+    arrays(float, (NUM_ITEMS + 1, NUM_ITEMS + 1), elements=st.sampled_from([0.0, 1.0, 2.0, 3.0])),
+    min_size=2,
+    max_size=3,
+)
+
+
+def costs_of_cuts(costs: list[np.ndarray]) -> dict[tuple[int, ...], float]:
+    """The largest cost of a stage, by where all stages end."""
+    cuts = ([*ends, NUM_ITEMS] for ends in combinations(range(1, NUM_ITEMS), len(costs) - 1))
+    return {tuple(ends): max(table[at] for table, at in zip(costs, pairwise([0, *ends]), strict=True)) for ends in cuts}
+
+
+def of_stages(costs: list[np.ndarray]) -> list[np.ndarray]:
+    """The same costs, infinite where a stage has no item."""
+    return [np.where(np.tri(NUM_ITEMS + 1, dtype=bool), np.inf, table) for table in costs]
+
+
+@given(tables)
+def test_the_least_cut_is_that_of_all_cuts(costs: list[np.ndarray]) -> None:
+    found, every = least_cut(of_stages(costs)), costs_of_cuts(costs)
+    assert found[1] == min(every.values()) == every[tuple(found[0] or ())]
+
+
+@given(tables, st.sampled_from([0.0, 1.0, 2.0]))
+def test_ranges_are_those_of_all_cuts_that_cost_no_more(costs: list[np.ndarray], most: float) -> None:
+    cuts = [ends for ends, cost in costs_of_cuts(costs).items() if cost <= most]
+    ranges = end_ranges(of_stages(costs), most)
+    if cuts:
+        assert ranges == tuple((min(at), max(at)) for at in list(zip(*cuts, strict=True))[:-1])
+    else:
+        assert all(first > last for first, last in ranges)
+
+
+def test_no_cut_of_infinite_costs() -> None:
+    assert least_cut([np.full((3, 3), np.inf)] * 2) == (None, pytest.approx(float("inf")))
