@@ -144,6 +144,12 @@ class ExecutionSelector:
         """Pipelines that were simulated, fit and may be chosen."""
         return [] if self.evaluator is None else self._stage_search(()).eligible()
 
+    def closest_without_sums(self) -> PipelineCandidate | None:
+        """The pipeline that lacks the fewest bytes of those that fit but for sums of gradients over replicas."""
+        candidates = [] if self.evaluator is None else self.evaluator.candidates()
+        lacking = [candidate for candidate in candidates if not candidate.fits and candidate.fits_without_sums]
+        return min(lacking, key=lambda candidate: sum(candidate.over_bytes), default=None)
+
     def best(self, unpipelined: Evaluation | None) -> PipelineCandidate | None:
         """The best pipeline; None where the step as one graph, `unpipelined`, is to be preferred."""
         candidates = self.fitting()

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from partitioner.deadline import SHARE_AS_ONE_GRAPH, SHARE_OF_PIPELINES, Deadline
-from partitioner.errors import TimeLimitError
+from partitioner.errors import InfeasibleError, TimeLimitError
 from partitioner.ir.costed import CostedGraph
+from partitioner.ir.devices import short_name
 from partitioner.ir.plan import Baseline, Objective, SolverInfo, Strategy
 from partitioner.ir.requirements import ResolvedConstraint
 from partitioner.ir.units import format_bytes, plural
@@ -262,7 +263,22 @@ class _Search:
                 notes=[_closest_note(*self.placements.closest(1))] if self.explains else [],
                 help=argument("time_limit", 2 * self.time_limit_seconds),
             )
+        if (candidate := self.selector.closest_without_sums()) is not None:
+            return self._no_room_for_sums(candidate)
         return self._out_of_memory(self.selector.fitting_arguments)
+
+    def _no_room_for_sums(self, candidate: PipelineCandidate) -> InfeasibleError:
+        over = zip(self.devices, candidate.over_bytes, candidate.sum_bytes, strict=True)
+        return InfeasibleError(
+            "there is no room to sum the gradients of all replicas",
+            notes=[
+                f"{short_name(placed.name)}: {format_bytes(placed.memory_bytes + lacking)} needed, "
+                f"{format_bytes(placed.memory_bytes)} to use; {format_bytes(sums)} of it for sums"
+                for placed, lacking, sums in over
+                if lacking
+            ],
+            help="fewer replicas of more devices each, or more microbatches",
+        )
 
     def _promises_no_fit(self) -> bool:
         """Whether no pipeline is estimated to fit, and nothing else does."""

@@ -291,6 +291,7 @@ class PipelineEvaluator:
             )
         except UsageError:
             return None
+        alone = staged
         if self.search_space.sums:
             staged = self.search_space.sums.added_to(staged, programs, costs.costed.graph, num_microbatches)
         relocated = {name: self.names.index(device) for name, device in programs.relocated.items()}
@@ -303,6 +304,7 @@ class PipelineEvaluator:
             programs=programs,
             staged=staged,
             over_bytes=tuple(max(0, staged.peak[d.name].total_bytes - d.memory_bytes) for d in devices),
+            sum_bytes=tuple(staged.peak[d.name].total_bytes - alone.peak[d.name].total_bytes for d in devices),
         )
 
     def _placement(self, assignment: Sequence[int]) -> dict[str, int]:

@@ -82,6 +82,7 @@ class PipelineCandidate:
         programs: The stage programs.
         staged: Their simulation.
         over_bytes: Beyond the limits, for each device of the topology.
+        sum_bytes: Of the peaks, what sums of gradients over replicas add.
     """
 
     assignment: tuple[int, ...]
@@ -91,11 +92,17 @@ class PipelineCandidate:
     programs: StagePrograms
     staged: PipelineSchedule
     over_bytes: tuple[int, ...]
+    sum_bytes: tuple[int, ...]
 
     @property
     def fits(self) -> bool:
         """Whether no device's peak passes its limit."""
         return not any(self.over_bytes)
+
+    @property
+    def fits_without_sums(self) -> bool:
+        """Whether it would fit if gradients were not summed."""
+        return all(over <= sums for over, sums in zip(self.over_bytes, self.sum_bytes, strict=True))
 
     @property
     def recompute(self) -> frozenset[int]:

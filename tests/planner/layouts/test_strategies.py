@@ -233,6 +233,15 @@ def test_memory_rules_mirrored_out() -> None:
         choose(planner(made, topology(2, wire=FREE, memory_bytes=2**20), 1, 2, 4))
 
 
+def test_replicas_that_fit_but_for_their_sums_are_refused_for_these() -> None:
+    """Four gradients as large as their variables, and a sum of each."""
+    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=256, gradient_bytes=2**20, parameter_bytes=2**20)
+    with pytest.raises(InfeasibleError) as caught:
+        planner(made, topology(2, wire=FREE, memory_bytes=11 * 2**20), 1)(Strategy.MIRRORED, ((0,), (1,)))
+    assert "there is no room to sum the gradients of all replicas" in str(caught.value)
+    assert caught.value.notes[0] == "GPU:0: 12.0 MiB needed, 11.0 MiB to use; 4.0 MiB of it for sums"
+
+
 @given(random_steps(max_layers=4), st.sampled_from([2, 3, 4]), st.sampled_from([0.0, 0.25, 4.0]))
 @settings(max_examples=5)
 def test_the_choice_is_no_worse_than_any_family(made: Builder, count: int, latency: float) -> None:
