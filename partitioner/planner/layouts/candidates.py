@@ -13,6 +13,8 @@ from partitioner.planner.pipeline.search_space import MANY
 # The most devices of a replica that are tried.
 MOST_PER_REPLICA = 8
 _MOST_SHARED = 2
+# Of a replica with devices of all hosts: what does not fit on fewer has half of 64.
+_MOST_ACROSS_HOSTS = 32
 
 
 def candidates(topology: Topology, *, most_replicas: int) -> Iterator[ReplicaGroups]:
@@ -40,7 +42,7 @@ def _across_hosts(topology: Topology, most_replicas: int) -> Iterator[ReplicaGro
     if len(sizes) < 2 or len(sizes) > len(set(hosts)) or len(set(sizes)) > 1:
         return
     for number in range(min(sizes[0], most_replicas), 1, -1):
-        if sizes[0] % number == 0 and len(hosts) // number <= MANY:
+        if sizes[0] % number == 0 and len(hosts) // number <= _MOST_ACROSS_HOSTS:
             yield of_widths([number] * (len(hosts) // number))
 
 
