@@ -174,19 +174,16 @@ def _best(
     best: ParallelLayout | None = None
     too_large: list[ReplicaGroups] = []
     waits = planner.deadline.is_soft
-    promising = sorted(
-        (planner.bound_seconds(groups) + planner.sum_seconds(groups), groups)
-        for groups in groupings
-        if waits or not planner.deadline.is_over
-    )
-    num_late, num_tried = len(groupings) - len(promising), 0
-    for index, (promised_seconds, groups) in enumerate(promising):
-        if best is not None and planner.objective is not Objective.MEMORY and promised_seconds >= best.step_seconds:
-            break
+    bounded = [(planner.bound_seconds(groups), groups) for groups in groupings if waits or not planner.deadline.is_over]
+    bounded.sort(key=lambda bound_and_groups: bound_and_groups[0] + planner.sum_seconds(bound_and_groups[1]))
+    num_late, num_tried = len(groupings) - len(bounded), 0
+    for index, (bound, groups) in enumerate(bounded):
+        if best is not None and planner.objective is not Objective.MEMORY and bound >= best.step_seconds:
+            continue
         if any(len(other[0]) == len(groups[0]) and len(other) > len(groups) for other in too_large):
             continue  # each replica would have more rows
         if planner.deadline.is_over and not (waits and num_tried < _LEAST_TRIED):
-            num_late += len(promising) - index
+            num_late += len(bounded) - index
             break
         is_simple = len(groups[0]) == 1 or len(planner.machines.devices) <= MANY
         try:

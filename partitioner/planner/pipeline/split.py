@@ -29,7 +29,7 @@ from partitioner.stages.schedules import ScheduleKind
 
 # A byte over a limit counts as so many seconds, more than any step takes: first what fits, then the fastest.
 _SECONDS_PER_BYTE_OVER = 1e3
-# What an estimate of memory is certainly off by less than.
+# Memory is taken to be less than this many times its estimate.
 _TIMES_OF_ESTIMATE = 2
 # Which of the first and of the last stages have no backward is told apart where few items need no gradient.
 _MOST_WITHOUT_BACKWARD = 3
