@@ -101,14 +101,14 @@ def walk(
         made = [output for output in ops[name].outputs if output not in roots and output not in given]
         for output in made:
             size = size_bytes(output)
-            free = [
+            free = (
                 b
-                for b in reads[name]
+                for b in (reads[name] if may_overwrite(ops[name].type) else ())
                 if b in held and held[b] == size and readers[b] == 1 and b not in staying and (name, b) not in shared
-            ]
-            if free and may_overwrite(ops[name].type):
-                now -= held.pop(free[0])
-                changes.append((index, free[0] or "", -size))
+            )
+            if (buffer := next(free, None)) is not None:
+                now -= held.pop(buffer)
+                changes.append((index, buffer, -size))
             now += size
             held[output] = size
             changes.append((index, output, size))

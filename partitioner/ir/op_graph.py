@@ -236,26 +236,36 @@ class OpGraph:
         distinct: dict[object, OpSpec] = {}
         specs = []
         for op in self.ops:
-            inputs = (*(_HANDLE for _ in op.variables), *(self.tensor[name].spec for name in op.inputs))
-            outputs = tuple(self.tensor[name].spec for name in op.outputs)
-            runs = self.runs.get(op.name, ())
-            key = op.name if runs else (op.type, inputs, outputs, tuple(op.attributes.items()))
-            if key not in distinct:
-                distinct[key] = OpSpec(
-                    type=op.type, inputs=inputs, outputs=outputs, attributes=op.attributes, runs=runs
-                )
-            specs.append(distinct[key])
+            spec = self._spec(op)
+            key = op.name if spec.runs else (op.type, spec.inputs, spec.outputs, tuple(op.attributes.items()))
+            specs.append(distinct.setdefault(key, spec))
         return tuple(specs)
 
-    def resized(self, batch_size: int, tensors: Sequence[Tensor]) -> OpGraph:
+    def _spec(self, op: Op) -> OpSpec:
+        return OpSpec(
+            type=op.type,
+            inputs=(*(_HANDLE for _ in op.variables), *(self.tensor[name].spec for name in op.inputs)),
+            outputs=tuple(self.tensor[name].spec for name in op.outputs),
+            attributes=op.attributes,
+            runs=self.runs.get(op.name, ()),
+        )
+
+    def resized(self, batch_size: int, tensors: Sequence[Tensor], alike: Sequence[int]) -> OpGraph:
         """The graph for another batch size, with the same tensors in other sizes.
 
         What does not depend on sizes is shared: its names and wiring are neither checked nor looked up again.
+
+        Args:
+            batch_size: The other number of rows.
+            tensors: In the same order.
+            alike: For each op, the index of the first op that has the same spec whatever the number of rows.
         """
         shared = {name: getattr(self, name) for name in _OF_WIRING}
         other = object.__new__(OpGraph)
         vars(other).update({one.name: getattr(self, one.name) for one in fields(self)}, **shared)
         vars(other).update(batch_size=batch_size, tensors=tuple(tensors))
+        specs = {index: other._spec(self.ops[index]) for index in dict.fromkeys(alike)}
+        vars(other).update(specs=tuple(map(specs.__getitem__, alike)))
         return other
 
     def depending_on(self, roots: Iterable[str], *, but: Container[str] = ()) -> frozenset[str]:

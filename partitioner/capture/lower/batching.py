@@ -13,7 +13,7 @@ from cost_models.specs import TensorSpec
 from partitioner.capture.functions.reading import Reading
 from partitioner.capture.lower.shapes import settle_shapes
 from partitioner.capture.trace.trace import Trace
-from partitioner.ir.graph_def import producer
+from partitioner.ir.graph_def import producer, prune
 from partitioner.ir.op_graph import OpGraph, Tensor
 from partitioner.ir.step import CapturedStep
 
@@ -53,7 +53,7 @@ class BatchSizes:
             Tensor(name=tensor.name, producer=tensor.producer, spec=specs[pair])
             for tensor, pair in zip(whole.tensors, self._pair_of_tensor, strict=True)
         ]
-        return whole.resized(rows, tensors)
+        return whole.resized(rows, tensors, self._alike)
 
     @property
     def _other_rows(self) -> int:
@@ -72,6 +72,17 @@ class BatchSizes:
         return [number[pair] for pair in self._pair_of_each]
 
     @cached_property
+    def _alike(self) -> list[int]:
+        """For each op, the index of the first with the same pairs of specs."""
+        graph = self._step.graph
+        pair = {tensor.name: index for tensor, index in zip(graph.tensors, self._pair_of_tensor, strict=True)}
+        first: dict[object, int] = {}
+        return [
+            first.setdefault((spec_of, *(pair[name] for name in (*op.inputs, *op.outputs))), index)
+            for index, (op, spec_of) in enumerate(zip(graph.ops, map(id, graph.specs), strict=True))
+        ]
+
+    @cached_property
     def _pair_of_each(self) -> list[tuple[TensorSpec, TensorSpec]]:
         other = graph_for_batch(self._step, self._other_rows)
         return [(a.spec, b.spec) for a, b in zip(self._step.graph.tensors, other.tensors, strict=True)]
@@ -86,12 +97,17 @@ def _proportional(size: int, rows: int, other_size: int, other_rows: int, wanted
 
 
 def graph_for_batch(step: CapturedStep, batch_size: int) -> OpGraph:
-    """The op graph of `step` with the shapes of a batch of `batch_size` rows, otherwise unchanged."""
+    """The op graph of `step` with the shapes of a batch of `batch_size` rows, otherwise unchanged.
+
+    Only what open shapes depend on is looked at: of updates, for one, nothing.
+    """
+    graph = step.graph
     arguments = [spec for spec in tf.nest.flatten(step.specs) if spec is not None]
     inputs = dict(zip(map(producer, step.inputs), arguments, strict=True))
-    settled = settle_shapes(step.graph_def, inputs, step.captures, batch_size)
-    tensors = tuple(replace(tensor, spec=settled.specs[tensor.name]) for tensor in step.graph.tensors)
-    return replace(step.graph, batch_size=batch_size, tensors=tensors, **settled_fields(settled, tensors))
+    looked_at = prune(step.graph_def, {*map(producer, step.open_tensors), *graph.runs})
+    settled = settle_shapes(looked_at, inputs, step.captures, batch_size)
+    tensors = tuple(replace(one, spec=settled.specs.get(one.name, one.spec)) for one in graph.tensors)
+    return replace(graph, batch_size=batch_size, tensors=tensors, **settled_fields(settled, tensors))
 
 
 def settled_fields(settled: Reading, tensors: Iterable[Tensor]) -> dict[str, Any]:

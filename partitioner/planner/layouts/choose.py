@@ -83,4 +83,5 @@ def choose_layout(request: LayoutRequest, planner: LayoutPlanner, seconds: float
             coupling=request.coupling,
             is_cuttable=request.is_cuttable,
         )
-    return planner(request.strategy, request.groups(planner.machines, planner.batch_size))
+    groups = request.groups(planner.machines, planner.batch_size)
+    return planner.with_baselines(planner(request.strategy, groups))

@@ -50,7 +50,7 @@ def with_comparison(
         notes: Further notes.
     """
     result = chosen.result
-    simple = (alone or chosen).result.baselines
+    simple = (alone or planner.with_baselines(chosen)).result.baselines
     compared = [*simple, *(_of_one_replica(alone, simple) if alone else ()), *(family.baseline for family in families)]
     solvers = [layout.result.solver for layout in eligible]
     of_families = [solver.family_lower_bound for solver in solvers if solver.family_lower_bound is not None]

@@ -107,7 +107,6 @@ class LayoutPlanner:
         self._like = tuple(range(len(machines.devices)))
         self._costed: dict[tuple[int, tuple[int, ...], tuple[str, ...]], CostedGraph] = {}
         self._of_replica: dict[tuple[int, ReplicaGroups, tuple[str, ...]], CostedGraph] = {}
-        self._baselines: dict[tuple[int, ...], tuple[Baseline, ...]] = {}
 
     def __call__(
         self,
@@ -125,7 +124,7 @@ class LayoutPlanner:
             TimeLimitError: No layout that fits was found in time.
             UsageError: The step, the requirements or the strategy do not go with the devices.
         """
-        first, count = groups[0], len(groups)
+        count = len(groups)
         costed = self.costed(groups)
         counts = tuple(number for number in self.counts if number * count <= self.batch_size) or self.counts[:1]
         choices = PipelineSearchSpace(
@@ -152,9 +151,13 @@ class LayoutPlanner:
             explains=explains,
             progress=self._progress,
         )
-        if count > 1:
-            result = replace(result, baselines=self._single_device_baselines(first))
         return ParallelLayout(groups=groups, costed=costed, result=result)
+
+    def with_baselines(self, layout: ParallelLayout) -> ParallelLayout:
+        """The layout; if it has replicas, with the whole batch on one device of each kind, to compare it with."""
+        if len(layout.groups) == 1:
+            return layout
+        return replace(layout, result=replace(layout.result, baselines=self._single_device_baselines(layout.groups[0])))
 
     @property
     def names_devices(self) -> bool:
@@ -218,7 +221,7 @@ class LayoutPlanner:
 
     def _on(self, machines: Topology) -> LayoutPlanner:
         other = copy(self)
-        other.machines, other._costed, other._of_replica, other._baselines = machines, {}, {}, {}
+        other.machines, other._costed, other._of_replica = machines, {}, {}
         other._progress = SILENT  # what is found there is no plan for the machines that were asked about
         return other
 
@@ -242,10 +245,7 @@ class LayoutPlanner:
         for index in devices:
             placed = self.machines.devices[index]
             kinds.setdefault((placed.device.name, placed.memory_bytes), index)
-        distinct = tuple(kinds.values())
-        if distinct not in self._baselines:
-            self._baselines[distinct] = single_device_baselines(self._costed_for(self.batch_size, distinct))
-        return self._baselines[distinct]
+        return single_device_baselines(self._costed_for(self.batch_size, tuple(kinds.values())))
 
     def _sized(self, rows: int, groups: ReplicaGroups, sums: tuple[str, ...] = ()) -> CostedGraph:
         """The step for a number of rows on the devices of the first replica, while their peers do the same."""

@@ -11,9 +11,8 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import Baseline, Strategy
 from partitioner.planner.layouts.groups import ReplicaGroups, of_widths
-from partitioner.planner.model.coarsen import coarsen
-from partitioner.planner.placement.baselines import single_device
-from partitioner.planner.placement.evaluator import PlacementEvaluator
+from partitioner.planner.model.buffers import Buffers
+from partitioner.planner.simulate.unpipelined import simulate
 from partitioner.spelling import argument, arguments
 
 
@@ -136,12 +135,13 @@ def within_replica(strategy: Strategy, groups: ReplicaGroups) -> Strategy:
 
 def single_device_baselines(costed: CostedGraph) -> tuple[Baseline, ...]:
     """The whole batch on each of the devices alone."""
-    coarsening = coarsen(costed)
-    evaluator = PlacementEvaluator(costed, coarsening)
-    alone = [evaluator(single_device(coarsening, index)) for index in range(len(costed.topology.devices))]
+    ops, buffers = [op.name for op in costed.graph.ops], Buffers(costed)
+    steps = [simulate(costed, dict.fromkeys(ops, index), buffers) for index in range(len(costed.topology.devices))]
     return tuple(
         Baseline(
-            name=f"single-device {short_name(placed.name)}", step_seconds=evaluation.step_seconds, fits=evaluation.fits
+            name=f"single-device {short_name(placed.name)}",
+            step_seconds=step.step_seconds,
+            fits=step.peak[placed.name].total_bytes <= placed.memory_bytes,
         )
-        for placed, evaluation in zip(costed.topology.devices, alone, strict=True)
+        for placed, step in zip(costed.topology.devices, steps, strict=True)
     )

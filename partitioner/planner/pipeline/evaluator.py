@@ -19,7 +19,7 @@ from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.model.op_devices import op_devices
 from partitioner.planner.pipeline.item_order import forward_order
 from partitioner.planner.pipeline.least_share import least_share
-from partitioner.planner.pipeline.op_places import Floats, op_places
+from partitioner.planner.pipeline.op_places import Floats, OpPlaces, op_places
 from partitioner.planner.pipeline.ordered_items import OrderedItems, ordered_items
 from partitioner.planner.pipeline.search_space import PipelineCandidate, PipelineSearchSpace, Recompute
 from partitioner.planner.pipeline.solve.client import least_steps
@@ -46,9 +46,6 @@ class PipelineEvaluator:
     def __init__(self, costed: CostedGraph, coarsening: Coarsening, search_space: PipelineSearchSpace) -> None:
         self.costed, self.coarsening, self.search_space = costed, coarsening, search_space
         self.names = [placed.name for placed in costed.topology.devices]
-        self.order = forward_order(costed, coarsening)
-        self._places = op_places(costed, coarsening, self.order)
-        self.adjacent = adjacent_items(costed, coarsening)
         self._simulations: dict[tuple[object, ...], PipelineCandidate | None] = {}
         self.refusal: UsageError | None = None
         self.num_cut_ops = 0
@@ -68,6 +65,20 @@ class PipelineEvaluator:
         other._wiring = self._wiring
         other._cuts, other._cut_bounds = self._cuts, self._cut_bounds
         return other
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The items in the order in which forwards run."""
+        return forward_order(self.costed, self.coarsening)
+
+    @cached_property
+    def adjacent(self) -> list[set[int]]:
+        """For each item, the others that it exchanges a tensor with or waits for."""
+        return adjacent_items(self.costed, self.coarsening)
+
+    @cached_property
+    def _places(self) -> OpPlaces:
+        return op_places(self.costed, self.coarsening, self.order)
 
     def rows(self, num_microbatches: int) -> int:
         """Rows of the largest microbatch."""

@@ -79,12 +79,15 @@ class PlacementEvaluator:
         return self.evaluations[key]
 
     def in_both_orders(self, assignment: Sequence[int]) -> tuple[Evaluation, Evaluation]:
-        """The better evaluation of a placement, which is kept, and that in which ops run as they become ready."""
+        """The better evaluation of a placement, which is kept, and that in which ops run as they become ready.
+
+        Both are the same where gradients are always delayed.
+        """
         found = self(assignment)
-        if not found.delays:
+        if not found.delays or False not in self._delays:
             return found, found
         as_ready = self._evaluated(found.assignment, False)
-        if False in self._delays and as_ready.fits and as_ready.step_seconds < found.step_seconds:
+        if as_ready.fits and as_ready.step_seconds < found.step_seconds:
             found = self.evaluations[found.assignment] = as_ready
         return found, as_ready
 
