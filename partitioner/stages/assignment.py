@@ -108,13 +108,12 @@ class StageAssignment:
 
     def _delay_sums(self) -> None:
         """Make a sum of gradients of several stages an update op: each stage sums its own part over microbatches."""
-        last_uses = {name: self.graph.consumers[name] for name in self.graph.tensor}
         wanted = set(self.roles.results)
         for op in reversed(self.ops):
             if self.role[op.name] is not Role.BACKWARD or op.type != _SUM:
                 continue
             sources = [self.producer(name) for name in self.inputs[op.name]]
-            readers = [self.role[r] for name in op.outputs for r in last_uses[name] if r in self.roles.role]
+            readers = [self.role[r] for name in op.outputs for r in self.graph.consumers[name] if r in self.roles.role]
             is_gradient = all(role is Role.UPDATE for role in readers) and (readers or wanted.intersection(op.outputs))
             if is_gradient and len({self.stage.get(s) for s in sources}) > 1:
                 self.role[op.name] = Role.UPDATE

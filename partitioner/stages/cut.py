@@ -165,7 +165,11 @@ class _Cut:
         body = self._with_copies(kind, stage, ops)
         if kind in _GOING_BACK and all(n in self.compiled or self.role[n] is Role.COPIED for n in body):
             body = self._with_copies(kind, stage, body | self._for_sizes(body, stage))
-        return [op.name for op in self.ops if op.name in body]
+        return sorted(body, key=self._position.__getitem__)
+
+    @cached_property
+    def _position(self) -> dict[str, int]:
+        return {op.name: index for index, op in enumerate(self.ops)}
 
     def _with_copies(self, kind: ProgramKind, stage: int, ops: Iterable[str]) -> set[str]:
         body = set(ops)

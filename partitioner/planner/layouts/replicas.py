@@ -11,7 +11,6 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import Baseline, Strategy
 from partitioner.planner.layouts.groups import ReplicaGroups, of_widths
-from partitioner.planner.model.buffers import Buffers
 from partitioner.planner.simulate.unpipelined import simulate
 from partitioner.spelling import argument, arguments
 
@@ -135,8 +134,7 @@ def within_replica(strategy: Strategy, groups: ReplicaGroups) -> Strategy:
 
 def single_device_baselines(costed: CostedGraph) -> tuple[Baseline, ...]:
     """The whole batch on each of the devices alone."""
-    ops, buffers = [op.name for op in costed.graph.ops], Buffers(costed)
-    steps = [simulate(costed, dict.fromkeys(ops, index), buffers) for index in range(len(costed.topology.devices))]
+    steps = [simulate(costed, dict.fromkeys(costed.graph.op, index)) for index in range(len(costed.topology.devices))]
     return tuple(
         Baseline(
             name=f"single-device {short_name(placed.name)}",

@@ -120,6 +120,12 @@ class Buffers:
         return users
 
 
+def buffers_of(costed: CostedGraph) -> Buffers:
+    """The buffers of a costed graph, which are worked out once."""
+    known: Buffers = vars(costed).setdefault("buffers", Buffers(costed))
+    return known
+
+
 def _orders(costed: CostedGraph, held: Order, delayed: Mapping[str, str]) -> Iterator[list[str]]:
     graph = costed.graph
     needs = {name: dict.fromkeys(sources) for name, sources in graph.sources.items()}
@@ -132,7 +138,7 @@ def _orders(costed: CostedGraph, held: Order, delayed: Mapping[str, str]) -> Ite
 
 def total_bytes(costed: CostedGraph) -> dict[str, int]:
     """Bytes a step keeps between phases, over all devices: variables, gradients, saved activations."""
-    buffers = Buffers(costed)
+    buffers = buffers_of(costed)
     graph = costed.graph
     kinds = dict.fromkeys(VariableKind, 0)
     for variable in graph.variables:

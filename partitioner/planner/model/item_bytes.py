@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cost_models.memory import allocated_bytes
 from partitioner.ir.costed import CostedGraph
-from partitioner.planner.model.buffers import Buffers
+from partitioner.planner.model.buffers import buffers_of
 from partitioner.planner.model.coarsen import Coarsening
 
 
@@ -29,7 +29,7 @@ def lasting_item_bytes(costed: CostedGraph, coarsening: Coarsening) -> list[int]
 def variable_item_bytes(costed: CostedGraph, coarsening: Coarsening) -> list[int]:
     """Bytes of each item's variables, unrounded: what it keeps at the least, however it is run."""
     sizes = [0] * len(coarsening.items)
-    home_op = Buffers(costed).home_op
+    home_op = buffers_of(costed).home_op
     for variable in costed.graph.variables:
         if variable.name in home_op:
             sizes[coarsening.item_of[home_op[variable.name]]] += variable.size_bytes
@@ -38,7 +38,7 @@ def variable_item_bytes(costed: CostedGraph, coarsening: Coarsening) -> list[int
 
 def _bytes_by_kind(costed: CostedGraph, coarsening: Coarsening) -> tuple[list[int], list[int], list[int]]:
     """Bytes of variables, of what is saved for the backward pass, and of gradients, by item."""
-    graph, buffers = costed.graph, Buffers(costed)
+    graph, buffers = costed.graph, buffers_of(costed)
     variables, saved, gradients = ([0] * len(coarsening.items) for _ in range(3))
     for variable in graph.variables:
         if variable.name in buffers.home_op:

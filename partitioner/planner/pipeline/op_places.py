@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import OpGraph, Phase
-from partitioner.planner.model.buffers import Buffers
+from partitioner.planner.model.buffers import Buffers, buffers_of
 from partitioner.planner.model.coarsen import Coarsening
 from partitioner.stages.roles import READ
 
@@ -86,7 +86,7 @@ class OpPlaces:
 
 def op_places(costed: CostedGraph, coarsening: Coarsening, order: Sequence[int]) -> OpPlaces:
     """Where the ops and tensors of a step count, for items in this order."""
-    graph, buffers = costed.graph, Buffers(costed)
+    graph, buffers = costed.graph, buffers_of(costed)
     place, by_row = _places(graph, coarsening, order), depending_on_rows(graph)
     of_weights = _of_weights(graph, place)
     index = {tensor.name: number for number, tensor in enumerate(graph.tensors)}

@@ -9,7 +9,6 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Considered
 from partitioner.ir.schedule import Schedule
 from partitioner.planner.model.assignment import Assignment
-from partitioner.planner.model.buffers import Buffers
 from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.simulate.unpipelined import simulate
 from partitioner.stages.delayed_gradients import delayed_gradients
@@ -62,7 +61,7 @@ class PlacementEvaluator:
     """
 
     def __init__(self, costed: CostedGraph, coarsening: Coarsening, *, delays: bool = True) -> None:
-        self._costed, self._coarsening, self._buffers = costed, coarsening, Buffers(costed)
+        self._costed, self._coarsening = costed, coarsening
         self._delays = _delays(costed, delays)
         self.evaluations: dict[Assignment, Evaluation] = {}
 
@@ -110,7 +109,7 @@ class PlacementEvaluator:
         """The simulated step of a placement."""
         placement = self.placement(assignment)
         delayed = delayed_gradients(self._costed.graph, placement) if delays else {}
-        return simulate(self._costed, placement, self._buffers, delayed=delayed)
+        return simulate(self._costed, placement, delayed=delayed)
 
     def over_bytes(self, schedule: Schedule) -> list[int]:
         """By how much the peak of each device passes its limit."""

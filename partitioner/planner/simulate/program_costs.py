@@ -11,7 +11,7 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.run_order import run_orders
 from partitioner.ir.stage_programs import ProgramKind, StageProgram, StagePrograms
-from partitioner.planner.model.buffers import Buffers
+from partitioner.planner.model.buffers import buffers_of
 from partitioner.planner.model.kernel_memory import scratch_of_ops, sizes_of_tensors
 from partitioner.planner.simulate.memory_use import largest_tensors, most_over_time
 from partitioner.stages.run_ahead import Order, keeps_order, order_among, run_ahead_limits
@@ -61,7 +61,7 @@ class StageCosts:
         self.kinds = [DeviceName.parse(placed.name).type for placed in costed.topology.devices]
         self._scratch = {kind: scratch_of_ops(costed, kind) for kind in dict.fromkeys(self.kinds)}
         self._bytes = {kind: sizes_of_tensors(costed, kind) for kind in self._scratch}
-        self._passes_on = Buffers(costed).passes_on
+        self._passes_on = buffers_of(costed).passes_on
         self._working = frozenset(
             op.name for op, cost in zip(costed.graph.ops, costed.costs, strict=True) if cost.flops or cost.moved_bytes
         )

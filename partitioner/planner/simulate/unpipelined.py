@@ -19,7 +19,7 @@ from types import MappingProxyType
 from cost_models.network import Arrival, Network
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.schedule import OpRun, Schedule, Send
-from partitioner.planner.model.buffers import Buffers
+from partitioner.planner.model.buffers import buffers_of
 from partitioner.planner.simulate.streams import Streams
 from partitioner.planner.simulate.unpipelined_memory import Transfer, Work, with_memory
 
@@ -29,7 +29,6 @@ _OP_ENDS, _ARRIVES = 0, 1
 def simulate(
     costed: CostedGraph,
     placement: Mapping[str, int],
-    buffers: Buffers | None = None,
     *,
     delayed: Mapping[str, str] = MappingProxyType({}),
 ) -> Schedule:
@@ -38,7 +37,6 @@ def simulate(
     Args:
         costed: The graph with its costs.
         placement: Index of a device of the topology for every op.
-        buffers: `Buffers(costed)`, to save its work when many placements of one graph are simulated.
         delayed: Gradients that wait for others, as `delayed_gradients` gives them.
 
     Returns:
@@ -46,7 +44,7 @@ def simulate(
     """
     simulation = _Simulation(costed, placement, delayed)
     schedule = simulation.run()
-    return with_memory(schedule, costed, buffers or Buffers(costed), placement, simulation.began, delayed)
+    return with_memory(schedule, costed, buffers_of(costed), placement, simulation.began, delayed)
 
 
 class _Simulation:
