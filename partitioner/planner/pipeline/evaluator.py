@@ -17,6 +17,7 @@ from partitioner.planner.bounds.microbatched import OpRuns, microbatched_bound_s
 from partitioner.planner.model.assignment import Assignment, adjacent_items
 from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.model.op_devices import op_devices
+from partitioner.planner.pipeline.cut_bounds import CutBounds
 from partitioner.planner.pipeline.item_order import forward_order
 from partitioner.planner.pipeline.least_share import least_share
 from partitioner.planner.pipeline.op_places import Floats, OpPlaces, op_places
@@ -25,6 +26,7 @@ from partitioner.planner.pipeline.search_space import PipelineCandidate, Pipelin
 from partitioner.planner.pipeline.solve.client import least_steps
 from partitioner.planner.pipeline.solve.problem import MOST_PROBLEMS, BoundRequest, LeastStep
 from partitioner.planner.pipeline.split import Cut, StageSplit
+from partitioner.planner.pipeline.stage_sequence import StageSequence
 from partitioner.planner.simulate.dataflow import Dataflow
 from partitioner.planner.simulate.pipelined import simulate_stages
 from partitioner.planner.simulate.program_costs import StageCosts
@@ -155,7 +157,7 @@ class PipelineEvaluator:
         how = "all" if again else self.search_space.recompute
         key = (devices, num_microbatches, schedule, how)
         if key not in self._cuts:
-            self._cuts[key] = self._split(devices, num_microbatches, schedule, how).best()
+            self._cuts[key] = StageSplit(sequence=self._sequence(devices, num_microbatches, schedule, how)).best()
         return self._cuts[key]
 
     def cut_bound_seconds(self, devices: tuple[int, ...], num_microbatches: int, schedule: ScheduleKind) -> float:
@@ -163,8 +165,8 @@ class PipelineEvaluator:
         how = self.search_space.recompute
         key = (devices, num_microbatches, schedule, how)
         if key not in self._cut_bounds:
-            bound = self._split(devices, num_microbatches, schedule, how).bound_seconds()
-            self._cut_bounds[key] = bound + self._certain_sum_seconds
+            bounds = CutBounds(sequence=self._sequence(devices, num_microbatches, schedule, how))
+            self._cut_bounds[key] = bounds.seconds() + self._certain_sum_seconds
         return self._cut_bounds[key]
 
     def work_bound_seconds(self, devices: Sequence[int], num_microbatches: int, schedule: ScheduleKind) -> float:
@@ -194,23 +196,22 @@ class PipelineEvaluator:
         how = self.search_space.recompute
         known = {shape: self.cut_bound_seconds(*shape) for shape in shapes}
         least = sorted(known, key=known.__getitem__)[:MOST_PROBLEMS]
-        splits = {shape: self._split(*shape, how) for shape in least}
-        problems = {
-            shape: made for shape, split in splits.items() if (made := split.problem(known[shape], enough_seconds))
-        }
+        sequences = {shape: self._sequence(*shape, how) for shape in least}
+        bounds = {shape: CutBounds(sequence=sequence) for shape, sequence in sequences.items()}
+        problems = {shape: made for shape, one in bounds.items() if (made := one.problem(known[shape], enough_seconds))}
         if not problems:
             return
         request = BoundRequest(problems=tuple(problems.values()), enough_seconds=enough_seconds, seconds=seconds)
         for shape, step in zip(problems, ask(request), strict=True):
-            key, split = (*shape, how), splits[shape]
+            key, split = (*shape, how), StageSplit(sequence=sequences[shape])
             self._cut_bounds[key] = max(known[shape], step.seconds)
             if step.ends:
                 cut, before = split.cut((*step.ends, len(self.order))), self.cut(*shape)
                 self._cuts[key] = cut if before is None or cut.seconds < before.seconds else before
 
-    def _split(
+    def _sequence(
         self, devices: tuple[int, ...], num_microbatches: int, schedule: ScheduleKind, recompute: Recompute
-    ) -> StageSplit:
+    ) -> StageSequence:
         training = self.costed.graph.training
         orders = device_orders(schedule, [str(device) for device in devices], num_microbatches, training=training)
         # A single stage runs forward and backward in one program.
@@ -219,7 +220,7 @@ class PipelineEvaluator:
         for actions in orders.values() if training and len(devices) > 1 else ():
             live |= max_live(actions)
             waiting |= max_waiting(actions) if schedule.parts_backward else {}
-        return StageSplit(
+        return StageSequence(
             items=self.items(num_microbatches),
             costed=self._costed_beside(num_microbatches, alone=len(devices) == 1),
             devices=devices,

@@ -1,0 +1,120 @@
+"""What no pipeline of a sequence of stages can avoid, wherever it is cut: in closed form, and as a linear program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.planner.pipeline.least_cut import end_ranges, least_cut
+from partitioner.planner.pipeline.least_share import least_interleaved_share
+from partitioner.planner.pipeline.op_places import Floats
+from partitioner.planner.pipeline.solve.problem import CutProblem
+from partitioner.planner.pipeline.stage_end import StageSeconds
+from partitioner.planner.pipeline.stage_sequence import StageSequence
+from partitioner.planner.simulate.program_costs import CALL_SECONDS
+
+# Memory is taken to be less than this many times its estimate.
+_TIMES_OF_ESTIMATE = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutBounds:
+    """Bounds of all cuts of a sequence."""
+
+    sequence: StageSequence
+
+    def seconds(self) -> float:
+        """Lower bound on the step of all cuts into these stages, each of which waits for the stage before it.
+
+        Infinite where there is no cut whose variables and activations fit.
+        """
+        sequence = self.sequence
+        _, seconds = least_cut(self._ends(), sequence.last_sums)
+        if sequence.is_interleaved:
+            share = least_interleaved_share(len(set(sequence.devices)), sequence.num_microbatches)
+            seconds = max(seconds, share * float(sequence.items.pass_seconds.min(axis=0)[-1]))
+        return seconds + self._least_update_seconds
+
+    def problem(self, bound_seconds: float, enough_seconds: float) -> CutProblem | None:
+        """What this bound is to be looked at closer for; None where stages may not wait for others.
+
+        Args:
+            bound_seconds: The bound.
+            enough_seconds: The largest step that matters.
+        """
+        sequence, items, crossed = self.sequence, self.sequence.items, self.sequence.crossed
+        if crossed is None or sequence.num_stages < 2:
+            return None
+        there, back = sequence.least_hop_seconds(crossed)
+        backward_seconds = items.backward_seconds + (items.again_seconds if sequence.recompute == "all" else 0.0)
+        backward = _least(backward_seconds)
+        leaves = sequence.parts_backward and sequence.recompute != "all"
+        later = items.weights_seconds if leaves else np.zeros_like(backward_seconds)
+        ranges = end_ranges(self._ends(), enough_seconds - self._least_update_seconds)
+        return CutProblem(
+            forward=_least(items.forward_seconds),
+            backward=backward,
+            num_leaving=(0, *np.cumsum(np.diff(later).min(axis=0) > 0).tolist()),
+            weights=tuple((np.array(backward) - _least(backward_seconds - later)).tolist()),
+            once=_least(items.once_seconds),
+            summing=_least(items.sum_seconds),
+            updating=_least(items.update_seconds),
+            call_seconds=CALL_SECONDS,
+            there_seconds=there,
+            back_seconds=back,
+            crossed=crossed,
+            ranges=ranges,
+            keeps=tuple(self._keeps(ranges)),
+            devices=tuple(sequence.devices),
+            num_microbatches=sequence.num_microbatches,
+            schedule=sequence.schedule,
+            training=sequence.trains,
+            bound_seconds=bound_seconds,
+        )
+
+    def _keeps(self, ranges: Sequence[tuple[int, int]]) -> Iterator[bool]:
+        """Which stages do not recompute, wherever in their ranges they start and end: they have far more memory."""
+        sequence, most = self.sequence, len(self.sequence.items.order)
+        for stage, ((start, _), (_, end)) in enumerate(pairwise([(0, 0), *ranges, (most, most)])):
+            needed = float(sequence.kept_bytes(stage)[min(start, end), end])
+            yield sequence.recompute == "none" or _TIMES_OF_ESTIMATE * needed <= sequence.limit_bytes(stage)
+
+    @property
+    def _least_update_seconds(self) -> float:
+        """Seconds of updates on the fullest device, at the least."""
+        updates = self.sequence.items.update_seconds.min(axis=0)
+        return max(float(np.diff(updates).max(initial=0.0)), float(updates[-1]) / len(set(self.sequence.devices)))
+
+    def _ends(self) -> list[Floats]:
+        """For each stage, when all that needs it has ended at the least, but for updates."""
+        return [self._end(stage) for stage in range(self.sequence.num_stages)]
+
+    def _end(self, stage: int) -> Floats:
+        sequence, seconds = self.sequence, self._stage_seconds(stage)
+        possible, keeps = self._memory(stage)
+        keeping, again = sequence.end(stage, seconds), sequence.end(stage, sequence.recomputing(stage, seconds))
+        return possible + np.where(keeps, keeping, again)
+
+    def _stage_seconds(self, stage: int) -> StageSeconds:
+        sequence = self.sequence
+        seconds = sequence.seconds(stage, sequence.least_hops, sequence.least_hops)
+        once = sequence.items.between("once_seconds", sequence.devices[stage])
+        return replace(seconds, arriving=np.maximum(seconds.arriving, once))
+
+    def _memory(self, stage: int) -> tuple[Floats, NDArray[np.bool_]]:
+        """0 where the stage may be, else infinite; and whether it keeps its activations."""
+        sequence, items = self.sequence, self.sequence.items
+        limit = sequence.costed.topology.devices[sequence.devices[stage]].memory_bytes
+        variables, gradients = items.between("variable_bytes"), items.between("gradient_bytes")
+        keeps = (variables + sequence.saved_bytes(stage) <= limit) & (sequence.recompute != "all")
+        fits = (variables + gradients <= limit) & (keeps | (sequence.recompute != "none"))
+        return np.where(fits, 0.0, np.inf) + sequence.forbidden(stage), keeps
+
+
+def _least(seconds: Floats) -> tuple[float, ...]:
+    """Running sums of items that are each on their fastest device, of those of every device."""
+    return (0.0, *np.cumsum(np.diff(seconds).min(axis=0)).tolist())

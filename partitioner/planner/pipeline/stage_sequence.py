@@ -1,0 +1,231 @@
+"""A sequence of items, and the stages that it is cut into: seconds and bytes of a stage from any item to any other.
+
+Arrays have an entry for each pair of positions `(n + 1, n + 1)`: entry i, j is of a stage of items i to j, j not
+included. What is chosen among these stages, and what no choice can avoid, is in `split.py` and in `cut_bounds.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import takewhile
+
+import numpy as np
+
+from partitioner.ir.costed import CostedGraph
+from partitioner.planner.pipeline.calls import Calls
+from partitioner.planner.pipeline.op_places import Floats
+from partitioner.planner.pipeline.ordered_items import OrderedItems, between
+from partitioner.planner.pipeline.search_space import Recompute
+from partitioner.planner.pipeline.stage_end import StageSeconds
+from partitioner.planner.simulate.program_costs import CALL_SECONDS
+from partitioner.stages.actions import Action, ActionKind
+from partitioner.stages.schedules import ScheduleKind
+
+# Which of the first and of the last stages have no backward is told apart where few items need no gradient.
+_MOST_WITHOUT_BACKWARD = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hops:
+    """Seconds of a microbatch over each boundary, if stages are cut there: of activations, and of gradients."""
+
+    there: Floats
+    back: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageSequence:
+    """Items to cut into stages, and the devices of the stages.
+
+    Attributes:
+        items: The items in order.
+        costed: The graph at the same batch size; its topology has the limits.
+        devices: Device of each stage, by index; a device may occur several times and shares its limit evenly.
+        num_microbatches: Parts of the batch.
+        schedule: Order of the work.
+        allowed: Devices that each item may take.
+        orders: The actions of each device, in order.
+        num_live: For each stage, the microbatches whose activations it holds at a time.
+        num_waiting: And those whose gradients of weights wait meanwhile.
+        recompute: Whether stages keep only their inputs: `none`, `all`, or as many as it takes to fit.
+    """
+
+    items: OrderedItems
+    costed: CostedGraph
+    devices: Sequence[int]
+    num_microbatches: int
+    schedule: ScheduleKind
+    allowed: Sequence[Collection[int]]
+    orders: Mapping[str, Sequence[Action]]
+    num_live: Sequence[int]
+    num_waiting: Sequence[int]
+    recompute: Recompute = "none"
+
+    @property
+    def num_stages(self) -> int:
+        """How many stages there are."""
+        return len(self.devices)
+
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether each device has two stages."""
+        return self.num_stages == 2 * len(set(self.devices))
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether there are backwards."""
+        return self.costed.graph.training
+
+    @cached_property
+    def crossed(self) -> tuple[int, int] | None:
+        """The first and the last position that gradients cross, in inference all; None where stages may not wait for
+        their neighbours."""
+        items, most = self.items, len(self.items.order)
+        crossed = 1 + np.flatnonzero(items.backward_bytes[1:-1])
+        if not (items.forward_bytes[1:-1] > 0).all() or bool(len(crossed)) != self.trains:
+            return None
+        if not self.trains:
+            return 1, most - 1
+        first, last = int(crossed[0]), int(crossed[-1])
+        is_whole = len(crossed) == last + 1 - first
+        return (first, last) if is_whole and max(first - 1, most - 1 - last) <= _MOST_WITHOUT_BACKWARD else None
+
+    def calls(self, going_back: range, crossed: tuple[int, int]) -> Calls:
+        """The calls of stages, of which those `going_back` have backwards."""
+        there, back = self.least_hop_seconds(crossed)
+        return Calls(self.orders, self.devices, going_back, there_seconds=there, back_seconds=back)
+
+    # -- seconds over boundaries -----------------------------------------------------------------------------------
+
+    @cached_property
+    def least_hops(self) -> Hops:
+        """What a microbatch takes over each boundary at the least: its smallest tensor on the best link."""
+        items, topology = self.items, self.costed.topology
+        links = [topology.link(a, b) for a in self.devices for b in self.devices if a != b]
+        latency = min((link.latency_seconds for link in links), default=0.0)
+        bandwidth = max((link.bandwidth_bytes_per_second for link in links), default=np.inf)
+
+        def hops(every: Floats, least: Floats) -> Floats:
+            return np.where(every > 0, latency + least / bandwidth, 0.0)
+
+        return Hops(
+            there=hops(items.forward_bytes, items.least_forward_bytes),
+            back=hops(items.backward_bytes, items.least_backward_bytes),
+        )
+
+    def least_hop_seconds(self, crossed: tuple[int, int]) -> tuple[float, float]:
+        """The least of these over all boundaries, of gradients over those that they cross."""
+        hops = self.least_hops
+        return float(hops.there[1:-1].min()), float(hops.back[crossed[0] : crossed[1] + 1].min())
+
+    def hops(self, stage: int, step: int) -> Hops:
+        """Seconds of all that crosses each boundary, between a stage and the one before (-1) or behind (1)."""
+        items, other = self.items, stage + step
+        if not 0 <= other < self.num_stages or self.devices[other] == self.devices[stage]:
+            return Hops(there=np.zeros(len(items.forward_bytes)), back=np.zeros(len(items.forward_bytes)))
+        link = self.costed.topology.link(self.devices[other], self.devices[stage])
+
+        def hops(sizes: Floats) -> Floats:
+            return np.where(sizes > 0, link.latency_seconds + sizes / link.bandwidth_bytes_per_second, 0.0)
+
+        return Hops(there=hops(items.forward_bytes), back=hops(items.backward_bytes))
+
+    # -- seconds of stages -----------------------------------------------------------------------------------------
+
+    def seconds(self, stage: int, at_start: Hops, at_end: Hops) -> StageSeconds:
+        """Seconds of a microbatch; hops are what it takes over each boundary, if the stage starts or ends there."""
+        items, device, last = self.items, self.devices[stage], self.num_stages - 1
+        calls = 2 * CALL_SECONDS if self.trains and last else CALL_SECONDS
+        # A stage whose results need no gradient waits for none.
+        goes_back = items.backward_bytes > 0
+        later = items.weights_seconds if self.parts_backward else np.zeros_like(items.weights_seconds)
+        there, back = items.forward_seconds.min(axis=0), (items.backward_seconds - later).min(axis=0)
+        both = (items.pass_seconds - later).min(axis=0)
+        third_call = self._third_call(stage)
+        arriving = there + _passing(at_start.there + CALL_SECONDS, stage)
+        returning = back + _passing(at_start.back + np.where(goes_back, CALL_SECONDS, 0.0), stage)
+        passes = np.where(goes_back, 2, 1) * CALL_SECONDS
+        behind = both[-1] - both + _passing(at_end.there + at_end.back + passes, last - stage)
+        if self.trains:
+            behind = np.where(goes_back, behind, 0.0)
+        return StageSeconds(
+            forward=items.between("forward_seconds", device) + CALL_SECONDS,
+            backward=items.between("backward_seconds", device) + calls - CALL_SECONDS + third_call,
+            weights=self._later(stage) + third_call,
+            arriving=arriving[:, None],
+            returning=returning[:, None],
+            behind=behind[None, :],
+            # Those of the first stage come on top of all stages (`last_sums`), and this stage has summed meanwhile.
+            summing=(items.between("sum_seconds", device) - self.last_sums[:, None]) * (stage > 0),
+        )
+
+    def recomputing(self, stage: int, seconds: StageSeconds) -> StageSeconds:
+        """The same where the stage runs its forward again in each backward: one call, with the work of both."""
+        again = self.items.between("again_seconds", self.devices[stage])
+        backward = seconds.backward - self._third_call(stage) + again
+        return replace(seconds, backward=backward, weights=np.zeros_like(seconds.weights))
+
+    def end(self, stage: int, seconds: StageSeconds) -> Floats:
+        """Seconds from the start of the step until all that needs the stage has ended, but for updates."""
+        kind = self.schedule if self.trains else ScheduleKind.GPIPE
+        return seconds.end(kind, self.num_microbatches, max(1, self.num_live[stage]), num_late=self._num_late(stage))
+
+    @property
+    def last_sums(self) -> Floats:
+        """Seconds of the sums of the first stage, by its end: its last backward is that of the step."""
+        return self.items.sum_seconds[self.devices[0]]
+
+    @property
+    def parts_backward(self) -> bool:
+        """Whether the schedule leaves gradients of weights for later."""
+        return self.schedule.parts_backward
+
+    def _later(self, stage: int) -> Floats:
+        """Seconds of a backward that the schedule leaves for later."""
+        seconds = self.items.between("weights_seconds", self.devices[stage])
+        return seconds if self.parts_backward else np.zeros_like(seconds)
+
+    def _third_call(self, stage: int) -> Floats:
+        """Of what is left for later, where there is something, and a stage before that does not wait for it."""
+        return np.where((self._later(stage) > 0) & (self.items.backward_bytes > 0)[:, None], CALL_SECONDS, 0.0)
+
+    def _num_late(self, stage: int) -> int:
+        """Microbatches whose gradients of weights come behind the last backward of a stage."""
+        kinds = [action.kind for action in self.orders[str(self.devices[stage])] if action.stage == stage]
+        behind = takewhile(lambda kind: kind is not ActionKind.BACKWARD, reversed(kinds))
+        return sum(kind is ActionKind.WEIGHTS for kind in behind)
+
+    # -- where stages may be, and their bytes ----------------------------------------------------------------------
+
+    def forbidden(self, stage: int) -> Floats:
+        """0 for a stage of at least one item, all of which may be on its device, else infinite."""
+        wrong = [self.devices[stage] not in self.allowed[item] for item in self.items.order]
+        counts = np.concatenate([[0], np.cumsum(wrong)])
+        return np.where((between(counts) > 0) | np.tri(len(counts), dtype=bool), np.inf, 0.0)
+
+    def limit_bytes(self, stage: int) -> int:
+        """The stage's share of the memory of its device."""
+        device = self.devices[stage]
+        return self.costed.topology.devices[device].memory_bytes // self.devices.count(device)
+
+    def kept_bytes(self, stage: int) -> Floats:
+        """Estimated bytes of stages that keep their activations."""
+        sharing = self.costed.num_sharing(self.devices[stage])
+        late = self.items.between("late_bytes") * self.num_waiting[stage] * sharing
+        return self.held_bytes() + self.saved_bytes(stage) + late
+
+    def held_bytes(self) -> Floats:
+        """Estimated bytes of stages whatever they keep: variables, and gradients of two microbatches."""
+        return self.items.between("variable_bytes") + 2 * self.items.between("gradient_bytes")
+
+    def saved_bytes(self, stage: int) -> Floats:
+        """Bytes of the activations that are kept for backwards."""
+        live = self.num_live[stage] * self.costed.num_sharing(self.devices[stage])
+        return self.items.between("saved_bytes") * live
+
+
+def _passing(hops: Floats, count: int) -> Floats:
+    """Seconds over `count` boundaries, of which one is given and the others are the best."""
+    return hops + (count - 1) * hops[1:-1].min() if count else np.zeros_like(hops)
