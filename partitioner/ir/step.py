@@ -60,7 +60,6 @@ class CapturedStep:
         loss_reduction_note: For OTHER, a sentence that says why.
         lacks_summaries: Whether it was traced without `tf.summary`'s ops, for want of a writer.
         fixed_batch: Why the batch cannot be cut into microbatches; empty if it can.
-        open_tensors: Names of the tensors whose bytes tracing left open; no others depend on the batch size.
     """
 
     kind: StepKind
@@ -81,7 +80,6 @@ class CapturedStep:
     loss_reduction_note: str = ""
     lacks_summaries: bool = False
     fixed_batch: str = ""
-    open_tensors: frozenset[str] = frozenset()
 
     @property
     def is_own(self) -> bool:

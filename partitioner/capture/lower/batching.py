@@ -14,7 +14,7 @@ from partitioner.capture.functions.reading import Reading
 from partitioner.capture.lower.shapes import settle_shapes
 from partitioner.capture.trace.trace import Trace
 from partitioner.ir.graph_def import producer, prune
-from partitioner.ir.op_graph import OpGraph, Tensor
+from partitioner.ir.op_graph import OpGraph, Phase, Tensor
 from partitioner.ir.step import CapturedStep
 
 
@@ -97,17 +97,29 @@ def _proportional(size: int, rows: int, other_size: int, other_rows: int, wanted
 
 
 def graph_for_batch(step: CapturedStep, batch_size: int) -> OpGraph:
-    """The op graph of `step` with the shapes of a batch of `batch_size` rows, otherwise unchanged.
-
-    Only what open shapes depend on is looked at: of updates, for one, nothing.
-    """
-    graph = step.graph
+    """The op graph of `step` with the shapes of a batch of `batch_size` rows, otherwise unchanged."""
+    graph, fixed = step.graph, _updates_of_any_batch(step)
     arguments = [spec for spec in tf.nest.flatten(step.specs) if spec is not None]
     inputs = dict(zip(map(producer, step.inputs), arguments, strict=True))
-    looked_at = prune(step.graph_def, {*map(producer, step.open_tensors), *graph.runs})
+    looked_at = prune(step.graph_def, (node.name for node in step.graph_def.node if node.name not in fixed))
     settled = settle_shapes(looked_at, inputs, step.captures, batch_size)
     tensors = tuple(replace(one, spec=settled.specs.get(one.name, one.spec)) for one in graph.tensors)
     return replace(graph, batch_size=batch_size, tensors=tensors, **settled_fields(settled, tensors))
+
+
+def _updates_of_any_batch(step: CapturedStep) -> set[str]:
+    """The updates whose shapes are the same for any batch size, a third of a large step.
+
+    A dense gradient has the shape of its variable. Sparse ones have rows of the batch, and so have updates by them.
+    """
+    dense = {name for name in step.outputs.get("gradients", ()) if isinstance(name, str)}
+    sized, fixed = set(step.inputs), set()
+    for op in step.graph.ops:
+        if not sized.isdisjoint(op.inputs):
+            sized.update(name for name in op.outputs if name not in dense)
+        elif op.phase is Phase.UPDATE:
+            fixed.add(op.name)
+    return fixed
 
 
 def settled_fields(settled: Reading, tensors: Iterable[Tensor]) -> dict[str, Any]:

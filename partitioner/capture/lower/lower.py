@@ -79,10 +79,6 @@ def capture_step(
         tables={name for name, external in captures.items() if external.dtype == tf.resource and name not in variables},
     )
     results = _results(kind, outputs, objective)
-
-    def static_shape(name: str) -> Any:
-        return traced[producer(name)].outputs[int(name.partition(":")[2])].shape
-
     step = CapturedStep(
         kind=kind,
         graph=OpGraph(
@@ -109,20 +105,14 @@ def capture_step(
         seed=trace.seed.name if trace.seed is not None and trace.seed.op.name in live else "",
         lacks_summaries=_lacks_summaries(trace),
         fixed_batch=fixed_batch(trace),
-        open_tensors=frozenset(one.name for one in graph["tensors"] if _is_open(one, static_shape(one.name))),
     )
     return with_rows(
         step,
         settled,
-        static_shape=static_shape,
+        static_shape=lambda name: traced[producer(name)].outputs[int(name.partition(":")[2])].shape,
         settled_for=lambda rows: settle_shapes(graph_def, inputs, captures, rows),
         loss_name=objective.loss_name if objective else "",
     )
-
-
-def _is_open(tensor: Tensor, shape: Any) -> bool:
-    """Whether the bytes of a tensor with this traced shape may depend on the batch size; those in a list may."""
-    return tensor.spec.dtype == "variant" or not shape.is_fully_defined()
 
 
 def _pruned(graph_def: Any, roots: Sequence[str], needed: Sequence[str]) -> Any:

@@ -36,7 +36,9 @@ def test_sizes_in_proportion_are_those_that_tensorflow_infers(name: str) -> None
     step = capture(models.MODELS[name](), batch_size=8)
     sizes = BatchSizes(step)
     for rows in (8, 4, 2, 3, 16):
-        assert sizes(rows) == graph_for_batch(step, rows)
+        inferred = graph_for_batch(step, rows)
+        assert sizes(rows) == inferred
+        assert sizes(rows).specs == inferred.specs
 
 
 def test_sizes_that_grow_with_the_square_of_the_batch_are_inferred() -> None:
