@@ -111,15 +111,17 @@ def _updates_of_any_batch(step: CapturedStep) -> set[str]:
     """The updates whose shapes are the same for any batch size, a third of a large step.
 
     A dense gradient has the shape of its variable. Sparse ones have rows of the batch, and so have updates by them.
+    What runs a function, or has a shape that depends on values, is read again.
     """
+    graph = step.graph
     dense = {name for name in step.outputs.get("gradients", ()) if isinstance(name, str)}
-    sized, fixed = set(step.inputs), set()
-    for op in step.graph.ops:
+    sized, fixed = set(step.inputs), set[str]()
+    for op in graph.ops:
         if not sized.isdisjoint(op.inputs):
             sized.update(name for name in op.outputs if name not in dense)
         elif op.phase is Phase.UPDATE:
             fixed.add(op.name)
-    return fixed
+    return fixed.difference(graph.runs, map(producer, graph.assumed_shapes))
 
 
 def settled_fields(settled: Reading, tensors: Iterable[Tensor]) -> dict[str, Any]:

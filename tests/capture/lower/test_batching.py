@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import models
 import pytest
+import tensorflow as tf
 from captures import capture
 from keras import layers, ops
 
@@ -39,6 +40,25 @@ def test_sizes_in_proportion_are_those_that_tensorflow_infers(name: str) -> None
         inferred = graph_for_batch(step, rows)
         assert sizes(rows) == inferred
         assert sizes(rows).specs == inferred.specs
+
+
+class Warm(keras.optimizers.schedules.LearningRateSchedule):
+    """A learning rate that a function of TensorFlow chooses."""
+
+    def __call__(self, step: Any) -> Any:
+        return tf.cond(step < 10, lambda: tf.constant(0.1), lambda: 1.0 / tf.cast(step, "float32"))
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
+
+
+def test_functions_that_updates_run_are_kept_for_another_batch() -> None:
+    model = models.mlp()
+    model.compile(keras.optimizers.SGD(Warm()), "sparse_categorical_crossentropy", jit_compile=False)
+    step = capture(model, batch_size=8)
+    assert step.graph.runs
+    assert graph_for_batch(step, 8) == step.graph
+    assert graph_for_batch(step, 4).runs == step.graph.runs
 
 
 def test_sizes_that_grow_with_the_square_of_the_batch_are_inferred() -> None:
