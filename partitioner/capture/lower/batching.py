@@ -108,7 +108,7 @@ def graph_for_batch(step: CapturedStep, batch_size: int) -> OpGraph:
 
 
 def _updates_of_any_batch(step: CapturedStep) -> set[str]:
-    """The updates whose shapes are the same for any batch size, a third of a large step.
+    """The updates whose shapes are the same for any batch size: of a large step a third to a half.
 
     A dense gradient has the shape of its variable. Sparse ones have rows of the batch, and so have updates by them.
     What runs a function, or has a shape that depends on values, is read again.

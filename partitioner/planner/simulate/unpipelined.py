@@ -19,7 +19,6 @@ from types import MappingProxyType
 from cost_models.network import Arrival, Network
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.schedule import OpRun, Schedule, Send
-from partitioner.planner.model.buffers import buffers_of
 from partitioner.planner.simulate.streams import Streams
 from partitioner.planner.simulate.unpipelined_memory import Transfer, Work, with_memory
 
@@ -44,7 +43,7 @@ def simulate(
     """
     simulation = _Simulation(costed, placement, delayed)
     schedule = simulation.run()
-    return with_memory(schedule, costed, buffers_of(costed), placement, simulation.began, delayed)
+    return with_memory(schedule, costed, placement, simulation.began, delayed)
 
 
 class _Simulation:

@@ -12,7 +12,7 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.op_graph import Op, VariableKind
 from partitioner.ir.schedule import MemoryUse, Schedule
-from partitioner.planner.model.buffers import Buffers
+from partitioner.planner.model.buffers import Buffers, buffers_of
 from partitioner.planner.simulate.memory_use import largest_tensors, memory_use
 from partitioner.stages.run_ahead import order_among
 
@@ -53,7 +53,6 @@ Work = Op | Transfer
 def with_memory(
     schedule: Schedule,
     costed: CostedGraph,
-    buffers: Buffers,
     placement: Mapping[str, int],
     began: Sequence[Sequence[tuple[float, Work]]],
     delayed: Mapping[str, str],
@@ -66,11 +65,11 @@ def with_memory(
     Args:
         schedule: The simulated step without memory.
         costed: The simulated graph.
-        buffers: Of `costed`.
         placement: Index of a device for every op.
         began: Work of each device and when it began, in the order in which it ended.
         delayed: Gradients that wait for others.
     """
+    buffers = buffers_of(costed)
     layout = DeviceBuffers(costed, buffers, placement)
     on_cpu = []
     if "CPU" in layout.kinds:
