@@ -326,8 +326,9 @@ class Verification:
     the unplaced model against itself with the rows of the batch reversed or every weight off by one unit in the last
     place, the largest where several were run. `ran_on` maps planned devices to those that ran. `differing_copies` are
     the variables that did not have the same bits in all replicas. `unexplained` names the tensors whose relative
-    difference exceeds both `tolerance` and what the controls explain, the largest first, with both. `note` says what
-    was not compared, and why. `passed`: nothing is misplaced or unexplained, and no copy differs.
+    difference exceeds both `tolerance` and what the controls explain, the largest first, with both; `explained` those
+    that exceed the tolerance alone, and `other_max_rel_diff` is the largest of all others. `note` says what was not
+    compared, and why. `passed`: nothing is misplaced or unexplained, and no copy differs.
     """
 
     outputs_max_abs_diff: float
@@ -346,6 +347,8 @@ class Verification:
     tolerance: float = 1e-5
     differing_copies: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
+    explained: tuple[str, ...] = ()
+    other_max_rel_diff: float = 0.0
     note: str = ""
     passed: bool = True
 

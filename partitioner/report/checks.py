@@ -30,6 +30,9 @@ def brief_verification(verification: Verification, *, training: bool) -> tuple[s
 
 
 def _largest_difference(verification: Verification, training: bool) -> str:
+    if verification.passed and verification.explained:
+        others, count = _difference(verification.other_max_rel_diff), plural(len(verification.explained), "tensor")
+        return f"relative differences up to {others}, but for {count} as far off in the control"
     differences = {"outputs": verification.outputs_max_rel_diff}
     if training:
         differences["gradients"] = verification.gradients_max_rel_diff
@@ -76,6 +79,10 @@ def _sentences(verification: Verification, training: bool) -> list[str]:
                 f"FAILED: relative differences beyond {verification.tolerance:.0e} that the control does not explain"
                 + (f": {named}" if named else "")
             )
+    if count := len(verification.explained):
+        named = ", ".join(verification.explained[:_MAX_LISTED])
+        more = f" and {count - _MAX_LISTED:,} more" if count > _MAX_LISTED else ""
+        lines.append(f"beyond {verification.tolerance:.0e}, as in the control run: {named}{more}")
     if verification.note:
         lines.append(verification.note)
     return [*lines, f"measured on {_ran_on(verification.ran_on)}{_steps(verification, training)}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,21 @@ OTHER_KERNELS_TOLERANCE = 1e-4
 _CONTROL_FACTOR = 4.0
 # Distance from 1 to the next larger number, with 8 and 11 bits of precision.
 _EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
+
+
+class _Difference(NamedTuple):
+    """How far a tensor is from the reference's, and the controls at most; relative to its norm."""
+
+    ratio: float
+    control: float
+    title: str
+
+    @property
+    def is_explained(self) -> bool:
+        return self.ratio <= _CONTROL_FACTOR * self.control
+
+    def __str__(self) -> str:
+        return f"{self.title} {self.ratio:.1e} (control {self.control:.1e})"
 
 
 def outputs_only(outputs: list[np.ndarray]) -> Trajectory:
@@ -61,21 +76,20 @@ def compared(
     pairs = [(control, expected) for control in controls] + ([(again, placed)] if again else [])
     keys = ("outputs", "loss", "gradients", "weights")
     absolute = {key: max_abs(getattr(placed, key), getattr(expected, key)) for key in keys}
-    relative = {key: max_rel(getattr(placed, key), getattr(expected, key)) for key in keys}
+    ratios = {key: relative_differences(getattr(placed, key), getattr(expected, key)) for key in keys}
+    relative = {key: max(ratios[key], default=0.0) for key in keys}
     explained = {
         key: np.max([relative_differences(getattr(one, key), getattr(other, key)) for one, other in pairs], axis=0)
         for key in keys
     }
     compared, misplaced = audit
-    beyond = [
-        (ratio, f"{_title(key, index, names)} {ratio:.1e} (control {allowed:.1e})")
+    differences = [
+        _Difference(ratio, float(control), _title(key, index, names))
         for key in keys
-        for index, (ratio, allowed) in enumerate(
-            zip(relative_differences(getattr(placed, key), getattr(expected, key)), explained[key], strict=True)
-        )
-        if not ratio <= max(tolerance, _CONTROL_FACTOR * allowed)
+        for index, (ratio, control) in enumerate(zip(ratios[key], explained[key], strict=True))
     ]
-    unexplained = tuple(text for _, text in sorted(beyond, key=lambda one: -one[0]))
+    beyond = sorted((one for one in differences if not one.ratio <= tolerance), key=lambda one: -one.ratio)
+    unexplained = tuple(str(one) for one in beyond if not one.is_explained)
     return Verification(
         outputs_max_abs_diff=absolute["outputs"],
         outputs_max_rel_diff=relative["outputs"],
@@ -94,6 +108,8 @@ def compared(
         ran_on=dict(ran_on),
         tolerance=tolerance,
         unexplained=unexplained,
+        explained=tuple(str(one) for one in beyond if one.is_explained),
+        other_max_rel_diff=max((one.ratio for one in differences if one.ratio <= tolerance), default=0.0),
         passed=not misplaced and not unexplained,
     )
 
@@ -137,11 +153,6 @@ def narrow_dtype(graph: OpGraph) -> str:
 def max_abs(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
     """Largest difference of two lists of arrays; infinite where only one of two values is finite."""
     return max((difference(a, b, np.max) for a, b in zip(actual, expected, strict=True)), default=0.0)
-
-
-def max_rel(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
-    """Largest relative difference of two lists of arrays."""
-    return max(relative_differences(actual, expected), default=0.0)
 
 
 def relative_differences(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> list[float]:

@@ -18,6 +18,7 @@ from partitioner.ir.plan import (
     Verification,
     WhatIf,
 )
+from partitioner.report.checks import verification_lines
 from partitioner.report.text import render
 from tests.plan_memory import with_memory
 
@@ -222,6 +223,15 @@ def test_failed_numbers_come_first(split_plan: PlanDocument, passed: Verificatio
     text = render(replace(split_plan, verification=failed))
     assert "verification  FAILED: relative differences beyond 1e-05" in text
     assert "largest relative difference 2.5e-01 (outputs); of the control run 5.0e-07" in text
+
+
+def test_differences_that_the_control_explains_stand_apart(split_plan: PlanDocument, passed: Verification) -> None:
+    explained = tuple(f"weights of {key}/bias 1.1e+00 (control 1.4e+00)" for key in "abc")
+    verification = replace(passed, weights_max_rel_diff=1.1, explained=explained, other_max_rel_diff=3e-7)
+    plan = replace(split_plan, verification=verification)
+    assert "relative differences up to 3.0e-07, but for 3 tensors as far off in the control" in render(plan)
+    told, _ = verification_lines(verification, training=True)
+    assert "beyond 1e-05, as in the control run: weights of a/bias 1.1e+00 (control 1.4e+00), weights of b" in told[1]
 
 
 def test_asynchronous_updates_are_named(split_plan: PlanDocument) -> None:

@@ -22,7 +22,7 @@ from partitioner.ir.plan import Verification
 from partitioner.verification import verify_placed
 from partitioner.verification.compare import compared, difference, outputs_only, relative_differences
 from partitioner.verification.data import as_dense, random_batches
-from partitioner.verification.reference import nudged, restored
+from partitioner.verification.reference import Trajectory, nudged, restored
 
 THIRD = "/job:localhost/replica:0/task:0/device:CPU:3"
 
@@ -162,6 +162,20 @@ def test_a_difference_passes_near_any_of_the_controls() -> None:
     assert found.passed
     assert found.control_max_rel_diff == pytest.approx(4e-4)
     assert found.control_max_abs_diff == pytest.approx(4e-4)
+
+
+def test_what_a_control_explains_is_named_apart_from_the_rest() -> None:
+    def run(zero_but_for_rounding: float, other: float) -> Trajectory:
+        weights = [np.full(3, zero_but_for_rounding), np.full(3, other)]
+        return Trajectory(outputs=[], loss=[], gradients=[], weights=weights)
+
+    expected, control, placed = run(1e-9, 1.0), run(-1e-9, 1.0), run(3e-9, 1.0 + 1e-6)
+    names = {"weights": ["key/bias", "key/kernel"]}
+    found = compared(placed, expected, [control], (1, ()), {}, num_steps=1, names=names)
+    assert found.passed
+    assert found.explained == ("weights of key/bias 2.0e+00 (control 2.0e+00)",)
+    assert found.other_max_rel_diff == pytest.approx(1e-6)
+    assert found.weights_max_rel_diff == pytest.approx(2.0)
 
 
 def test_what_is_nothing_but_rounding_in_the_placed_run_passes_where_that_rounds_otherwise() -> None:
