@@ -142,7 +142,7 @@ def _kernels(op_type: str) -> tuple[_Kernel, ...]:
 @cache
 def _constrained(op_type: str) -> tuple[str, ...]:
     """Attributes that its GPU kernels ask for."""
-    return tuple(dict.fromkeys(name for one in _kernels(op_type) for name, allowed in one.constraints if allowed))
+    return tuple(dict.fromkeys(name for kernel in _kernels(op_type) for name, allowed in kernel.constraints if allowed))
 
 
 def _kernel(node: Any) -> _Kernel | None:

@@ -133,7 +133,10 @@ MECHANISMS: tuple[Mechanism, ...] = (
     _ONE_PIECE,
     _GPIPE,
     _ZB_H1,
-    *(replace(one, name=f"compiled, {one.name}", is_compiled=True) for one in (_ONE_PIECE, _GPIPE, _ZB_H1)),
+    *(
+        replace(mechanism, name=f"compiled, {mechanism.name}", is_compiled=True)
+        for mechanism in (_ONE_PIECE, _GPIPE, _ZB_H1)
+    ),
     Mechanism(name="1f1b: loops", build=_recurrent, data=_tokens, options=_scheduled("1f1b")),
     Mechanism(
         name="1f1b: a loss that is a sum", build=lambda: _dense("sum"), data=_vectors, options=_scheduled("1f1b")

@@ -262,7 +262,7 @@ class OpGraph:
         """
         shared = {name: getattr(self, name) for name in _OF_WIRING}
         other = object.__new__(OpGraph)
-        vars(other).update({one.name: getattr(self, one.name) for one in fields(self)}, **shared)
+        vars(other).update({attribute.name: getattr(self, attribute.name) for attribute in fields(self)}, **shared)
         vars(other).update(batch_size=batch_size, tensors=tuple(tensors))
         specs = {index: other._spec(self.ops[index]) for index in dict.fromkeys(alike)}
         vars(other).update(specs=tuple(map(specs.__getitem__, alike)))

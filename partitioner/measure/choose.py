@@ -87,7 +87,7 @@ def costs_for(
     for index in here:
         kinds.setdefault(_kind(topology.devices[index].name, titles), index)
     devices = {(device.type, device.title): device for device in cached.devices}
-    with restored([one for one in step.variables.values() if not is_deferred(held_variable(one))]):
+    with restored([variable for variable in step.variables.values() if not is_deferred(held_variable(variable))]):
         for kind, index in kinds.items():
             execution = partial(_everything_on, step, compiled)
             devices[kind] = _measured_device(kind, index, step, topology, sizes, devices.get(kind), report, execution)

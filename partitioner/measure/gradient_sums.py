@@ -17,11 +17,11 @@ def gradient_sums(step: CapturedStep) -> OpGraph:
     tensors: list[Tensor] = []
     for index, name in enumerate(dense):
         made = [f"{what}_{index}" for what in ("running_total", "gradient", "gradient_sum")]
-        total, gradient, added = (f"{one}:0" for one in made)
-        ops += [Op(name=one, type="Placeholder", outputs=(f"{one}:0",)) for one in made[:2]]
+        total, gradient, added = (f"{name}:0" for name in made)
+        ops += [Op(name=name, type="Placeholder", outputs=(f"{name}:0",)) for name in made[:2]]
         ops.append(Op(name=made[2], type="AddV2", phase=Phase.BACKWARD, inputs=(total, gradient), outputs=(added,)))
         spec = step.graph.tensor[name].spec
-        tensors += [Tensor(name=f"{one}:0", producer=one, spec=spec) for one in made]
+        tensors += [Tensor(name=f"{name}:0", producer=name, spec=spec) for name in made]
     return OpGraph(
         name=step.graph.name,
         batch_size=step.graph.batch_size,

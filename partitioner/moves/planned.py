@@ -62,14 +62,14 @@ def explain_with_moves(
         return objective_of(compile_plan(model, request_of(candidate.request, source=source), **examples))[0]
 
     tried = candidates(replace(plan, request=given))
-    rows = gains(((one.change, one) for one in tried), before, unit, objective_after)
+    rows = gains(((candidate.change, candidate) for candidate in tried), before, unit, objective_after)
     pairs = sorted(zip(rows, tried, strict=True), key=lambda pair: _rank(pair, given))
     best: list[tuple[WhatIf, Candidate]] = []
     for pair in pairs:
         if _gain(pair[0]) >= AS_GOOD and not any(_does_more(pair[1], other, given) for _, other in best):
             best.append(pair)
     best = best[:MOST_MOVES]
-    moves = tuple(_move(row, one, command_for(source, one.request)) for row, one in best)
+    moves = tuple(_move(row, candidate, command_for(source, candidate.request)) for row, candidate in best)
     others = tuple(pair[0] for pair in pairs if pair not in best)
     return replace(explain_plan(plan), moves=moves, others=others)
 
@@ -97,26 +97,26 @@ def _comparable(plan: PlanDocument, costs: str | None, time_limit: float | None)
 
 def _rank(pair: tuple[WhatIf, Candidate], given: dict[str, Any]) -> tuple[float, int]:
     """The greatest gain first, by 0.1 %; of equal ones the one that changes least."""
-    row, one = pair
-    return -round(_gain(row), 3), len(_changes(one, given))
+    row, candidate = pair
+    return -round(_gain(row), 3), len(_changes(candidate, given))
 
 
-def _does_more(one: Candidate, other: Candidate, given: dict[str, Any]) -> bool:
+def _does_more(candidate: Candidate, other: Candidate, given: dict[str, Any]) -> bool:
     """Whether a candidate changes all that a better one does, and something else, which then gains nothing."""
-    return _changes(other, given).items() <= _changes(one, given).items()
+    return _changes(other, given).items() <= _changes(candidate, given).items()
 
 
-def _changes(one: Candidate, given: dict[str, Any]) -> dict[str, str]:
+def _changes(candidate: Candidate, given: dict[str, Any]) -> dict[str, str]:
     """The arguments that a candidate changes, with their new values as text."""
-    names = dict.fromkeys((*given, *one.request))
-    return {name: repr(one.request.get(name)) for name in names if given.get(name) != one.request.get(name)}
+    names = dict.fromkeys((*given, *candidate.request))
+    return {name: repr(candidate.request.get(name)) for name in names if given.get(name) != candidate.request.get(name)}
 
 
 def _gain(row: WhatIf) -> float:
     return 1 - row.after / row.before if row.after is not None and row.before else 0.0
 
 
-def _move(row: WhatIf, one: Candidate, command: str) -> Move:
+def _move(row: WhatIf, candidate: Candidate, command: str) -> Move:
     assert row.after is not None
     return Move(
         change=row.change,
@@ -125,5 +125,5 @@ def _move(row: WhatIf, one: Candidate, command: str) -> Move:
         unit=row.unit,
         gain=_gain(row),
         command=command,
-        request=one.request,
+        request=candidate.request,
     )

@@ -116,7 +116,7 @@ def _simpler(plan: PlanDocument) -> Iterator[str]:
 
 
 def _compared(plan: PlanDocument, name: str, baselines: Sequence[Baseline]) -> str:
-    best = min(baselines, key=lambda one: (not one.fits, one.step_seconds), default=None)
+    best = min(baselines, key=lambda baseline: (not baseline.fits, baseline.step_seconds), default=None)
     if best is None:
         return f"{name}: was not compared; the strategy auto compares it where it gives the same numbers"
     step, other = plan.predicted.step_seconds, best.step_seconds

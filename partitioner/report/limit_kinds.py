@@ -163,9 +163,9 @@ def memory(step: StepFigures) -> Limit | None:
 
 def _faster(plan: PlanDocument, *, of_any_size: bool) -> Iterator[tuple[str, float]]:
     """Candidates and simple plans that take less time, by name; only those that do not fit unless of any size."""
-    for one in (*plan.baselines, *plan.considered):
-        if one.step_seconds < plan.predicted.step_seconds and (of_any_size or not one.fits):
-            yield one.name if isinstance(one, Baseline) else _title(one), one.step_seconds
+    for figure in (*plan.baselines, *plan.considered):
+        if figure.step_seconds < plan.predicted.step_seconds and (of_any_size or not figure.fits):
+            yield figure.name if isinstance(figure, Baseline) else _title(figure), figure.step_seconds
 
 
 def _title(candidate: Considered) -> str:

@@ -139,7 +139,7 @@ def _repeated(plan: PlanDocument, groups: Sequence[OpGroup]) -> list[OpGroup]:
         counts = Counter(plan.ops.types[row] for row in group.rows)
         kinds.append((places[index], frozenset(counts.items())))
         read = {number[source] for row in group.rows for source in plan.ops.inputs[row] if source in number}
-        sources.append(sorted(one for one in read - {index} if places[one].phase == places[index].phase))
+        sources.append(sorted(source for source in read - {index} if places[source].phase == places[index].phase))
     folded: list[OpGroup] = []
     done = 0
     of_groups = [layer_of(plan, group.rows[0]) for group in groups]

@@ -88,8 +88,8 @@ def compared(
         for key in keys
         for index, (ratio, control) in enumerate(zip(ratios[key], explained[key], strict=True))
     ]
-    beyond = sorted((one for one in differences if not one.ratio <= tolerance), key=lambda one: -one.ratio)
-    unexplained = tuple(str(one) for one in beyond if not one.is_explained)
+    beyond = sorted((tensor for tensor in differences if not tensor.ratio <= tolerance), reverse=True)
+    unexplained = tuple(str(tensor) for tensor in beyond if not tensor.is_explained)
     return Verification(
         outputs_max_abs_diff=absolute["outputs"],
         outputs_max_rel_diff=relative["outputs"],
@@ -108,8 +108,8 @@ def compared(
         ran_on=dict(ran_on),
         tolerance=tolerance,
         unexplained=unexplained,
-        explained=tuple(str(one) for one in beyond if one.is_explained),
-        other_max_rel_diff=max((one.ratio for one in differences if one.ratio <= tolerance), default=0.0),
+        explained=tuple(str(tensor) for tensor in beyond if tensor.is_explained),
+        other_max_rel_diff=max((tensor.ratio for tensor in differences if tensor.ratio <= tolerance), default=0.0),
         passed=not misplaced and not unexplained,
     )
 

@@ -140,7 +140,7 @@ def joined(first: Flow, second: Flow, here: Origin) -> Flow:
         case (Mixed(), _) | (_, Mixed()):
             return first if isinstance(first, Mixed) else second
         case Items(), Items():
-            items = [one for one in (first.item, second.item) if one is not None]
+            items = [item for item in (first.item, second.item) if item is not None]
             return Items(joined(items[0], items[-1], here)) if items else first
         case Uniform(), Uniform():
             power = first.power if first.power == second.power else None

@@ -77,7 +77,7 @@ class Size:
             return None
         if self.power == other.power or 0 in (self.count, other.count):
             return int(self.count > other.count) - int(self.count < other.count)
-        low, high = sorted((self, other), key=lambda one: one.power)
+        low, high = sorted((self, other), key=lambda size: size.power)
         if high.count <= max(low.count, 0):
             return None
         return 1 if high is self else -1
@@ -118,8 +118,8 @@ def is_whole(value: Size) -> bool:
 def product(sizes: Iterable[Size]) -> Size:
     """Their product; 1 of none."""
     result = Size(1)
-    for one in sizes:
-        result = result * one
+    for size in sizes:
+        result = result * size
     return result
 
 

@@ -84,7 +84,7 @@ def _strided(value: Apart, index: Any, place: int) -> Apart:
 def _range(value: Apart, begin: Size, end: Size) -> Apart:
     """What is left of the axis of the rows: whole repetitions."""
     first, last = begin / Size(value.minor, 1), end / Size(value.minor, 1)
-    whole = all(is_whole(one) and (one.power == 0 or one.count == 0) for one in (first, last))
+    whole = all(is_whole(index) and (index.power == 0 or index.count == 0) for index in (first, last))
     if not whole or not 0 <= first.count < last.count <= value.major:
         raise Mixes
     return replace(value, major=int(last.count - first.count))

@@ -39,16 +39,16 @@ class BatchSizes:
 
     def _proportional(self, rows: int) -> OpGraph | None:
         whole = self._step.graph
-        if whole.runs or whole.assumed_shapes or any(one.content_bytes for one, _ in self._pairs):
+        if whole.runs or whole.assumed_shapes or any(spec.content_bytes for spec, _ in self._pairs):
             return None
         specs = []
-        for one, other in self._pairs:
-            sizes = zip(one.shape, other.shape, strict=True)
+        for spec, other in self._pairs:
+            sizes = zip(spec.shape, other.shape, strict=True)
             shape = [_proportional(a, whole.batch_size, b, self._other_rows, rows) for a, b in sizes]
             known = tuple(size for size in shape if size is not None)
             if len(known) < len(shape):
                 return None
-            specs.append(replace(one, shape=known))
+            specs.append(replace(spec, shape=known))
         tensors = [
             Tensor(name=tensor.name, producer=tensor.producer, spec=specs[pair])
             for tensor, pair in zip(whole.tensors, self._pair_of_tensor, strict=True)
@@ -103,7 +103,7 @@ def graph_for_batch(step: CapturedStep, batch_size: int) -> OpGraph:
     inputs = dict(zip(map(producer, step.inputs), arguments, strict=True))
     looked_at = prune(step.graph_def, (node.name for node in step.graph_def.node if node.name not in fixed))
     settled = settle_shapes(looked_at, inputs, step.captures, batch_size)
-    tensors = tuple(replace(one, spec=settled.specs.get(one.name, one.spec)) for one in graph.tensors)
+    tensors = tuple(replace(tensor, spec=settled.specs.get(tensor.name, tensor.spec)) for tensor in graph.tensors)
     return replace(graph, batch_size=batch_size, tensors=tensors, **settled_fields(settled, tensors))
 
 

@@ -165,7 +165,9 @@ def _adopt_gradients(trace: Trace, colocations: dict[str, str], phases: Mapping[
 
 
 def _adopt(name: str, neighbours: Iterable[str], colocations: dict[str, str]) -> None:
-    if name not in colocations and (partners := [colocations[one] for one in neighbours if one in colocations]):
+    if name not in colocations and (
+        partners := [colocations[neighbour] for neighbour in neighbours if neighbour in colocations]
+    ):
         colocations[name] = partners[0]
 
 

@@ -81,7 +81,10 @@ def rename_devices(graph_def: Any, devices: Mapping[str, str]) -> None:
 
 def bodies(graph_def: Any) -> list[tuple[str, Any]]:
     """The nodes of a GraphDef, under an empty name, and those of each of its functions."""
-    return [("", graph_def.node), *((one.signature.name, one.node_def) for one in graph_def.library.function)]
+    return [
+        ("", graph_def.node),
+        *((function.signature.name, function.node_def) for function in graph_def.library.function),
+    ]
 
 
 def call_targets(nodes: Iterable[Any]) -> list[tuple[Any, str]]:

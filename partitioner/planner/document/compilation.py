@@ -43,7 +43,7 @@ def with_compilation(
     left_out = [op.title for op in graph.ops if op.type in _CHECKS and op.name not in uncompiled and devices]
     notes = [f"XLA leaves out the checks of {listed(left_out)}"] if left_out else []
     convolving = {plan.placement[op.name] for op in graph.ops if op.type in CONVOLUTIONS and op.name not in uncompiled}
-    tight = [one for one in plan.memory if one.device in convolving & devices and _is_tight(one)]
+    tight = [memory for memory in plan.memory if memory.device in convolving & devices and _is_tight(memory)]
     if tight:
         left = ", ".join(f"{DeviceName.parse(m.device).short} has {format_bytes(m.headroom_bytes)} left" for m in tight)
         notes.append(

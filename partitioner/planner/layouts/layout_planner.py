@@ -232,7 +232,7 @@ class LayoutPlanner:
     def sum_seconds(self, groups: ReplicaGroups) -> float:
         """What the sums of these replicas take, if devices share the parameters evenly."""
         variables = self.costed(groups).graph.variables
-        size = sum(one.size_bytes for one in variables if one.kind is VariableKind.PARAMETER)
+        size = sum(variable.size_bytes for variable in variables if variable.kind is VariableKind.PARAMETER)
         return float(ReplicaSums(self.machines, groups).least_seconds(size, Gather.SUM).mean()) / len(groups[0])
 
     def costed(self, groups: ReplicaGroups) -> CostedGraph:

@@ -158,7 +158,7 @@ class _Search:
         if self.selector.pipelines_help(self._fitting()) and not self._is_proved():
             simulated = sorted(self._as_one_graph_may(), key=placements.objective_key)
             given = dict.fromkeys([*(made.assignment for made in simulated), *starts, *solved.answers])
-            self.selector.improve(self._fitting(), [self.evaluator.placement(one) for one in given])
+            self.selector.improve(self._fitting(), [self.evaluator.placement(assignment) for assignment in given])
         self.placements = placements
         return solved
 

@@ -93,12 +93,14 @@ def _simplest_of_best(layouts: Sequence[ParallelLayout], objective: Objective) -
     if objective is Objective.MEMORY:
         return best
     as_fast = (layout for layout in layouts if layout.step_seconds <= AS_FAST * best.step_seconds)
-    return min(as_fast, key=lambda one: (len(one.groups) > 1 < len(one.groups[0]), *_objective_key(one, objective)))
+    return min(
+        as_fast, key=lambda layout: (len(layout.groups) > 1 < len(layout.groups[0]), *_objective_key(layout, objective))
+    )
 
 
 def _least_step(*planned: Family | ParallelLayout | PartitionError | None) -> float:
     """The least step of what fits, in seconds; infinite where nothing does."""
-    layouts = [one.layout if isinstance(one, Family) and one.fits else one for one in planned]
+    layouts = [plan.layout if isinstance(plan, Family) and plan.fits else plan for plan in planned]
     return min((layout.step_seconds for layout in layouts if isinstance(layout, ParallelLayout)), default=math.inf)
 
 
@@ -167,9 +169,9 @@ def _best(
 ) -> Family | None:
     """The best layout of a family; where none fits, the first as it would be with unlimited memory.
 
-    Bounds need not be larger than `known_seconds`, the step of another layout. A note counts the layouts for which
-    there was no time. Nobody waits for a soft deadline: some that fit are tried in any case, first those that promise
-    most, with what it takes at least to sum gradients.
+    What takes longer than `known_seconds`, the step of another layout, is not looked at closely. A note counts the
+    layouts for which there was no time. Nobody waits for a soft deadline: some that fit are tried in any case, first
+    those that promise most, with what it takes at least to sum gradients.
     """
     best: ParallelLayout | None = None
     too_large: list[ReplicaGroups] = []
@@ -188,7 +190,7 @@ def _best(
         is_simple = len(groups[0]) == 1 or len(planner.machines.devices) <= MANY
         try:
             layout = (planner if is_simple else planner.with_share(SHARE_OF_LAYOUT))(
-                strategy, groups, explains=False, known_seconds=known_seconds
+                strategy, groups, explains=False, known_seconds=min(known_seconds, _least_step(best))
             )
         except UsageError:  # more devices than parts, say
             continue

@@ -200,7 +200,7 @@ class PipelineSearch:
         return self.evaluator.cut(shape.devices, shape.num_microbatches, shape.schedule)
 
     def _is_hopeless(self, least_seconds: float) -> bool:
-        """Whether pipelines that take so long at the least are slower than the incumbent."""
+        """Whether pipelines that take so long at the least are slower than the best known."""
         if self.objective is Objective.MEMORY:
             return False
         return least_seconds > self._best_seconds * AS_FAST
@@ -240,5 +240,7 @@ class PipelineSearch:
 
     @property
     def _best_seconds(self) -> float:
-        """The least step of what fits, as one graph and in stages."""
-        return min([self.unpipelined_seconds, *(candidate.staged.step_seconds for candidate in self.eligible())])
+        """The least step of what fits, as one graph and in stages; of other layouts too, once this one has a step."""
+        steps = [candidate.staged.step_seconds for candidate in self.eligible()]
+        others = [self.evaluator.search_space.known_seconds] if steps else []
+        return min([self.unpipelined_seconds, *steps, *others])

@@ -44,7 +44,7 @@ class PipelineSearchSpace:
         programs: The stage programs of an execution.
         unpipelined: Whether the step may run as one graph at all; replicas run in stages.
         least_devices: Fewer are known not to have the memory.
-        known_seconds: A step that is planned already: bounds need not be larger.
+        known_seconds: The step of another layout: what takes longer need not be bounded closer, nor simulated.
         sums: Of gradients over replicas; None where there is one.
     """
 

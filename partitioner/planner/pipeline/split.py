@@ -69,7 +69,7 @@ class StageSplit:
         """Where stages end in the cuts that are estimated."""
         others = self._even_shares()
         for _ in range(_TRIES_OF_INTERLEAVED if self.sequence.is_interleaved else 1):
-            tables = [ends + self._meanwhile(one) * others[one] for one, (ends, _) in enumerate(self._estimates)]
+            tables = [ends + self._meanwhile(place) * others[place] for place, (ends, _) in enumerate(self._estimates)]
             ends, _ = least_cut(tables, self.sequence.last_sums)
             if ends is None:
                 return

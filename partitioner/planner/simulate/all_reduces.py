@@ -131,7 +131,9 @@ class ReplicaSums:
 
     def seconds(self, programs: StagePrograms, graph: OpGraph, num_microbatches: int) -> float:
         """Seconds of the longest exchange alone, for the graph of a microbatch."""
-        return max((one.times.seconds for one in self._exchanges(programs, graph, num_microbatches)), default=0.0)
+        return max(
+            (exchange.times.seconds for exchange in self._exchanges(programs, graph, num_microbatches)), default=0.0
+        )
 
     def added_to(
         self, staged: PipelineSchedule, programs: StagePrograms, graph: OpGraph, num_microbatches: int
@@ -152,7 +154,9 @@ class ReplicaSums:
             if action.action != UPDATE:
                 ended[action.device] = max(ended.get(action.device, 0.0), action.end_seconds)
         exchanges = self._exchanges(programs, graph, num_microbatches)
-        reduces = _queued_on_uplinks([replace(one, ready_seconds=ended[one.device]) for one in exchanges])
+        reduces = _queued_on_uplinks(
+            [replace(exchange, ready_seconds=ended[exchange.device]) for exchange in exchanges]
+        )
         gate = max(ended.values())
         delay = max([0.0, *(reduce.end_seconds - gate for reduce in reduces)])
         buffers = {reduce.device: reduce for reduce in reduces}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -53,6 +54,15 @@ def test_adding_the_gradients_of_microbatches_takes_time() -> None:
     assert result.schedule.step_seconds == pytest.approx(9 * 2 * (3 + 0.5), abs=DISPATCH)
     whole = find(costed, microbatching(costed, 1, adding=True), "single")
     assert whole.schedule.step_seconds == pytest.approx(96.0, abs=DISPATCH)
+
+
+def test_of_a_layout_that_cannot_win_one_pipeline_is_simulated() -> None:
+    costed = pipeline(4, forward=8.0, backward=16.0).costed(topology(2, wire=FREE))
+    choices = microbatching(costed, 2, 4, 8, schedules=(ONE_F_ONE_B,))
+    # The best takes 54 s, as above.
+    beaten, best = (find(costed, replace(choices, known_seconds=seconds)) for seconds in (50.0, 55.0))
+    assert len(beaten.considered) == 1
+    assert best.schedule.step_seconds == pytest.approx(54.0, abs=DISPATCH)
 
 
 def test_two_stages_per_device_shorten_the_bubble() -> None:
