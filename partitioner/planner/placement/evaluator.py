@@ -10,7 +10,8 @@ from partitioner.ir.plan import Considered
 from partitioner.ir.schedule import Schedule
 from partitioner.planner.model.assignment import Assignment
 from partitioner.planner.model.coarsen import Coarsening
-from partitioner.planner.simulate.unpipelined import simulate
+from partitioner.planner.simulate.unpipelined import timed
+from partitioner.planner.simulate.unpipelined_memory import TimedStep, with_memory
 from partitioner.stages.delayed_gradients import delayed_gradients
 from partitioner.stages.schedules import ScheduleKind
 
@@ -64,18 +65,33 @@ class PlacementEvaluator:
         self._costed, self._coarsening = costed, coarsening
         self._delays = _delays(costed, delays)
         self.evaluations: dict[Assignment, Evaluation] = {}
+        self._first_seconds: dict[Assignment, float] = {}
+        self._last: tuple[tuple[Assignment, bool], TimedStep] | None = None
 
     def __call__(self, assignment: Sequence[int]) -> Evaluation:
         """The evaluation of a placement."""
         key = tuple(assignment)
         if key not in self.evaluations:
             tried: list[Evaluation] = []
-            for delays in self._delays if len(set(key)) > 1 else (False,):
+            for delays in self._delays_on(key):
                 tried.append(self._evaluated(key, delays))
                 if tried[-1].fits:
                     break
             self.evaluations[key] = min(tried, key=lambda evaluation: evaluation.over_bytes)
+            self._first_seconds[key] = tried[0].step_seconds
         return self.evaluations[key]
+
+    def first_seconds(self, assignment: Sequence[int]) -> float:
+        """The step of a placement in the order that is tried first, in seconds, whether or not it fits."""
+        key = tuple(assignment)
+        if key not in self._first_seconds:
+            self._first_seconds[key] = self._timed(key, self._delays_on(key)[0]).schedule.step_seconds
+        return self._first_seconds[key]
+
+    @property
+    def num_timed(self) -> int:
+        """Placements that were simulated."""
+        return len(self._first_seconds)
 
     def in_both_orders(self, assignment: Sequence[int]) -> tuple[Evaluation, Evaluation]:
         """The better evaluation of a placement, which is kept, and that in which ops run as they become ready.
@@ -107,9 +123,19 @@ class PlacementEvaluator:
 
     def schedule(self, assignment: Sequence[int], delays: bool) -> Schedule:
         """The simulated step of a placement."""
-        placement = self.placement(assignment)
-        delayed = delayed_gradients(self._costed.graph, placement) if delays else {}
-        return simulate(self._costed, placement, delayed=delayed)
+        return with_memory(self._timed(assignment, delays))
+
+    def _timed(self, assignment: Assignment, delays: bool) -> TimedStep:
+        key = assignment, delays
+        if self._last is None or self._last[0] != key:
+            placement = self.placement(assignment)
+            delayed = delayed_gradients(self._costed.graph, placement) if delays else {}
+            self._last = key, timed(self._costed, placement, delayed=delayed)
+        return self._last[1]
+
+    def _delays_on(self, assignment: Assignment) -> tuple[bool, ...]:
+        """Whether gradients are delayed, in the order in which it is tried."""
+        return self._delays if len(set(assignment)) > 1 else (False,)
 
     def over_bytes(self, schedule: Schedule) -> list[int]:
         """By how much the peak of each device passes its limit."""

@@ -12,13 +12,15 @@ from itertools import combinations
 
 from partitioner.planner.model.assignment import Assignment
 
+Key = tuple[float, ...]
+
 
 def local_search(
     start: Assignment,
     *,
     adjacent: Sequence[Collection[int]],
     num_devices: int,
-    objective_key: Callable[[Assignment], tuple[float, ...] | None],
+    objective_key: Callable[[Assignment, Key | None], Key | None],
 ) -> Assignment:
     """The best placement that single improvements lead to.
 
@@ -26,15 +28,15 @@ def local_search(
         start: Device index per item.
         adjacent: For each item, the items it exchanges tensors with; moves to their devices are tried first.
         num_devices: Devices to choose from.
-        objective_key: The key to minimise; infinite for a placement that is not allowed, None to stop
-            looking.
+        objective_key: The key to minimise; infinite for a placement that is not allowed, None to stop looking. It is
+            told the least key so far, and may return any key that is not less where the placement's own is not.
     """
-    best, best_key = start, objective_key(start)
+    best, best_key = start, objective_key(start, None)
     improved = best_key is not None
     while improved:
         improved = False
         for candidate in _neighbours(best, adjacent, num_devices):
-            key = objective_key(candidate)
+            key = objective_key(candidate, best_key)
             if key is None:
                 return best
             if best_key is None or key < best_key:

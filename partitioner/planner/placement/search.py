@@ -24,7 +24,7 @@ from partitioner.planner.model.item_bytes import item_bytes, variable_item_bytes
 from partitioner.planner.model.tolerances import AS_FAST, BALANCE_PERMILLE, PEAK_ROOM
 from partitioner.planner.placement import baselines
 from partitioner.planner.placement.evaluator import Evaluation, PlacementEvaluator
-from partitioner.planner.placement.local_search import local_search
+from partitioner.planner.placement.local_search import Key, local_search
 from partitioner.planner.placement.problem import placement_problem
 from partitioner.planner.placement.solver_rounds import MEMORY_ROUNDS, answers
 
@@ -144,16 +144,20 @@ class PlacementSearch:
         as_fast = [evaluation for evaluation in eligible if evaluation.step_seconds <= limit]
         room_bytes = min(evaluation.largest_peak_bytes for evaluation in as_fast) * PEAK_ROOM
 
-        def sent(evaluation: Evaluation) -> tuple[float, ...]:
+        def sent(evaluation: Evaluation) -> Key:
             if not (
                 evaluation.fits and evaluation.step_seconds <= limit and evaluation.largest_peak_bytes <= room_bytes
             ):
                 return (float("inf"),)
             return (evaluation.sent_bytes, evaluation.largest_peak_bytes, evaluation.step_seconds)
 
-        return self._in_order(self.evaluator(self._local_search(min(as_fast, key=sent).assignment, sent, share=0.5)))
+        def least(step_seconds: float) -> Key:
+            return (float("inf"),) if step_seconds > limit else ()
 
-    def objective_key(self, evaluation: Evaluation) -> tuple[float, ...]:
+        start = min(as_fast, key=sent).assignment
+        return self._in_order(self.evaluator(self._local_search(start, sent, share=0.5, least_key=least)))
+
+    def objective_key(self, evaluation: Evaluation) -> Key:
         """What is minimised, after memory beyond the limits."""
         if self.objective is Objective.MEMORY:
             return (evaluation.over_bytes, evaluation.largest_peak_bytes, evaluation.step_seconds)
@@ -221,7 +225,7 @@ class PlacementSearch:
     def _search_fitting(self, start: Assignment) -> None:
         """Local search from a placement until some placement fits, unless one fits already."""
 
-        def over(evaluation: Evaluation) -> tuple[float, ...] | None:
+        def over(evaluation: Evaluation) -> Key | None:
             return None if self.fitting else (evaluation.over_bytes, evaluation.largest_peak_bytes)
 
         self._local_search(start, over, share=1 / (1 + MEMORY_ROUNDS))
@@ -236,21 +240,39 @@ class PlacementSearch:
             if not self.deadline.is_over or not self.fitting:
                 allowed.append(self.evaluator(start))
         for rank, evaluation in enumerate(sorted(allowed, key=self.objective_key)):
-            self._local_search(evaluation.assignment, self.objective_key, share=2.0 ** -(rank + 1))
+            self._local_search(
+                evaluation.assignment, self.objective_key, share=2.0 ** -(rank + 1), least_key=self._least_key
+            )
+
+    def _least_key(self, step_seconds: float) -> Key:
+        """The least objective of a placement whose step takes so long: it fits, and nothing is known of its peak."""
+        return () if self.objective is Objective.MEMORY else (0, step_seconds)
 
     def _local_search(
-        self, start: Assignment, objective_key: Callable[[Evaluation], tuple[float, ...] | None], *, share: float
+        self,
+        start: Assignment,
+        objective_key: Callable[[Evaluation], Key | None],
+        *,
+        share: float,
+        least_key: Callable[[float], Key] = lambda _: (),
     ) -> Assignment:
-        """Improve a placement while this share of the allowance lasts; the evaluator keeps all evaluations."""
+        """Improve a placement while this share of the allowance lasts; the evaluator keeps all evaluations.
+
+        The memory of a placement is not looked at where its step, by `least_key`, shows that it is no improvement.
+        """
         num_ops = min(MAX_LOCAL_SEARCH_OPS, int(LOCAL_SEARCH_OPS_PER_SECOND * self.time_limit_seconds)) * share
         evaluations = self.evaluator.evaluations
-        most = len(evaluations) + max(1, int(num_ops / len(self.costed.graph.ops)))
+        most = self.evaluator.num_timed + max(1, int(num_ops / len(self.costed.graph.ops)))
 
-        def key_of(assignment: Assignment) -> tuple[float, ...] | None:
+        def key_of(assignment: Assignment, to_beat: Key | None) -> Key | None:
             if not self._is_allowed(assignment):
                 return (float("inf"),)
-            if assignment not in evaluations and (len(evaluations) >= most or self.deadline.is_over):
-                return None
+            if assignment not in evaluations:
+                if self.evaluator.num_timed >= most or self.deadline.is_over:
+                    return None
+                least = least_key(self.evaluator.first_seconds(assignment))
+                if to_beat is not None and least >= to_beat:
+                    return least
             return objective_key(self.evaluator(assignment))
 
         return local_search(start, adjacent=self._adjacent, num_devices=len(self._room), objective_key=key_of)

@@ -20,7 +20,7 @@ from cost_models.network import Arrival, Network
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.schedule import OpRun, Schedule, Send
 from partitioner.planner.simulate.streams import Streams
-from partitioner.planner.simulate.unpipelined_memory import Transfer, Work, with_memory
+from partitioner.planner.simulate.unpipelined_memory import TimedStep, Transfer, Work, with_memory
 
 _OP_ENDS, _ARRIVES = 0, 1
 
@@ -41,9 +41,20 @@ def simulate(
     Returns:
         Step time, busy time and peak memory per device, and every op and transfer with its times.
     """
+    return with_memory(timed(costed, placement, delayed=delayed))
+
+
+def timed(
+    costed: CostedGraph,
+    placement: Mapping[str, int],
+    *,
+    delayed: Mapping[str, str] = MappingProxyType({}),
+) -> TimedStep:
+    """As `simulate`, without the memory, which takes longer to find out than the times do."""
     simulation = _Simulation(costed, placement, delayed)
-    schedule = simulation.run()
-    return with_memory(schedule, costed, placement, simulation.began, delayed)
+    return TimedStep(
+        schedule=simulation.run(), costed=costed, placement=placement, delayed=delayed, began=simulation.began
+    )
 
 
 class _Simulation:

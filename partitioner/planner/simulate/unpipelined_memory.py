@@ -50,40 +50,46 @@ Work = Op | Transfer
 """An op or a transfer on a device."""
 
 
-def with_memory(
-    schedule: Schedule,
-    costed: CostedGraph,
-    placement: Mapping[str, int],
-    began: Sequence[Sequence[tuple[float, Work]]],
-    delayed: Mapping[str, str],
-) -> Schedule:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedStep:
+    """A simulated step without its memory.
+
+    Attributes:
+        schedule: When ops and transfers run.
+        costed: The simulated graph.
+        placement: Index of a device for every op.
+        delayed: Gradients that wait for others.
+        began: Work of each device and when it began, in the order in which it ended.
+    """
+
+    schedule: Schedule
+    costed: CostedGraph
+    placement: Mapping[str, int]
+    delayed: Mapping[str, str]
+    began: Sequence[Sequence[tuple[float, Work]]]
+
+
+def with_memory(step: TimedStep) -> Schedule:
     """A simulated step with the memory of its devices.
 
     A GPU runs ops in the simulated order; a CPU runs last what it queued first. Of the orders that are possible on a
     CPU, the order with the highest peak counts. The caller holds the batch until the step ends.
-
-    Args:
-        schedule: The simulated step without memory.
-        costed: The simulated graph.
-        placement: Index of a device for every op.
-        began: Work of each device and when it began, in the order in which it ended.
-        delayed: Gradients that wait for others.
     """
-    buffers = buffers_of(costed)
-    layout = DeviceBuffers(costed, buffers, placement)
+    buffers = buffers_of(step.costed)
+    layout = DeviceBuffers(step.costed, buffers, step.placement)
     on_cpu = []
     if "CPU" in layout.kinds:
-        held = order_among(placement.values())
-        on_cpu = [layout.parts(order) for order in buffers.orders_on_cpu(held, delayed)]
+        held = order_among(step.placement.values())
+        on_cpu = [layout.parts(order) for order in buffers.orders_on_cpu(held, step.delayed)]
     walks = []
     for device, kind in enumerate(layout.kinds):
-        orders = [parts[device] for parts in on_cpu] if kind == "CPU" else [[what for _, what in began[device]]]
+        orders = [parts[device] for parts in on_cpu] if kind == "CPU" else [[what for _, what in step.began[device]]]
         walks.append(max((layout.walk(device, order) for order in orders), key=lambda walked: walked.most_bytes))
     # An order that was not simulated has no times of its own.
-    moments = [sorted(seconds for seconds, _ in own) for own in began]
+    moments = [sorted(seconds for seconds, _ in own) for own in step.began]
     uses = [layout.use(device, *walked) for device, walked in enumerate(zip(walks, moments, strict=True))]
-    peaks, memory = (dict(zip(schedule.busy_seconds, figures, strict=True)) for figures in zip(*uses, strict=True))
-    return replace(schedule, peak=peaks, memory=memory)
+    peaks, memory = (dict(zip(step.schedule.busy_seconds, figures, strict=True)) for figures in zip(*uses, strict=True))
+    return replace(step.schedule, peak=peaks, memory=memory)
 
 
 class DeviceBuffers:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from graphs import link, pipeline, topology
+from itertools import product
+
+from graphs import Builder, link, pipeline, random_graphs, topology
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from partitioner.deadline import Deadline
 from partitioner.ir.plan import Objective, Strategy
@@ -38,3 +42,17 @@ def test_where_memory_is_short_stages_of_equal_bytes_are_tried_before_the_solver
     tried = list(search.evaluator.evaluations.values())
     assert [tried[len(starts)].assignment] == balanced_bytes(costed, coarsening, 2)
     assert tried[len(starts)].fits
+
+
+@settings(max_examples=30, deadline=None)
+@given(random_graphs(max_ops=5), st.sampled_from([2**40, 2**11]))
+def test_a_step_timed_before_its_memory_is_known_is_the_one_evaluated(made: Builder, limit: int) -> None:
+    costed = made.costed(topology(2, memory_bytes=limit))
+    coarsening = coarsen(costed)
+    before, alone = PlacementEvaluator(costed, coarsening), PlacementEvaluator(costed, coarsening)
+    for assignment in product(range(2), repeat=len(coarsening.items)):
+        seconds = before.first_seconds(assignment)
+        assert before(assignment) == alone(assignment)
+        if before(assignment).fits:
+            assert before(assignment).step_seconds == seconds
+    assert before.num_timed == 2 ** len(coarsening.items)
