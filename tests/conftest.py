@@ -55,6 +55,14 @@ def logical_cpus() -> list[str]:
     return names
 
 
+@pytest.fixture(scope="session", autouse=True)
+def brief_measuring(logical_cpus: list[str]) -> Iterator[None]:
+    """Measuring has three seconds in place of thirty: tests look at what is measured, not at how exactly."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("partitioner.measure.choose.MEASURING_SECONDS", 3.0)
+        yield
+
+
 @pytest.fixture
 def optimized_alike() -> Iterator[None]:
     """Keras' own steps are optimized as placed ones are: no sums are merged, in an order that follows from names."""

@@ -53,6 +53,7 @@ def test_the_same_step_and_request_give_the_plan_made_before() -> None:
     [
         {"batch_size": 16},
         {"seed": 1},
+        {"strategy": "auto"},
         {"memory_limit": "1GiB"},
         {"microbatches": 2},
         {"hardware": "t4"},
@@ -62,15 +63,15 @@ def test_the_same_step_and_request_give_the_plan_made_before() -> None:
     ],
 )
 def test_another_request_is_planned(changed: dict[str, Any]) -> None:
-    partitioner.plan(_model(), TWO)
-    assert _searched(partitioner.plan(_model(), TWO, **changed))
+    partitioner.plan(_model(), TWO, strategy="single")
+    assert _searched(partitioner.plan(_model(), TWO, **{"strategy": "single", **changed}))
 
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("changed", [{"units": 5}, {"loss": "mae"}])
 def test_another_model_is_planned(changed: dict[str, Any]) -> None:
-    partitioner.plan(_model(), TWO)
-    assert _searched(partitioner.plan(_model(**changed), TWO))
+    partitioner.plan(_model(), TWO, strategy="single")
+    assert _searched(partitioner.plan(_model(**changed), TWO, strategy="single"))
 
 
 @pytest.mark.usefixtures("folder")

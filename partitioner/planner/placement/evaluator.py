@@ -123,7 +123,7 @@ class PlacementEvaluator:
 
     def schedule(self, assignment: Sequence[int], delays: bool) -> Schedule:
         """The simulated step of a placement."""
-        return with_memory(self._timed(assignment, delays))
+        return with_memory(self._timed(tuple(assignment), delays))
 
     def _timed(self, assignment: Assignment, delays: bool) -> TimedStep:
         key = assignment, delays
