@@ -16,12 +16,12 @@ def gradient_sums(step: CapturedStep) -> OpGraph:
     ops: list[Op] = []
     tensors: list[Tensor] = []
     for index, name in enumerate(dense):
-        made = [f"{what}_{index}" for what in ("running_total", "gradient", "gradient_sum")]
-        total, gradient, added = (f"{name}:0" for name in made)
-        ops += [Op(name=name, type="Placeholder", outputs=(f"{name}:0",)) for name in made[:2]]
-        ops.append(Op(name=made[2], type="AddV2", phase=Phase.BACKWARD, inputs=(total, gradient), outputs=(added,)))
+        op_names = [f"{what}_{index}" for what in ("running_total", "gradient", "gradient_sum")]
+        total, gradient, added = (f"{op_name}:0" for op_name in op_names)
+        ops += [Op(name=op_name, type="Placeholder", outputs=(f"{op_name}:0",)) for op_name in op_names[:2]]
+        ops.append(Op(name=op_names[2], type="AddV2", phase=Phase.BACKWARD, inputs=(total, gradient), outputs=(added,)))
         spec = step.graph.tensor[name].spec
-        tensors += [Tensor(name=f"{name}:0", producer=name, spec=spec) for name in made]
+        tensors += [Tensor(name=f"{op_name}:0", producer=op_name, spec=spec) for op_name in op_names]
     return OpGraph(
         name=step.graph.name,
         batch_size=step.graph.batch_size,
