@@ -49,6 +49,7 @@ from partitioner.planner.plan_step import (
     explain_infeasibility,
     plan_step,
 )
+from partitioner.solver_process.client import start_early
 from partitioner.stages.coupling import batch_coupling
 
 OnProgress = Callable[[str, float], object]
@@ -140,6 +141,7 @@ def _planned(
     tell: OnProgress,
 ) -> PlanDocument:
     """Pose and plan; `seconds` gets what each took."""
+    start_early()
     with _timed(seconds, "sizes of tensors"):
         problem = _problem(request, traced, layout, costs, seconds["tracing"], jit_compile)
     try:

@@ -14,10 +14,9 @@ from partitioner.cost_graphs.solver.loads import loads, violations
 from partitioner.cost_graphs.solver.problem import MaxLoadAnswer, MaxLoadProblem
 from partitioner.cost_graphs.solver.start import first_fit
 from partitioner.ir.json import from_json, to_json
-from partitioner.solver_process import SolverProcessError, answers
+from partitioner.solver_process.client import SolverProcessError, answers
 
-END = "end"
-"""The status of the line that the process writes after its last answer to a problem."""
+_SOLVER = "partitioner.cost_graphs.solver.answer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +31,7 @@ class MaxLoadResult:
 def solve(
     problem: MaxLoadProblem, on_progress: Callable[[MaxLoadAnswer, float], None] = lambda _answer, _seconds: None
 ) -> MaxLoadResult:
-    """Solve a problem in a fresh process, which is killed at the problem's time limit.
+    """Solve a problem in the solver's process, which is killed at the problem's time limit.
 
     Whatever happens to the process, the result is the best answer that it reported, also after Ctrl-C. If it reported
     none, the result is a first fit; the status is `time-limit` if that fails too.
@@ -46,11 +45,9 @@ def solve(
     note = ""
     limit = problem.time_limit_seconds
     try:
-        with closing(answers("partitioner.cost_graphs.solver", to_json(problem), limit)) as lines:
+        with closing(answers(_SOLVER, to_json(problem), limit)) as lines:
             for line in lines:
                 answer = from_json(line, MaxLoadAnswer)
-                if answer.status == END:
-                    break
                 _refuse_wrong(problem, answer)
                 incumbent = replace(answer, lower_bound=max(answer.lower_bound, incumbent.lower_bound))
                 on_progress(incumbent, time.monotonic() - began)

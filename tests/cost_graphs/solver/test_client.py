@@ -156,5 +156,5 @@ def solver_processes() -> set[int]:
     return {
         int(pid)
         for pid, parent, arguments in processes
-        if int(parent) == os.getpid() and "partitioner.cost_graphs.solver" in arguments
+        if int(parent) == os.getpid() and "partitioner.solver_process" in arguments
     }

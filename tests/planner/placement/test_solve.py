@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from textwrap import dedent
 
@@ -25,25 +25,13 @@ from partitioner.ir.problem import (
     Transfer,
 )
 from partitioner.planner.placement.solve.bounds import bounds
+from partitioner.solver_process.client import answers
 
-Solve = Callable[[PlacementProblem], Solution]
 
-
-@pytest.fixture(scope="session")
-def solve() -> Iterator[Solve]:
-    """One solver process for all problems, as another test may have imported TensorFlow into this process."""
-    command = [sys.executable, "-m", "partitioner.planner.placement.solve", str(os.getpid())]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        asked, answered = child.stdin, child.stdout
-        assert asked is not None and answered is not None
-
-        def ask(problem: PlacementProblem) -> Solution:
-            asked.write(to_json(problem).encode() + b"\n")
-            asked.flush()
-            return from_json(answered.readline(), Solution)
-
-        yield ask
-        asked.close()
+def solve(problem: PlacementProblem) -> Solution:
+    """Solve in the solver's process, as another test may have imported TensorFlow into this one."""
+    with closing(answers("partitioner.planner.placement.solve.answer", to_json(problem), 300)) as lines:
+        return from_json(b"".join(lines), Solution)
 
 
 def placed(solution: Solution) -> tuple[int, ...]:
@@ -83,14 +71,14 @@ def problem(
 CHAIN = [(0, 1, 7), (1, 2, 5), (2, 3, 3), (3, 4, 4)]
 
 
-def test_a_chain_that_fits_stays_on_one_device(solve: Solve) -> None:
+def test_a_chain_that_fits_stays_on_one_device() -> None:
     solution = solve(problem([50, 50], [(10, 10)] * 5, CHAIN))
     assert solution.status == "optimal"
     assert solution.makespan_ns == solution.lower_bound_ns == solution.shortest_ns == 50
     assert len(set(placed(solution))) == 1
 
 
-def test_memory_forces_the_cheapest_cut(solve: Solve) -> None:
+def test_memory_forces_the_cheapest_cut() -> None:
     # 40 of 50 bytes fit: cuts after item 0, 1, 2, 3 cost 7, 5, 3, 4 ns.
     solution = solve(problem([40, 40], [(10, 10)] * 5, CHAIN))
     assert solution.status == "optimal"
@@ -98,7 +86,7 @@ def test_memory_forces_the_cheapest_cut(solve: Solve) -> None:
     assert solution.assignment == (0, 0, 0, 1, 1)
 
 
-def test_the_cheapest_cut_that_fits(solve: Solve) -> None:
+def test_the_cheapest_cut_that_fits() -> None:
     # With 20 bytes a device, five items need three devices and two cuts: only after 1 and 3 (9 ns),
     # after 0 and 2 (10 ns), or after 1 and 2 (8 ns) leave at most two items each.
     solution = solve(problem([20, 20, 20], [(10, 10)] * 5, CHAIN))
@@ -107,7 +95,7 @@ def test_the_cheapest_cut_that_fits(solve: Solve) -> None:
     assert solution.assignment == (0, 0, 1, 2, 2)
 
 
-def test_two_towers_take_one_device_each(solve: Solve) -> None:
+def test_two_towers_take_one_device_each() -> None:
     # Items 0-1 and 2-3 are the towers, item 4 joins them: 20 + 2 ns of transfer + 5.
     towers = problem([9, 9], [(10, 1)] * 4 + [(5, 1)], [(0, 1, 6), (2, 3, 6), (1, 4, 2), (3, 4, 2)])
     solution = solve(towers)
@@ -116,14 +104,14 @@ def test_two_towers_take_one_device_each(solve: Solve) -> None:
     assert a == b != c == d
 
 
-def test_unequal_devices_share_the_work_by_speed(solve: Solve) -> None:
+def test_unequal_devices_share_the_work_by_speed() -> None:
     # Six independent tasks of 10 ns, or 20 ns on the second device: four and two.
     solution = solve(problem([9, 9], [(10, 1)] * 6, slowdown=(1, 2)))
     assert (solution.status, solution.makespan_ns) == ("optimal", 40)
     assert sorted(placed(solution)) == [0, 0, 0, 0, 1, 1]
 
 
-def test_unequal_links_choose_the_near_device(solve: Solve) -> None:
+def test_unequal_links_choose_the_near_device() -> None:
     # A cut is forced; only between devices 0 and 2 is it cheap, and only in that direction.
     far, near = link(latency_ns=30), link(latency_ns=2)
     links = dict.fromkeys(itertools.permutations(range(3), 2), far) | {(0, 2): near}
@@ -131,7 +119,7 @@ def test_unequal_links_choose_the_near_device(solve: Solve) -> None:
     assert (solution.status, solution.makespan_ns, solution.assignment) == ("optimal", 22, (0, 2))
 
 
-def test_every_nanosecond_of_a_dearer_link_counts(solve: Solve) -> None:
+def test_every_nanosecond_of_a_dearer_link_counts() -> None:
     # The reader must leave the source's device and may choose none: 10 + 3 + 10.
     links = {(0, 1): link(latency_ns=3), (1, 0): link(latency_ns=2)}
     solution = solve(problem([1, 1], [(10, 1), (10, 1)], [(0, 1, 0)], links=links, allowed={0: (0,), 1: (1,)}))
@@ -144,21 +132,21 @@ def test_every_nanosecond_of_a_dearer_link_counts(solve: Solve) -> None:
     assert (solution.makespan_ns, solution.lower_bound_ns, solution.assignment) == (43, 43, (0, 1))
 
 
-def test_allowed_devices_are_respected(solve: Solve) -> None:
+def test_allowed_devices_are_respected() -> None:
     solution = solve(problem([9, 9], [(10, 1)] * 3, [(0, 1, 4), (1, 2, 4)], allowed={1: (1,)}))
     assert (solution.status, solution.makespan_ns, solution.assignment) == ("optimal", 30, (1, 1, 1))
     solution = solve(problem([9, 9], [(10, 1)] * 2, [(0, 1, 4)], allowed={0: (0,), 1: (1,)}))
     assert (solution.status, solution.makespan_ns, solution.assignment) == ("optimal", 24, (0, 1))
 
 
-def test_every_device_is_used_when_asked(solve: Solve) -> None:
+def test_every_device_is_used_when_asked() -> None:
     chain = problem([9, 9], [(10, 1)] * 3, [(0, 1, 4), (1, 2, 1)], use_every_device=True)
     solution = solve(chain)
     assert (solution.status, solution.makespan_ns, solution.assignment) == ("optimal", 31, (0, 0, 1))
     assert solve(problem([9, 9], [(10, 1)], use_every_device=True)).status == "infeasible"
 
 
-def test_a_tensor_is_sent_once_to_each_device(solve: Solve) -> None:
+def test_a_tensor_is_sent_once_to_each_device() -> None:
     # Both readers wait 3 ns for the same value and run side by side on two other devices.
     shared = PlacementProblem(
         devices=tuple(ProblemDevice(name=f"d{i}", capacity_bytes=1) for i in range(3)),
@@ -170,7 +158,7 @@ def test_a_tensor_is_sent_once_to_each_device(solve: Solve) -> None:
     assert solve(shared).makespan_ns == 23
 
 
-def test_balance_trades_the_allowed_time_for_memory(solve: Solve) -> None:
+def test_balance_trades_the_allowed_time_for_memory() -> None:
     # 50 ns without a cut; after items 0, 1, 2, 3 a cut costs 7, 5, 3, 4 ns and the largest memory
     # is 40, 30, 30, 40 bytes. 59 permille allow 2 ns, 60 permille 3 ns, 100 permille 5 ns.
     def balanced(permille: int) -> Solution:
@@ -183,7 +171,7 @@ def test_balance_trades_the_allowed_time_for_memory(solve: Solve) -> None:
     assert solution.makespan_ns in (53, 55)
 
 
-def test_balance_is_relative_to_capacity(solve: Solve) -> None:
+def test_balance_is_relative_to_capacity() -> None:
     # Four items of 10 bytes over 20 and 40 bytes: two each would fill the small device, one and three leave
     # a quarter of either free.
     solution = solve(problem([20, 40], [(0, 10)] * 4, balance_permille=10))
@@ -202,12 +190,12 @@ def test_balance_is_relative_to_capacity(solve: Solve) -> None:
     ],
     ids=["one-device", "nothing", "too-big-item", "pigeons", "nothing-everywhere", "no-time"],
 )
-def test_edges(solve: Solve, asked: PlacementProblem, status: str, makespan_ns: int | None) -> None:
+def test_edges(asked: PlacementProblem, status: str, makespan_ns: int | None) -> None:
     solution = solve(asked)
     assert (solution.status, solution.makespan_ns) == (status, makespan_ns)
 
 
-def test_items_without_tasks_still_take_memory(solve: Solve) -> None:
+def test_items_without_tasks_still_take_memory() -> None:
     items = tuple(Item(name=f"i{i}", memory_bytes=4) for i in range(2))
     devices = tuple(ProblemDevice(name=f"d{i}", capacity_bytes=7) for i in range(2))
     bare = PlacementProblem(devices=devices, links=((link(),) * 2,) * 2, items=items, tasks=())
@@ -265,24 +253,6 @@ def test_the_same_problem_has_the_same_answer_on_every_run(seed: int) -> None:
     first, second = (run_in_a_fresh_process(stopped, asked) for _ in range(2))
     assert from_json(first, Solution).status == "feasible"
     assert first == second
-
-
-def test_only_the_answer_reaches_stdout() -> None:
-    # The program stands for a library that writes to the file descriptor itself.
-    noisy = """
-        import io, os
-        from partitioner.ir.problem import Solution
-        from partitioner.planner.placement.solve import __main__ as child
-        def solve(problem):
-            os.write(1, b"a banner\\n")
-            return Solution(status="infeasible")
-        child.solve_in_process = solve
-        sys.argv = ["solve", str(os.getppid())]
-        sys.stdin = io.TextIOWrapper(io.BytesIO(to_json(problem).encode() + b"\\n"))
-        child.main()
-    """
-    answer = run_in_a_fresh_process(noisy, towers(2, 2))
-    assert from_json(answer, Solution) == Solution(status="infeasible")
 
 
 @pytest.mark.parametrize("objective", ["minimise_makespan", "minimise_fullest_device"])
@@ -406,7 +376,7 @@ def problems(draw: st.DrawFn) -> PlacementProblem:
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(asked=problems())
-def test_agrees_with_brute_force(solve: Solve, asked: PlacementProblem) -> None:
+def test_agrees_with_brute_force(asked: PlacementProblem) -> None:
     expected = shortest_by_hand(asked)
     solution = solve(asked)
     if expected is None:

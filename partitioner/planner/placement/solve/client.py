@@ -13,8 +13,9 @@ from partitioner.ir.problem import PlacementProblem, Solution
 from partitioner.planner.placement.solve.bounds import bounds
 from partitioner.planner.placement.solve.evaluate import violations
 from partitioner.planner.placement.solve.start import best_start, proved_at_once
-from partitioner.solver_process import SolverProcessError, answers
+from partitioner.solver_process.client import SolverProcessError, answers
 
+_SOLVER = "partitioner.planner.placement.solve.answer"
 GRACE_SECONDS = 10.0
 """How long after the time limit the child may still start, build its model and answer before it is killed."""
 
@@ -28,7 +29,7 @@ class SolveResult:
 
 
 def solve(problem: PlacementProblem, grace_seconds: float = GRACE_SECONDS) -> SolveResult:
-    """Solve a problem in a fresh process, which is killed `grace_seconds` after the problem's time limit.
+    """Solve a problem in the solver's process, which is killed `grace_seconds` after the problem's time limit.
 
     When the process crashes, is killed or answers nonsense, the best warm start is the solution, with the
     bound that needs no search; without a feasible one the status is `time-limit`.
@@ -41,7 +42,7 @@ def solve(problem: PlacementProblem, grace_seconds: float = GRACE_SECONDS) -> So
         return SolveResult(solution=replace(proved, seconds=time.monotonic() - began))
     limit = problem.time_limit_seconds
     try:
-        with closing(answers("partitioner.planner.placement.solve", to_json(problem), limit + grace_seconds)) as lines:
+        with closing(answers(_SOLVER, to_json(problem), limit + grace_seconds)) as lines:
             solution = from_json(b"".join(lines), Solution)
     except TimeoutError:
         return _without_solver(problem, began, f"the solver did not stop at its limit of {limit:g} s: killed")
