@@ -52,7 +52,7 @@ def test_measuring_changes_no_variable_and_the_model_still_trains() -> None:
     for one in (model, twin):
         one.train_on_batch(x, y)
     before = [variable.numpy() for variable in [*model.variables, *model.optimizer.variables]]
-    plan(model, costs="measured")
+    plan(model, costs="measured", microbatches=1)
     after = [variable.numpy() for variable in [*model.variables, *model.optimizer.variables]]
     for value, expected in zip(after, before, strict=True):
         np.testing.assert_array_equal(value, expected)
@@ -63,7 +63,7 @@ def test_what_was_measured_once_is_not_measured_again() -> None:
     model, told = models.mlp(), []
     for _ in range(2):
         told.append([])
-        plan(model, costs="measured", on_progress=lambda text, _: told[-1].append(text))
+        plan(model, costs="measured", microbatches=1, on_progress=lambda text, _: told[-1].append(text))
     assert "measuring ops on CPU:1" in told[0]
     assert "measuring ops on CPU:1" not in told[1]
 
@@ -77,6 +77,7 @@ def test_compiled_steps_are_measured_as_such() -> None:
             models.mlp(),
             costs="measured",
             strategy="single",
+            microbatches=1,
             jit_compile=jit_compile,
             on_progress=lambda text, _: told[-1].append(text),
         )
@@ -122,9 +123,9 @@ def test_the_time_of_a_call_is_shared_out_by_costs() -> None:
 def test_a_file_plans_elsewhere_as_measuring_does_here(tmp_path: Path) -> None:
     model = models.mlp()
     # On one device: what is found in a few seconds of search differs from search to search.
-    here = plan(model, costs="measured", strategy="single")
+    here = plan(model, costs="measured", strategy="single", microbatches=1)
     here.save_costs(tmp_path / "costs.json")
-    there = plan(models.mlp(), costs=tmp_path / "costs.json", strategy="single")
+    there = plan(models.mlp(), costs=tmp_path / "costs.json", strategy="single", microbatches=1)
     assert there.predicted.step_seconds == pytest.approx(here.predicted.step_seconds)
     assert there.costs.source.endswith("costs.json")
 

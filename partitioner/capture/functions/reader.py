@@ -23,6 +23,7 @@ from tensorflow.python.ops.handle_data_util import copy_handle_data, get_handle_
 from cost_models.specs import ITEM_BYTES, FunctionRun, TensorSpec
 from partitioner.capture.functions.loops import is_idle_sum
 from partitioner.capture.functions.reading import Reading
+from partitioner.capture.functions.scratch_graph import ScratchGraph
 from partitioner.capture.functions.tensor_lists import TensorList, fullest, grown, list_after
 from partitioner.capture.functions.trips import count_trips, step
 from partitioner.ir.graph_def import in_run_order, producer, prune, tensor_name
@@ -188,9 +189,9 @@ class GraphReader:
             reading.buffers.follow(op, reading.spec)
 
     def _spec(self, tensor: Any, reading: Reading) -> TensorSpec:
-        dtype = tensor.dtype.base_dtype.name
-        sizes = tensor.shape.as_list() if tensor.shape.rank is not None else []
-        if not tensor.shape.is_fully_defined() and ITEM_BYTES.get(dtype) and dtype not in _INDEX_DTYPES:
+        dtype, shape = tensor.dtype.base_dtype.name, tensor.shape
+        sizes = [] if shape.rank is None else shape.as_list()
+        if (shape.rank is None or None in sizes) and ITEM_BYTES.get(dtype) and dtype not in _INDEX_DTYPES:
             reading.assumed.append(tensor.name)
         fill = 1 if dtype in _INDEX_DTYPES else self.batch_size
         return TensorSpec(
@@ -294,7 +295,7 @@ class GraphReader:
     def _function(self, name: str, outer: Any, given: Sequence[Any]) -> _Function:
         definition = self.library[name]
         with outer.as_default():
-            graph = tf.__internal__.FuncGraph(name)
+            graph = ScratchGraph(name)
         with graph.as_default():
             graph_def, flat_name = function_def_to_graph_def(definition)
             arguments = [tf.compat.v1.placeholder(tensor.dtype, tensor.shape) for tensor in given]

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from partitioner.capture.functions.reader import GraphReader, plain
 from partitioner.capture.functions.reading import Reading
+from partitioner.capture.functions.scratch_graph import ScratchGraph
 
 
 def settle_shapes(graph_def: Any, inputs: Mapping[str, Any], captures: Mapping[str, Any], batch_size: int) -> Reading:
@@ -24,7 +25,7 @@ def settle_shapes(graph_def: Any, inputs: Mapping[str, Any], captures: Mapping[s
         batch_size: Rows of a batch.
     """
     library = {function.signature.name: function for function in graph_def.library.function}
-    graph = tf.__internal__.FuncGraph("settled_shapes")
+    graph = ScratchGraph("settled_shapes")
     with graph.as_default():
         tf.graph_util.import_graph_def(tf.compat.v1.GraphDef(library=graph_def.library), name="")
         given = {f"{name}:0": graph.capture(external) for name, external in captures.items()}

@@ -91,13 +91,12 @@ def training_graph(subject: Any) -> Any:
 def test_a_check_of_shapes_does_not_cut_a_program() -> None:
     """Bug: labels at every position are checked by an Assert, whose texts kept it out: on an H100, a Transformer in
     three programs, which handed 700 sizes to each other, took 62 ms in place of 25."""
-    subject = placed(language_model(), language_data())
-    graph = training_graph(subject)
-    calls = [node for node in graph.node if compiled_function(node)]
+    model = language_model()
+    subject = placed(model, language_data())
+    calls = [node for node in training_graph(subject).node if compiled_function(node)]
     assert len(calls) == 1
     assert "XLA leaves out the checks of" in " ".join(subject.plan.notes)
-    model = language_model()
-    assert partitioner.verify(model, placed(model, language_data())).passed
+    assert partitioner.verify(model, subject).passed
 
 
 @pytest.mark.parametrize("plan", ["two devices", "1f1b", "zb-h1"])

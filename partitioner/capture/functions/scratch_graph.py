@@ -1,0 +1,26 @@
+"""A graph into which functions and steps are imported to see the shapes of their tensors; it never runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+_FuncGraph: Any = tf.__internal__.FuncGraph
+
+
+class ScratchGraph(_FuncGraph):
+    """TensorFlow's graph of a function, in which imported ops get neither devices nor colocations.
+
+    These, op by op in Python, take most of the time of an import; the shapes come from C++.
+    """
+
+    def _add_new_tf_operations(self, compute_devices: bool = True) -> list[Any]:
+        """Wrap what has been imported.
+
+        Returns:
+            None of it: TensorFlow would look for the devices of these.
+        """
+        for operation in self.new_operations():
+            tf.Operation._from_c_op(operation, g=self)  # type: ignore[attr-defined]
+        return []
