@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -101,6 +102,7 @@ class _Search:
             time_limit_seconds=time_limit_seconds,
             deadline=deadline,
             seed=seed,
+            known_seconds=search_space.known_seconds if search_space else math.inf,
         )
         self.selector = ExecutionSelector(
             costed=costed,

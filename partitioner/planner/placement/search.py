@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +30,10 @@ from partitioner.planner.placement.problem import placement_problem
 from partitioner.planner.placement.solver_rounds import MEMORY_ROUNDS, answers
 
 _MEMORY_ONLY_PERMILLE = 10**6
+_MOST_GAIN = 1.15
+"""Local search shortened steps by up to 13 % (all searches of the 37 golden plans)."""
+_REACH = 1.05
+"""Of its starts that were slower than the best by more, 4 of 114 led to a better one, by at most 0.6 % (the same)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +59,7 @@ class PlacementSearch:
         time_limit_seconds: Decides how many placements local search may look at.
         deadline: When the search ends with what it has.
         seed: For the solver.
+        known_seconds: The step of another layout: what takes much longer is not improved.
     """
 
     costed: CostedGraph
@@ -64,6 +70,7 @@ class PlacementSearch:
     time_limit_seconds: float
     deadline: Deadline
     seed: int
+    known_seconds: float = math.inf
 
     def baselines(self) -> dict[str, Assignment]:
         """Simple placements that a plan is compared with, by name; they ignore constraints and memory."""
@@ -155,7 +162,9 @@ class PlacementSearch:
             return (float("inf"),) if step_seconds > limit else ()
 
         start = min(as_fast, key=sent).assignment
-        return self._in_order(self.evaluator(self._local_search(start, sent, share=0.5, least_key=least)))
+        if limit <= self.known_seconds * AS_FAST:
+            start = self._local_search(start, sent, share=0.5, least_key=least)
+        return self._in_order(self.evaluator(start))
 
     def objective_key(self, evaluation: Evaluation) -> Key:
         """What is minimised, after memory beyond the limits."""
@@ -231,7 +240,7 @@ class PlacementSearch:
         self._local_search(start, over, share=1 / (1 + MEMORY_ROUNDS))
 
     def _improve(self, starts: Sequence[Assignment]) -> None:
-        """Local search from every start, the best first, each with an equal share of the allowance.
+        """Local search from every start within reach, the best first, each with half of the allowance that is left.
 
         With no time left, starts are evaluated until a placement fits.
         """
@@ -240,9 +249,17 @@ class PlacementSearch:
             if not self.deadline.is_over or not self.fitting:
                 allowed.append(self.evaluator(start))
         for rank, evaluation in enumerate(sorted(allowed, key=self.objective_key)):
-            self._local_search(
-                evaluation.assignment, self.objective_key, share=2.0 ** -(rank + 1), least_key=self._least_key
-            )
+            if self._is_in_reach(evaluation):
+                self._local_search(
+                    evaluation.assignment, self.objective_key, share=2.0 ** -(rank + 1), least_key=self._least_key
+                )
+
+    def _is_in_reach(self, evaluation: Evaluation) -> bool:
+        """Whether local search may lead from a placement to one that is better than all that is known."""
+        if self.objective is Objective.MEMORY or not evaluation.fits:
+            return True
+        best = min(fitting.step_seconds for fitting in self.fitting)
+        return evaluation.step_seconds <= min(_REACH * best, _MOST_GAIN * self.known_seconds)
 
     def _least_key(self, step_seconds: float) -> Key:
         """The least objective of a placement whose step takes so long: it fits, and nothing is known of its peak."""

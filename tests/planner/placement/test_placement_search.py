@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
+import pytest
 from graphs import Builder, link, pipeline, random_graphs, topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,6 +44,38 @@ def test_where_memory_is_short_stages_of_equal_bytes_are_tried_before_the_solver
     tried = list(search.evaluator.evaluations.values())
     assert [tried[len(starts)].assignment] == balanced_bytes(costed, coarsening, 2)
     assert tried[len(starts)].fits
+
+
+def searched(known_seconds: float) -> PlacementSearch:
+    """Two rows of three ops, which the best two devices take in 6 s; evaluated from one device, which takes 12 s."""
+    made = Builder()
+    for row in "ab":
+        for number in range(3):
+            made.add(f"{row}{number}", 2.0, *([f"{row}{number - 1}"] if number else []), layer=f"{row}{number}")
+    costed = made.costed(topology(2, wire=link(0.0, 2.0**40)))
+    coarsening = coarsen(costed)
+    search = PlacementSearch(
+        costed=costed,
+        coarsening=coarsening,
+        evaluator=PlacementEvaluator(costed, coarsening),
+        strategy=Strategy.AUTO,
+        objective=Objective.THROUGHPUT,
+        time_limit_seconds=10.0,
+        deadline=Deadline.after(60.0),
+        seed=0,
+        known_seconds=known_seconds,
+    )
+    search._improve([(0,) * len(coarsening.items)])
+    return search
+
+
+@pytest.mark.parametrize("known_seconds", [math.inf, 12.0, 11.0])
+def test_a_start_within_reach_of_other_layouts_is_improved(known_seconds: float) -> None:
+    assert min(made.step_seconds for made in searched(known_seconds).fitting) == 6.0
+
+
+def test_a_start_out_of_reach_of_other_layouts_is_left() -> None:
+    assert [made.step_seconds for made in searched(10.0).fitting] == [12.0]
 
 
 @settings(max_examples=30, deadline=None)
