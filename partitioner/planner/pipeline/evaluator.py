@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from functools import cached_property
 
 import numpy as np
@@ -61,11 +62,9 @@ class PipelineEvaluator:
         self._cut_bounds: dict[tuple[object, ...], float] = {}
 
     def choosing(self, search_space: PipelineSearchSpace) -> PipelineEvaluator:
-        """An evaluator for another search space that shares the costs and programs of this evaluator."""
-        other = PipelineEvaluator(self.costed, self.coarsening, search_space)
-        other._costs, other._items, other._programs = self._costs, self._items, self._programs
-        other._wiring = self._wiring
-        other._cuts, other._cut_bounds = self._cuts, self._cut_bounds
+        """An evaluator that has simulated nothing, for other counts and recompute; it shares costs, programs and cuts."""
+        other = copy(self)
+        other.search_space, other._simulations = search_space, {}
         return other
 
     @cached_property
