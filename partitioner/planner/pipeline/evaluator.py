@@ -62,7 +62,7 @@ class PipelineEvaluator:
         self._cut_bounds: dict[tuple[object, ...], float] = {}
 
     def choosing(self, search_space: PipelineSearchSpace) -> PipelineEvaluator:
-        """An evaluator that has simulated nothing, for other counts and recompute; it shares costs, programs and cuts."""
+        """An evaluator for other counts or recompute that has simulated nothing; it shares costs, programs and cuts."""
         other = copy(self)
         other.search_space, other._simulations = search_space, {}
         return other
