@@ -141,7 +141,8 @@ def _planned(
     tell: OnProgress,
 ) -> PlanDocument:
     """Pose and plan; `seconds` gets what each took."""
-    start_early()
+    if len(request.machine.names) > 1:  # else there is nothing to solve
+        start_early()
     with _timed(seconds, "sizes of tensors"):
         problem = _problem(request, traced, layout, costs, seconds["tracing"], jit_compile)
     try:
