@@ -11,13 +11,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partitioner.deadline import Deadline
+from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Objective, Strategy
-from partitioner.planner.model.coarsen import coarsen
+from partitioner.planner.model.coarsen import Coarsening, coarsen
 from partitioner.planner.placement.baselines import balanced_bytes, balanced_compute
 from partitioner.planner.placement.evaluator import PlacementEvaluator
 from partitioner.planner.placement.search import PlacementSearch
 
 KIB = 2**10
+
+
+def search_of(costed: CostedGraph, coarsening: Coarsening, known_seconds: float = math.inf) -> PlacementSearch:
+    return PlacementSearch(
+        costed=costed,
+        coarsening=coarsening,
+        evaluator=PlacementEvaluator(costed, coarsening),
+        strategy=Strategy.AUTO,
+        objective=Objective.THROUGHPUT,
+        time_limit_seconds=10.0,
+        deadline=Deadline.after(60.0),
+        seed=0,
+        known_seconds=known_seconds,
+    )
 
 
 def test_where_memory_is_short_stages_of_equal_bytes_are_tried_before_the_solver() -> None:
@@ -28,16 +43,7 @@ def test_where_memory_is_short_stages_of_equal_bytes_are_tried_before_the_solver
     assert balanced_compute(costed, coarsening, 2) == [(0,) * 5 + (1,) * 6]
     assert balanced_bytes(costed, coarsening, 2) == [(0,) * 3 + (1,) * 8]
 
-    search = PlacementSearch(
-        costed=costed,
-        coarsening=coarsening,
-        evaluator=PlacementEvaluator(costed, coarsening),
-        strategy=Strategy.AUTO,
-        objective=Objective.THROUGHPUT,
-        time_limit_seconds=10.0,
-        deadline=Deadline.after(60.0),
-        seed=0,
-    )
+    search = search_of(costed, coarsening)
     starts = search.starts()
     assert not any(search.evaluator(start).fits for start in starts)
     search.run(starts, lambda: None)
@@ -54,17 +60,7 @@ def searched(known_seconds: float) -> PlacementSearch:
             made.add(f"{row}{number}", 2.0, *([f"{row}{number - 1}"] if number else []), layer=f"{row}{number}")
     costed = made.costed(topology(2, wire=link(0.0, 2.0**40)))
     coarsening = coarsen(costed)
-    search = PlacementSearch(
-        costed=costed,
-        coarsening=coarsening,
-        evaluator=PlacementEvaluator(costed, coarsening),
-        strategy=Strategy.AUTO,
-        objective=Objective.THROUGHPUT,
-        time_limit_seconds=10.0,
-        deadline=Deadline.after(60.0),
-        seed=0,
-        known_seconds=known_seconds,
-    )
+    search = search_of(costed, coarsening, known_seconds)
     search._improve([(0,) * len(coarsening.items)])
     return search
 
