@@ -109,6 +109,11 @@ class ExecutionSelector:
             f"{', '.join(schedules)}"
         )
 
+    @property
+    def order(self) -> Sequence[int]:
+        """The items of stages in forward order."""
+        return self.evaluator.order if self.evaluator else ()
+
     def closest_in_one_piece(self) -> list[Mapping[str, int]]:
         """The placements (device by op) that the bound of the step in one piece refutes last."""
         if self.evaluator is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +19,9 @@ from partitioner.planner.layouts.one_device import is_kept, note_on_kept
 from partitioner.planner.layouts.result import MemoryShortfall, OutOfMemoryError, SearchResult, with_bounds
 from partitioner.planner.layouts.search_progress import SILENT, SearchProgress
 from partitioner.planner.layouts.strategy_refusals import refuse_impossible
-from partitioner.planner.model.coarsen import DEFAULT_MAX_ITEMS, MAX_STAGE_ITEMS, coarsenings
-from partitioner.planner.model.tolerances import ROUNDING
+from partitioner.planner.model.assignment import Assignment
+from partitioner.planner.model.coarsen import DEFAULT_MAX_ITEMS, MAX_STAGE_ITEMS, Coarsening, coarsenings
+from partitioner.planner.model.tolerances import AS_FAST, ROUNDING
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
 from partitioner.planner.pipeline.search_space import PipelineCandidate, PipelineSearchSpace
 from partitioner.planner.placement.evaluator import Evaluation, PlacementEvaluator
@@ -90,7 +91,7 @@ class _Search:
         self.time_limit_seconds, self.deadline, self.seed = time_limit_seconds, deadline, seed
         self.devices = costed.topology.devices
         # Stages are cut between more items than the solver can place.
-        stage_items, self.coarsening = coarsenings(costed, (MAX_STAGE_ITEMS, DEFAULT_MAX_ITEMS), constraints)
+        self.stage_items, self.coarsening = coarsenings(costed, (MAX_STAGE_ITEMS, DEFAULT_MAX_ITEMS), constraints)
         refuse_impossible(costed, self.coarsening, strategy, constraints)
         self.evaluator = PlacementEvaluator(costed, self.coarsening, delays=objective is not Objective.MEMORY)
         self.placements = PlacementSearch(
@@ -110,8 +111,10 @@ class _Search:
             strategy=strategy,
             objective=objective,
             deadline=deadline,
-            evaluator=PipelineEvaluator(costed, stage_items, search_space) if search_space else None,
+            evaluator=PipelineEvaluator(costed, self.stage_items, search_space) if search_space else None,
         )
+        finer = PlacementEvaluator(costed, self.stage_items, delays=objective is not Objective.MEMORY)
+        self.cuts = replace(self.placements, coarsening=self.stage_items, evaluator=finer)
 
     def run(self) -> SearchResult:
         if self.placements.has_variables_too_large or (not self.explains and self._promises_no_fit()):
@@ -120,8 +123,7 @@ class _Search:
         solved = self._searched()
         unpipelined = None
         if self._fitting():
-            chosen = self.placements.best(list(compared.values()))
-            unpipelined, _ = self.evaluator.in_both_orders(chosen.assignment)
+            unpipelined = self._best_as_one_graph(list(compared.values()))
         candidate = self.selector.best(unpipelined)
         if unpipelined is None and candidate is None:
             raise self._nothing_fits(solved.status)
@@ -155,12 +157,17 @@ class _Search:
             placements = replace(placements, deadline=self.deadline.at_share(SHARE_AS_ONE_GRAPH))
             self._tell()
         if self.selector.allows_unpipelined and not self._is_settled() and not placements.is_too_large:
-            starts += placements.repaired(self._closest_to_the_bound())
+            closest = self.selector.closest_in_one_piece()
+            self._improve_cuts(closest)
+            starts += placements.repaired(_assignments(closest, self.coarsening))
             solved = placements.run(starts, self._tell)
+            best = min(self._fitting(), key=placements.objective_key, default=None)
+            self._improve_cuts([best.placement] if best else [])
         if self.selector.pipelines_help(self._fitting()) and not self._is_proved():
             simulated = sorted(self._as_one_graph_may(), key=placements.objective_key)
-            given = dict.fromkeys([*(made.assignment for made in simulated), *starts, *solved.answers])
-            self.selector.improve(self._fitting(), [self.evaluator.placement(assignment) for assignment in given])
+            given = [made.placement for made in simulated]
+            given += map(self.evaluator.placement, [*starts, *solved.answers])
+            self.selector.improve(self._fitting(), given)
         self.placements = placements
         return solved
 
@@ -187,7 +194,9 @@ class _Search:
 
     def _as_one_graph_may(self) -> list[Evaluation]:
         """Evaluated placements that may run as one graph, if they fit."""
-        return self.placements.evaluations if self.selector.allows_unpipelined else []
+        if not self.selector.allows_unpipelined:
+            return []
+        return [*self.placements.evaluations, *self.cuts.evaluations]
 
     def _fitting(self) -> list[Evaluation]:
         return [evaluation for evaluation in self._as_one_graph_may() if evaluation.fits]
@@ -199,10 +208,20 @@ class _Search:
         alone = [evaluation for evaluation in self._fitting() if len(set(evaluation.assignment)) == 1]
         return min(alone, key=self.placements.objective_key, default=None)
 
-    def _closest_to_the_bound(self) -> list[tuple[int, ...]]:
-        """What the bound of the step in one piece refutes last."""
-        items = self.coarsening.items
-        return [tuple(placed[ops[0]] for ops in items) for placed in self.selector.closest_in_one_piece()]
+    def _improve_cuts(self, cuts: Sequence[Mapping[str, int]]) -> None:
+        """Move the ends of the parts of placements by single layers, while there is time."""
+        if cuts and self.objective is not Objective.MEMORY and not self.deadline.is_over:
+            self.cuts.improve_cuts(_assignments(cuts, self.stage_items), self.selector.order)
+            self._tell()
+
+    def _best_as_one_graph(self, compared: Sequence[Evaluation]) -> Evaluation:
+        """The best placement that fits; one that cuts layers apart only where it is faster than what does not."""
+        cut = min(self.cuts.fitting, key=self.placements.objective_key, default=None)
+        if not self.placements.fitting:
+            assert cut is not None
+            return cut
+        found, _ = self.evaluator.in_both_orders(self.placements.best(compared).assignment)
+        return cut if cut and cut.step_seconds * AS_FAST < found.step_seconds else found
 
     def _compared(self) -> dict[str, Evaluation]:
         """The baselines as whoever places layers by hand runs them; none for the step of one replica of several."""
@@ -234,9 +253,10 @@ class _Search:
 
     def _as_one_graph(self, unpipelined: Evaluation | None) -> dict[str, Any]:
         assert unpipelined is not None
+        evaluator = self.cuts.evaluator if unpipelined.coarsening is self.stage_items else self.evaluator
         return {
-            "placement": self.evaluator.placement(unpipelined.assignment),
-            "schedule": self.evaluator.schedule(unpipelined.assignment, unpipelined.delays),
+            "placement": unpipelined.placement,
+            "schedule": evaluator.schedule(unpipelined.assignment, unpipelined.delays),
             "delays_gradients": unpipelined.delays,
         }
 
@@ -299,10 +319,15 @@ class _Search:
             MemoryShortfall(
                 costed=self.costed,
                 coarsening=self.coarsening,
-                attempts=[self.evaluator.placement(evaluation.assignment) for evaluation in closest],
+                attempts=[evaluation.placement for evaluation in closest],
                 alternatives=tuple(filter(None, helps)),
             ),
         )
+
+
+def _assignments(placements: Iterable[Mapping[str, int]], coarsening: Coarsening) -> list[Assignment]:
+    """The device of each item, that of its first op."""
+    return [tuple(placed[ops[0]] for ops in coarsening.items) for placed in placements]
 
 
 def _closest_note(closest: Evaluation) -> str:

@@ -16,8 +16,11 @@ import numpy as np
 from partitioner.ir.costed import CostedGraph
 from partitioner.planner.model.assignment import Assignment
 from partitioner.planner.model.coarsen import Coarsening
-from partitioner.planner.pipeline.least_cut import least_cut
-from partitioner.planner.pipeline.part_bounds import Part, StepOps, seconds_of_all_parts, seconds_with_transfers
+from partitioner.planner.pipeline.chain import Chain
+from partitioner.planner.pipeline.chain_seconds import ChainSeconds
+from partitioner.planner.pipeline.least_chain import LeastChain
+from partitioner.planner.pipeline.part_bounds import seconds_of_all_parts, seconds_with_transfers
+from partitioner.planner.pipeline.step_ops import Part, StepOps
 
 # Visits of what an op waits for, some 4 microseconds each for up to 64 parts at a time, that raising bounds may take.
 _MOST_VISITS, _PARTS_OF_VISIT = 400_000, 64
@@ -58,13 +61,15 @@ def one_piece_bound(
     if num_devices == 1 or count < 2:
         return OnePieceBound(seconds=alone)
     ops, numbers = StepOps.of(costed, coarsening, order), range(2, min(num_devices, count) + 1)
-    table = np.where(np.tri(count + 1, dtype=bool), np.inf, seconds_of_all_parts(ops))
+    chain = ChainSeconds(ops=ops, chain=Chain.of(ops))
+    bounds = LeastChain(seconds=chain.of_all_parts(), least=seconds_of_all_parts(ops))
     known: set[Part] = set()
     closest: dict[Assignment, None] = {}
     visits_left = float(_MOST_VISITS)
     while True:
-        cuts = [(seconds, ends) for ends, seconds in (least_cut([table] * n) for n in numbers) if ends is not None]
-        seconds = min(alone, *(seconds for seconds, _ in cuts))
+        found = [bounds.bound(number, alone) for number in numbers]
+        cuts = [(seconds, ends) for seconds, ends in found if ends is not None]
+        seconds = min(alone, *(seconds for seconds, _ in found))
         widened = sorted(cuts)[:_MOST_WIDENED]
         parts = sorted((_parts(cuts, count) | _parts(widened, count, aside=(-1, 0, 1))) - known)
         visits_left -= ops.num_waits * max(1.0, len(parts) / _PARTS_OF_VISIT)
@@ -73,8 +78,9 @@ def one_piece_bound(
             closest |= dict.fromkeys(_assignment(ends, order) for _, ends in cuts)
         if is_last:
             return OnePieceBound(seconds=seconds, closest=tuple(closest))
+        chain.raised(bounds.seconds, parts)
         starts, ends = zip(*parts, strict=True)
-        table[starts, ends] = np.maximum(table[starts, ends], seconds_with_transfers(ops, parts))
+        bounds.least[starts, ends] = np.maximum(bounds.least[starts, ends], seconds_with_transfers(ops, parts))
         known.update(parts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Considered
@@ -20,10 +20,11 @@ from partitioner.stages.schedules import ScheduleKind
 class Evaluation:
     """A placement and its predicted figures.
 
-    `sent_bytes` cross links in a step; `over_bytes` are beyond the limits, all devices together. `delays` says whether
-    gradients are delayed that no other device waits for.
+    `coarsening` has the items that the assignment is of. `sent_bytes` cross links in a step; `over_bytes` are beyond
+    the limits, all devices together. `delays` says whether gradients are delayed that no other device waits for.
     """
 
+    coarsening: Coarsening = field(repr=False, compare=False)
     assignment: Assignment
     step_seconds: float
     largest_peak_bytes: int
@@ -35,6 +36,11 @@ class Evaluation:
     def fits(self) -> bool:
         """Whether no device's peak exceeds what may be used of it."""
         return self.over_bytes == 0
+
+    @property
+    def placement(self) -> dict[str, int]:
+        """Device index by op."""
+        return {op: self.assignment[item] for op, item in self.coarsening.item_of.items()}
 
     @property
     def considered(self) -> Considered:
@@ -109,6 +115,7 @@ class PlacementEvaluator:
     def _evaluated(self, assignment: Assignment, delays: bool) -> Evaluation:
         schedule = self.schedule(assignment, delays)
         return Evaluation(
+            coarsening=self._coarsening,
             assignment=assignment,
             step_seconds=schedule.step_seconds,
             largest_peak_bytes=max(use.total_bytes for use in schedule.peak.values()),

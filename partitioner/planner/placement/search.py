@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from operator import contains
 
 import numpy as np
@@ -26,6 +26,7 @@ from partitioner.planner.model.tolerances import AS_FAST, BALANCE_PERMILLE, PEAK
 from partitioner.planner.placement import baselines
 from partitioner.planner.placement.evaluator import Evaluation, PlacementEvaluator
 from partitioner.planner.placement.local_search import Key, local_search
+from partitioner.planner.placement.neighbours import moved_ends, single_changes
 from partitioner.planner.placement.problem import placement_problem
 from partitioner.planner.placement.solver_rounds import MEMORY_ROUNDS, answers
 
@@ -135,6 +136,10 @@ class PlacementSearch:
         found()
         return SolverSummary(answers=tuple(solved), seconds=seconds, status=status, note=note)
 
+    def improve_cuts(self, cuts: Sequence[Assignment], order: Sequence[int]) -> None:
+        """Move the ends of consecutive parts, into which each of `cuts` cuts this order of the items."""
+        self._improve(self.repaired(cuts), partial(moved_ends, order=order))
+
     def best(self, compared: Sequence[Evaluation]) -> Evaluation:
         """The best evaluation that fits, with devices in the order in which layers use them.
 
@@ -239,7 +244,11 @@ class PlacementSearch:
 
         self._local_search(start, over, share=1 / (1 + MEMORY_ROUNDS))
 
-    def _improve(self, starts: Sequence[Assignment]) -> None:
+    def _improve(
+        self,
+        starts: Sequence[Assignment],
+        neighbours: Callable[[Assignment], Iterable[Assignment]] | None = None,
+    ) -> None:
         """Local search from every start within reach, the best first, each with half of the allowance that is left.
 
         With no time left, starts are evaluated until a placement fits.
@@ -251,7 +260,11 @@ class PlacementSearch:
         for rank, evaluation in enumerate(sorted(allowed, key=self.objective_key)):
             if self._is_in_reach(evaluation):
                 self._local_search(
-                    evaluation.assignment, self.objective_key, share=2.0 ** -(rank + 1), least_key=self._least_key
+                    evaluation.assignment,
+                    self.objective_key,
+                    neighbours=neighbours,
+                    share=2.0 ** -(rank + 1),
+                    least_key=self._least_key,
                 )
 
     def _is_in_reach(self, evaluation: Evaluation) -> bool:
@@ -271,6 +284,7 @@ class PlacementSearch:
         objective_key: Callable[[Evaluation], Key | None],
         *,
         share: float,
+        neighbours: Callable[[Assignment], Iterable[Assignment]] | None = None,
         least_key: Callable[[float], Key] = lambda _: (),
     ) -> Assignment:
         """Improve a placement while this share of the allowance lasts; the evaluator keeps all evaluations.
@@ -292,7 +306,10 @@ class PlacementSearch:
                     return least
             return objective_key(self.evaluator(assignment))
 
-        return local_search(start, adjacent=self._adjacent, num_devices=len(self._room), objective_key=key_of)
+        return local_search(start, neighbours=neighbours or self._single_changes, objective_key=key_of)
+
+    def _single_changes(self, assignment: Assignment) -> Iterator[Assignment]:
+        return single_changes(assignment, self._adjacent, len(self._room))
 
     @cached_property
     def _adjacent(self) -> list[set[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations, pairwise
 
 import pytest
-from graphs import link, pipeline, random_steps, topology
+from graphs import Builder, link, pipeline, random_steps, topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,4 +63,20 @@ def test_a_chain_waits_for_what_crosses() -> None:
     steps = [PlacementEvaluator(costed, items)(one).step_seconds for one in bound.closest]
     assert min(steps) == pytest.approx(8.8125)
     enough = one_piece_bound(costed, items, forward_order(costed, items), enough_seconds=7.0)
-    assert enough.seconds == pytest.approx(8.0)  # as without transfers
+    assert enough.seconds == pytest.approx(8.3125)  # with the first of both transfers
+
+
+def test_a_cut_divides_the_branches_of_one_fork_only() -> None:
+    """1 s, two branches of 3 s, 1 s, two of 3 s, 1 s: paths of 9 s. Two devices share the branches of one fork, 12 s;
+    three share those of both, but the second device then has two of them, which take no longer."""
+    made = Builder()
+    made.add("x", 1.0, type="Placeholder", layer="x")
+    for fork, start, end in (("first", "x", "y"), ("second", "y", "z")):
+        branches = [made.add(f"{fork}{branch}", 3.0, start, layer=f"{fork}{branch}") for branch in range(2)]
+        made.add(end, 1.0, *branches, layer=end)
+    for num_devices, expected in ((2, 12.0), (3, 9.0)):
+        costed = made.costed(topology(num_devices, wire=FREE))
+        items = coarsen(costed)
+        bound = one_piece_bound(costed, items, forward_order(costed, items))
+        steps = [PlacementEvaluator(costed, items)(one).step_seconds for one in bound.closest]
+        assert bound.seconds == pytest.approx(expected) == pytest.approx(min(steps))
