@@ -30,6 +30,7 @@ from partitioner.capture.lower.graph_def import (
 from partitioner.capture.lower.grouping import RawOp, colocation_groups, parameter_of_slots
 from partitioner.capture.lower.powers import write_out_powers
 from partitioner.capture.lower.shapes import settle_shapes
+from partitioner.capture.lower.sums import partners_of_sums
 from partitioner.capture.trace.objective import TrainingObjective
 from partitioner.capture.trace.trace import Trace, trace_step
 from partitioner.gpu_kernels import is_host_only
@@ -140,6 +141,7 @@ def _rewritten(
         sort_gradient_parts(graph_def, colocations, _tape_rank(trace))
     else:
         _adopt_gradients(trace, colocations, phases)
+    colocations |= partners_of_sums(graph_def.node, colocations, order)
     bypass_identity_n(graph_def, (name for name, phase in phases.items() if phase is Phase.UPDATE))
     limit_trips_at_once(graph_def)
     shared = share_reads(graph_def, order, names)

@@ -1,7 +1,8 @@
 """Lower bound on a step in one piece whose devices hold consecutive items: ops run as soon as they can.
 
-A cut is no faster than the slowest of its parts (`part_bounds.py`). Bounds of all parts leave out transfers; those of
-the parts of the cuts that are refuted last are raised by them, again and again.
+A cut is no faster than the slowest of its parts by itself (`part_bounds.py`), nor than the chain through all of them
+and what they then have left to do (`least_chain.py`). At first parts know few of their transfers; those of the cuts
+that are refuted last learn of all of theirs, again and again.
 """
 
 from __future__ import annotations

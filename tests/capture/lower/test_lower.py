@@ -185,6 +185,22 @@ def test_a_learning_rate_is_read_once_for_all_parameters() -> None:
     assert len(reads) <= 1
 
 
+@pytest.mark.parametrize("join", [layers.Add, layers.Concatenate])
+def test_gradients_of_a_skip_connection_are_added_where_it_begins(join: type[keras.Layer]) -> None:
+    """By TensorFlow they would be where it ends: two devices that share the layers between would send them there and
+    back."""
+    x = keras.Input((8,), batch_size=None)
+    start = layers.Dense(8, activation="relu", name="start")(x)
+    middle = layers.Dense(8, activation="relu", name="middle")(start)
+    last = layers.Dense(8, activation="relu", name="last")(middle)
+    end = join(name="end")([start, last])
+    graph = capture(keras.Model(x, layers.Dense(4, name="scores")(end))).graph
+    (added,) = [op for op in of_type(graph, "AddN") if op.phase is Phase.BACKWARD]
+    assert {graph.op[source].layer for source in graph.sources[added.name]} == {"end", "middle"}
+    assert added.layer == "middle"
+    assert added.colocation_group == graph.op[added.differentiates].colocation_group
+
+
 def test_no_identity_n_holds_all_gradients_back() -> None:
     assert [op for op in of_type(graph_of("mlp"), "IdentityN") if op.phase is Phase.UPDATE] == []
 
