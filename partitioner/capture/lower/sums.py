@@ -27,7 +27,7 @@ def partners_of_sums(
     sums = [node for node in nodes if node.op == "AddN" and node.name in colocations]
     for node in sorted(sums, key=lambda node: order[node.name]):
         parts = [producer(reference) for reference in node.input if not reference.startswith("^")]
-        partners = [found.get(part) or colocations.get(part) for part in parts]
+        partners = [found.get(part) or colocations.get(part, "") for part in parts]
         known = [partner for partner in partners if partner in order]
         if known and len(known) == len(parts):
             found[node.name] = min(known, key=order.__getitem__)
