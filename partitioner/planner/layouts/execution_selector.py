@@ -118,8 +118,7 @@ class ExecutionSelector:
         """The placements (device by op) that the bound of the step in one piece refutes last."""
         if self.evaluator is None:
             return []
-        items = self.evaluator.coarsening.item_of
-        return [{op: assignment[item] for op, item in items.items()} for assignment in self._one_piece.closest]
+        return [self.evaluator.coarsening.placement(assignment) for assignment in self._one_piece.closest]
 
     @cached_property
     def _one_piece(self) -> OnePieceBound:

@@ -166,7 +166,7 @@ class _Search:
         if self.selector.pipelines_help(self._fitting()) and not self._is_proved():
             simulated = sorted(self._as_one_graph_may(), key=placements.objective_key)
             given = [made.placement for made in simulated]
-            given += map(self.evaluator.placement, [*starts, *solved.answers])
+            given += map(self.coarsening.placement, [*starts, *solved.answers])
             self.selector.improve(self._fitting(), given)
         self.placements = placements
         return solved

@@ -50,6 +50,10 @@ class Coarsening:
     is_lossless: bool
     allowed: tuple[frozenset[int], ...]
 
+    def placement(self, assignment: Sequence[int]) -> dict[str, int]:
+        """Device index by op, from that of each item."""
+        return {op: assignment[item] for op, item in self.item_of.items()}
+
 
 def coarsen(
     costed: CostedGraph, max_items: int = DEFAULT_MAX_ITEMS, constraints: Sequence[ResolvedConstraint] = ()

@@ -242,7 +242,7 @@ class PipelineEvaluator:
         key = (tuple(assignment), frozenset(recompute), schedule.parts_backward)
         if key not in self._programs:
             self.num_cut_ops += len(self.costed.graph.ops)
-            placement = self._placement(assignment)
+            placement = self.coarsening.placement(assignment)
             execution = Execution(
                 placement=op_devices(self.costed.graph, placement, self.names),
                 stage_devices=[self.names[device] for device in dict.fromkeys(assignment)],
@@ -309,7 +309,7 @@ class PipelineEvaluator:
         devices = self.costed.topology.devices
         return PipelineCandidate(
             assignment=assignment,
-            placement=self._placement(assignment) | relocated,
+            placement=self.coarsening.placement(assignment) | relocated,
             num_microbatches=num_microbatches,
             schedule=schedule,
             programs=programs,
@@ -317,9 +317,6 @@ class PipelineEvaluator:
             over_bytes=tuple(max(0, staged.peak[d.name].total_bytes - d.memory_bytes) for d in devices),
             sum_bytes=tuple(staged.peak[d.name].total_bytes - alone.peak[d.name].total_bytes for d in devices),
         )
-
-    def _placement(self, assignment: Sequence[int]) -> dict[str, int]:
-        return {op: assignment[item] for op, item in self.coarsening.item_of.items()}
 
     def bound_seconds(self, num_microbatches: int) -> float:
         """Lower bound on a step in so many microbatches; 0 where it cannot be cut."""

@@ -40,7 +40,7 @@ class Evaluation:
     @property
     def placement(self) -> dict[str, int]:
         """Device index by op."""
-        return {op: self.assignment[item] for op, item in self.coarsening.item_of.items()}
+        return self.coarsening.placement(self.assignment)
 
     @property
     def considered(self) -> Considered:
@@ -124,10 +124,6 @@ class PlacementEvaluator:
             delays=delays,
         )
 
-    def placement(self, assignment: Sequence[int]) -> dict[str, int]:
-        """Device index by op."""
-        return {op: assignment[item] for op, item in self._coarsening.item_of.items()}
-
     def schedule(self, assignment: Sequence[int], delays: bool) -> Schedule:
         """The simulated step of a placement."""
         return with_memory(self._timed(tuple(assignment), delays))
@@ -135,7 +131,7 @@ class PlacementEvaluator:
     def _timed(self, assignment: Assignment, delays: bool) -> TimedStep:
         key = assignment, delays
         if self._last is None or self._last[0] != key:
-            placement = self.placement(assignment)
+            placement = self._coarsening.placement(assignment)
             delayed = delayed_gradients(self._costed.graph, placement) if delays else {}
             self._last = key, timed(self._costed, placement, delayed=delayed)
         return self._last[1]
