@@ -123,9 +123,15 @@ class ExecutionSelector:
     @cached_property
     def _one_piece(self) -> OnePieceBound:
         assert self.evaluator is not None
-        steps = (candidate.staged.step_seconds for candidate in self.fitting())
-        enough = 0.0 if self.deadline.is_over else min(steps, default=math.inf)
-        return one_piece_bound(self.costed, self.evaluator.coarsening, self.evaluator.order, enough)
+        known = self.evaluator.search_space.known_seconds
+        known = min([known, *(candidate.staged.step_seconds for candidate in self.fitting())])
+        return one_piece_bound(
+            self.costed,
+            self.evaluator.coarsening,
+            self.evaluator.order,
+            known_seconds=math.inf if self.objective is Objective.MEMORY else known,
+            is_raised=not self.deadline.is_over,
+        )
 
     def is_proved_optimal(self, unpipelined: Sequence[Evaluation]) -> bool:
         """Whether the best of `unpipelined` is proved optimal: it meets the bound of every candidate."""

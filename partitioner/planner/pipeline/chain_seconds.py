@@ -16,7 +16,7 @@ import numpy as np
 from partitioner.planner.pipeline.chain import Chain, Numbers
 from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.ordered_items import between
-from partitioner.planner.pipeline.step_ops import Part, StepOps
+from partitioner.planner.pipeline.step_ops import Part, StepOps, Waits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class ChainSeconds:
     def of_all_parts(self) -> PartSeconds:
         """Those of every part: a stretch that both of its boundaries cut has the transfers over one of them."""
         count = self.ops.num_items
-        paths = _paths(self.ops, self.chain, [(0, end) for end in range(count + 1)])
+        paths = _paths(self.ops, self.chain, self.ops.waits([(0, end) for end in range(count + 1)]), count + 1)
         there, back = (between(_running(fixed)) for fixed in self._fixed)
         for stretch in self._stretches:
             middle, of_stretch = stretch.middle, paths.through[stretch.number]
@@ -81,9 +81,9 @@ class ChainSeconds:
             (there if stretch.number < self.chain.turn else back)[: middle + 1, middle + 1 :] += seconds
         return PartSeconds(there=there, back=back, rest=self._rest(paths))
 
-    def raised(self, seconds: PartSeconds, parts: Sequence[Part]) -> None:
-        """Raise those of some parts, by all transfers into and out of them."""
-        paths, (starts, ends) = _paths(self.ops, self.chain, parts), np.array(parts).T
+    def raised(self, seconds: PartSeconds, parts: Sequence[Part], waits: Waits) -> None:
+        """Raise those of some parts, by all transfers into and out of them (`StepOps.waits`)."""
+        paths, (starts, ends) = _paths(self.ops, self.chain, waits, len(parts)), np.array(parts).T
         sums = [_running(fixed) for fixed in self._fixed]
         there, back = (of_items[ends] - of_items[starts] for of_items in sums)
         for stretch in self._stretches:
@@ -192,23 +192,21 @@ class _Paths:
     through: Floats
 
 
-def _paths(ops: StepOps, chain: Chain, parts: Sequence[Part]) -> _Paths:
+def _paths(ops: StepOps, chain: Chain, waits: Waits, num_parts: int) -> _Paths:
     seconds = ops.seconds.copy()
     seconds[chain.milestones] = 0.0
     is_milestone = np.zeros(len(seconds), dtype=bool)
     is_milestone[chain.milestones] = True
-    heads, tails = np.zeros((2, len(seconds), len(parts)))
-    through = np.zeros((max(0, len(chain.milestones) - 1), len(parts)))
+    heads, tails = np.zeros((2, len(seconds), num_parts))
+    through = np.zeros((max(0, len(chain.milestones) - 1), num_parts))
     starts = chain.behind - is_milestone
-    waits = [
-        (target, source, transfer)
-        for target, source, transfer in ops.waits(parts)
-        if 0 <= chain.behind[source] == starts[target]
+    within = [
+        (target, source, transfer) for target, source, transfer in waits if 0 <= chain.behind[source] == starts[target]
     ]
-    for target, source, transfer in waits:
+    for target, source, transfer in within:
         reached = through[starts[target]] if is_milestone[target] else heads[target]
         np.maximum(reached, heads[source] + (seconds[source] + transfer), out=reached)
-    for target, source, transfer in reversed(waits):
+    for target, source, transfer in reversed(within):
         if chain.is_between[source] and (chain.is_between[target] or is_milestone[target]):
             np.maximum(tails[source], tails[target] + (seconds[target] + transfer), out=tails[source])
     return _Paths(heads=heads, tails=tails, through=through)

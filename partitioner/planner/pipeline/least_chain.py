@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,23 +37,28 @@ class LeastChain:
     seconds: PartSeconds
     least: Floats
 
-    def bound(self, num_parts: int, most_seconds: float) -> tuple[float, list[int] | None]:
+    def bound(self, num_parts: int, most_seconds: float, least_seconds: float = 0.0) -> tuple[float, list[int] | None]:
         """No cut into so many parts takes less; and the ends of the parts of one that is not refuted in hardly more.
 
         Args:
             num_parts: Parts.
             most_seconds: A larger bound is of no interest; where all cuts take longer, there are no ends.
+            least_seconds: Cuts that take less are known not to be.
         """
         there = self._least_there(num_parts)
-        refuted, (possible, ends) = 0.0, (most_seconds, self._cut(there, most_seconds))
+        refuted, ends = least_seconds, self._cut(there, most_seconds)
         if ends is None:
             return most_seconds, None
+        possible = self._seconds(there, ends)
+        # Mostly a cut that was found is the best, or far from it: whether it is, and halves, are asked for in turns.
+        asks_for_better = True
         while possible - refuted > _PRECISION * possible:
-            middle = (refuted + possible) / 2
-            if (cut := self._cut(there, middle)) is None:
-                refuted = middle
+            asked = (1 - _PRECISION) * possible if asks_for_better else (refuted + possible) / 2
+            if (cut := self._cut(there, asked)) is None:
+                refuted = asked
             else:
-                possible, ends = middle, cut
+                possible, ends = min(possible, self._seconds(there, cut)), cut
+            asks_for_better = not asks_for_better
         return refuted, ends
 
     def _least_there(self, num_parts: int) -> Floats:
@@ -63,6 +69,15 @@ class LeastChain:
         for number in range(1, num_parts):
             there[number] = (there[number - 1][:, None] + seconds).min(axis=0)
         return there
+
+    def _seconds(self, there: Floats, ends: Sequence[int]) -> float:
+        """What the cut takes at the least."""
+        seconds, most, chain = self.seconds, 0.0, 0.0
+        for number, (start, end) in reversed([*enumerate(pairwise([0, *ends]))]):
+            behind = float(seconds.there[start, end]) + chain
+            most = max(most, there[number, start] + behind + seconds.rest[start, end], self.least[start, end])
+            chain = behind + float(seconds.back[start, end])
+        return max(most, chain)
 
     def _cut(self, there: Floats, most: float) -> list[int] | None:
         """The ends of parts of which none certainly takes longer; None where there is no such cut."""

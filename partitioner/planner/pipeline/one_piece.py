@@ -24,7 +24,7 @@ from partitioner.planner.pipeline.part_bounds import seconds_of_all_parts, secon
 from partitioner.planner.pipeline.step_ops import Part, StepOps
 
 # Visits of what an op waits for, some 4 microseconds each for up to 64 parts at a time, that raising bounds may take.
-_MOST_VISITS, _PARTS_OF_VISIT = 400_000, 64
+_MOST_VISITS, _PARTS_OF_VISIT = 100_000, 64
 # Cuts whose parts are raised together with those one item aside: those with the least bounds.
 _MOST_WIDENED = 7
 
@@ -45,7 +45,12 @@ class OnePieceBound:
 
 
 def one_piece_bound(
-    costed: CostedGraph, coarsening: Coarsening, order: tuple[int, ...], enough_seconds: float = math.inf
+    costed: CostedGraph,
+    coarsening: Coarsening,
+    order: tuple[int, ...],
+    *,
+    known_seconds: float = math.inf,
+    is_raised: bool = True,
 ) -> OnePieceBound:
     """The bound over all cuts of the items, in this order, into at most as many parts as there are devices.
 
@@ -55,7 +60,8 @@ def one_piece_bound(
         costed: The step.
         coarsening: The items.
         order: Their order.
-        enough_seconds: A bound that need not be raised.
+        known_seconds: A step. Once the bound is no less, it is not raised, and there are no cuts.
+        is_raised: Whether there is time to raise it by transfers.
     """
     count, num_devices = len(order), len(costed.topology.devices)
     alone = min(map(sum, zip(*costed.seconds, strict=True)), default=0.0)
@@ -67,21 +73,24 @@ def one_piece_bound(
     known: set[Part] = set()
     closest: dict[Assignment, None] = {}
     visits_left = float(_MOST_VISITS)
+    found: list[tuple[float, list[int] | None]] = [(0.0, None) for _ in numbers]
     while True:
-        found = [bounds.bound(number, alone) for number in numbers]
+        found = [bounds.bound(number, alone, least) for number, (least, _) in zip(numbers, found, strict=True)]
         cuts = [(seconds, ends) for seconds, ends in found if ends is not None]
         seconds = min(alone, *(seconds for seconds, _ in found))
+        if seconds >= known_seconds:
+            return OnePieceBound(seconds=seconds)
         widened = sorted(cuts)[:_MOST_WIDENED]
         parts = sorted((_parts(cuts, count) | _parts(widened, count, aside=(-1, 0, 1))) - known)
         visits_left -= ops.num_waits * max(1.0, len(parts) / _PARTS_OF_VISIT)
-        is_last = not parts or visits_left < 0 or seconds >= min(alone, enough_seconds)
+        is_last = not is_raised or not parts or visits_left < 0 or seconds >= alone
         if is_last or not known:
             closest |= dict.fromkeys(_assignment(ends, order) for _, ends in cuts)
         if is_last:
             return OnePieceBound(seconds=seconds, closest=tuple(closest))
-        chain.raised(bounds.seconds, parts)
-        starts, ends = zip(*parts, strict=True)
-        bounds.least[starts, ends] = np.maximum(bounds.least[starts, ends], seconds_with_transfers(ops, parts))
+        waits, (starts, ends) = ops.waits(parts), zip(*parts, strict=True)
+        chain.raised(bounds.seconds, parts, waits)
+        bounds.least[starts, ends] = np.maximum(bounds.least[starts, ends], seconds_with_transfers(ops, parts, waits))
         known.update(parts)
 
 

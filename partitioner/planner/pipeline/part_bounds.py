@@ -17,7 +17,7 @@ import numpy as np
 
 from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.ordered_items import between
-from partitioner.planner.pipeline.step_ops import Part, StepOps
+from partitioner.planner.pipeline.step_ops import Part, StepOps, Waits
 
 # Heads and tails that are told apart.
 _NUM_HEADS, _NUM_TAILS = 24, 12
@@ -25,7 +25,7 @@ _NUM_HEADS, _NUM_TAILS = 24, 12
 
 def seconds_of_all_parts(ops: StepOps) -> Floats:
     """`(n + 1, n + 1)`: entry i, j bounds the step if a device holds items i to j; transfers take no time."""
-    heads, tails = (values[:, 0] for values in _heads_and_tails(ops, [(0, ops.num_items)]))
+    heads, tails = (values[:, 0] for values in _heads_and_tails(ops, ops.waits([(0, ops.num_items)]), 1))
     seconds = np.zeros((ops.num_items + 1, ops.num_items + 1))
     counted = ops.is_counted
     for head, tail in product(_steps(heads[counted], _NUM_HEADS), _steps(tails[counted], _NUM_TAILS)):
@@ -35,10 +35,10 @@ def seconds_of_all_parts(ops: StepOps) -> Floats:
     return seconds
 
 
-def seconds_with_transfers(ops: StepOps, parts: Sequence[Part]) -> Floats:
-    """The same for each of some parts, with transfers of what enters and leaves the part."""
+def seconds_with_transfers(ops: StepOps, parts: Sequence[Part], waits: Waits) -> Floats:
+    """The same for each of some parts, with transfers of what enters and leaves the part (`StepOps.waits`)."""
     counted = np.flatnonzero(ops.is_counted)
-    heads, tails = (values[counted] for values in _heads_and_tails(ops, parts))
+    heads, tails = (values[counted] for values in _heads_and_tails(ops, waits, len(parts)))
     place, seconds = ops.place[counted], ops.seconds[counted]
     most = np.zeros(len(parts))
     for number, (start, end) in enumerate(parts):
@@ -51,11 +51,9 @@ def seconds_with_transfers(ops: StepOps, parts: Sequence[Part]) -> Floats:
     return most
 
 
-def _heads_and_tails(ops: StepOps, parts: Sequence[Part]) -> tuple[Floats, Floats]:
+def _heads_and_tails(ops: StepOps, waits: Waits, num_parts: int) -> tuple[Floats, Floats]:
     """`(ops, parts)`: the longest paths to each op, and those behind it, without itself, where parts are apart."""
-    shape = len(ops.seconds), len(parts)
-    heads, tails = np.zeros(shape), np.zeros(shape)
-    waits = list(ops.waits(parts))
+    heads, tails = np.zeros((2, len(ops.seconds), num_parts))
     for target, source, transfer in waits:
         np.maximum(heads[target], heads[source] + (ops.seconds[source] + transfer), out=heads[target])
     for target, source, transfer in reversed(waits):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +19,18 @@ Part = tuple[int, int]
 Sources = Sequence[tuple[int, float]]
 """What an op waits for: the index of an op, and the seconds of a transfer from it over the fastest link."""
 
+Waits = Sequence[tuple[int, int, Floats | float]]
+"""An op, one that it waits for, and the seconds of the transfer between them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepOps:
-    """The ops of a step, in graph order.
+    """The ops of a step, in graph order, without those that take no time and wait for at most one op of their own item.
+
+    Who waits for one of these waits for that op, or for nothing.
 
     Attributes:
+        names: Of ops.
         seconds: Of each op, on its fastest device.
         depends_on_rows: Whether it differs from microbatch to microbatch.
         place: The place of its item in the order.
@@ -32,6 +38,7 @@ class StepOps:
         num_items: Items.
     """
 
+    names: Sequence[str]
     seconds: Floats
     depends_on_rows: NDArray[np.bool_]
     place: NDArray[np.intp]
@@ -43,20 +50,35 @@ class StepOps:
         """Those of a step whose items are in an order."""
         graph = costed.graph
         rank = {item: place for place, item in enumerate(order)}
-        index = {op.name: number for number, op in enumerate(graph.ops)}
         latency, seconds_per_byte = _fastest(costed.topology)
-        sources: list[list[tuple[int, float]]] = []
-        for op in graph.ops:
-            waits = {index[name]: latency for name in op.control_inputs}
-            for tensor in map(graph.tensor.__getitem__, op.inputs):
-                source, seconds = index[tensor.producer], latency + tensor.size_bytes * seconds_per_byte
-                waits[source] = max(waits.get(source, 0.0), seconds)
+        names: list[str] = []
+        seconds: list[float] = []
+        places: list[int] = []
+        sources: list[Sources] = []
+        # Of each op so far, itself or the one that is waited for in its place.
+        index: dict[str, int | None] = {}
+        for op, row in zip(graph.ops, costed.seconds, strict=True):
+            waits: dict[int, float] = {}
+            tensors = map(graph.tensor.__getitem__, op.inputs)
+            moved = [(tensor.producer, tensor.size_bytes * seconds_per_byte) for tensor in tensors]
+            for name, takes in [*moved, *((name, 0.0) for name in op.control_inputs)]:
+                if (source := index[name]) is not None:
+                    waits[source] = max(waits.get(source, 0.0), latency + takes)
+            place = rank[coarsening.item_of[op.name]]
+            if min(row) == 0 and len(waits) < 2 and all(places[source] == place for source in waits):
+                index[op.name] = next(iter(waits), None)
+                continue
+            index[op.name] = len(names)
+            names.append(op.name)
+            seconds.append(min(row))
+            places.append(place)
             sources.append(list(waits.items()))
         by_row = depending_on_rows(graph)
         return cls(
-            seconds=np.array([min(row) for row in costed.seconds]),
-            depends_on_rows=np.array([op.name in by_row for op in graph.ops]),
-            place=np.array([rank[coarsening.item_of[op.name]] for op in graph.ops]),
+            names=names,
+            seconds=np.array(seconds),
+            depends_on_rows=np.array([name in by_row for name in names], dtype=bool),
+            place=np.array(places, dtype=np.intp),
             sources=sources,
             num_items=len(order),
         )
@@ -66,20 +88,26 @@ class StepOps:
         """Whether an op counts as work of its device. Those that no row reaches, such as casts of weights, do not."""
         return self.depends_on_rows & (self.seconds > 0)
 
-    def waits(self, parts: Sequence[Part]) -> Iterator[tuple[int, int, Floats | float]]:
-        """Each op, what it waits for, and the transfer between them if one of the parts is apart: 0 or `(parts,)`."""
-        places = np.arange(self.num_items)
-        is_inside = np.array([(places >= start) & (places < end) for start, end in parts]).T
-        for target, sources in enumerate(self.sources):
-            at = self.place[target]
-            for source, seconds in sources:
-                there = self.place[source]
-                yield target, source, np.where(is_inside[there] ^ is_inside[at], seconds, 0.0) if there != at else 0.0
-
     @property
     def num_waits(self) -> int:
         """Pairs of an op and one that it waits for."""
         return sum(map(len, self.sources))
+
+    def waits(self, parts: Sequence[Part]) -> Waits:
+        """Each op, what it waits for, and the transfer between them if one of the parts is apart: 0 or `(parts,)`."""
+        places = np.arange(self.num_items)
+        is_inside = np.array([(places >= start) & (places < end) for start, end in parts]).T
+        is_cut: dict[tuple[int, int], NDArray[np.bool_]] = {}
+        waits: list[tuple[int, int, Floats | float]] = []
+        for target, (place, sources) in enumerate(zip(self.place.tolist(), self.sources, strict=True)):
+            for source, seconds in sources:
+                transfer: Floats | float = 0.0
+                if (between := (int(self.place[source]), place))[0] != place:
+                    if between not in is_cut:
+                        is_cut[between] = is_inside[between[0]] ^ is_inside[place]
+                    transfer = is_cut[between] * seconds
+                waits.append((target, source, transfer))
+        return waits
 
     def work(self, chosen: NDArray[np.bool_]) -> Floats:
         """`(n + 1,)`: the seconds of chosen ops of the first items."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphs import Builder
+from graphs import Builder, link, topology
 
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.pipeline.chain import Chain
@@ -14,8 +14,8 @@ def chain_of(made: Builder) -> tuple[list[str], dict[str, list[str]]]:
     """The names of milestones, and of what is between each and the next."""
     costed = made.costed()
     items = coarsen(costed)
-    chain = Chain.of(StepOps.of(costed, items, forward_order(costed, items)))
-    names = [op.name for op in made.ops]
+    ops = StepOps.of(costed, items, forward_order(costed, items))
+    chain, names = Chain.of(ops), ops.names
     milestones = [names[index] for index in chain.milestones]
     between: dict[str, list[str]] = {}
     for index, name in enumerate(names):
@@ -63,3 +63,22 @@ def test_what_depends_on_no_row_is_not_of_the_chain() -> None:
     made.add("x", 1.0, type="Placeholder")
     made.add("y", 1.0, "x", "table")
     assert chain_of(made) == (["x", "y"], {})
+
+
+def test_ops_that_take_no_time_are_not_looked_at() -> None:
+    """Whoever reads a reshape waits for its source, and for as many bytes as the reshape has: 0.5 + 8 / 16 s."""
+    made = Builder()
+    made.add("x", 1.0, type="Placeholder", layer="a")
+    made.add("shaped", 0.0, "x", layer="a", size_bytes=8)
+    made.add("constant", 0.0, layer="b")
+    made.add("y", 1.0, "shaped", "constant", layer="b")
+    made.add("sum", 0.0, "x", "y", layer="b", size_bytes=4)
+    made.add("z", 1.0, "sum", layer="c")
+    costed = made.costed(topology(2, wire=link(0.5, 16.0)))
+    items = coarsen(costed)
+    ops = StepOps.of(costed, items, forward_order(costed, items))
+    sources = {
+        name: [(ops.names[at], takes) for at, takes in waits]
+        for name, waits in zip(ops.names, ops.sources, strict=True)
+    }
+    assert sources == {"x": [], "y": [("x", 1.0)], "sum": [("x", 16.5), ("y", 16.5)], "z": [("sum", 0.75)]}

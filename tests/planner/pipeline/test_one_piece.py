@@ -62,8 +62,17 @@ def test_a_chain_waits_for_what_crosses() -> None:
     assert bound.seconds == pytest.approx(8.8125)
     steps = [PlacementEvaluator(costed, items)(one).step_seconds for one in bound.closest]
     assert min(steps) == pytest.approx(8.8125)
-    enough = one_piece_bound(costed, items, forward_order(costed, items), enough_seconds=7.0)
-    assert enough.seconds == pytest.approx(8.3125)  # with the first of both transfers
+    in_haste = one_piece_bound(costed, items, forward_order(costed, items), is_raised=False)
+    assert in_haste.seconds == pytest.approx(8.3125)  # with the first of both transfers
+    assert in_haste.closest
+
+
+def test_a_step_that_is_known_to_be_faster_needs_no_cuts() -> None:
+    costed = pipeline(4, forward=1.0, backward=2.0, saved_bytes=64).costed(topology(2, wire=link(0.25, 1024.0)))
+    items = coarsen(costed)
+    bound = one_piece_bound(costed, items, forward_order(costed, items), known_seconds=7.0)
+    assert 7.0 <= bound.seconds <= 8.8125
+    assert not bound.closest
 
 
 def test_a_cut_divides_the_branches_of_one_fork_only() -> None:
