@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from partitioner.measure.profiler import profiled
-from partitioner.measure.step_times import seconds_by_execution
+from partitioner.measure.step_times import faster_half, seconds_by_execution
 
 LEAST_RUNS, MOST_RUNS = 3, 9
 
@@ -21,9 +21,9 @@ def crowding(
     *,
     budget_seconds: float,
 ) -> dict[str, float]:
-    """Slow-down of each op: its duration beside other devices over its duration alone, at least 1.
+    """Slow-down of each op: its duration beside other devices over its duration alone.
 
-    Ctrl-C ends it; the result is then empty.
+    Both vary, so that it may be below 1. Ctrl-C ends it; the result is then empty.
 
     Args:
         run: Runs the step to its end on a device.
@@ -37,19 +37,16 @@ def crowding(
             beside = _median_by_op(run, ops, budget_seconds / 2)
     except KeyboardInterrupt:
         return {}
-    return {name: max(1.0, beside[name] / seconds) for name, seconds in alone.items() if seconds and name in beside}
+    return {name: beside[name] / seconds for name, seconds in alone.items() if seconds and name in beside}
 
 
 def _median_by_op(run: Callable[[], object], ops: Collection[str], budget_seconds: float) -> dict[str, float]:
-    """Median duration of each op over the faster half of the runs, on any device.
-
-    Other work of the machine only slows some runs down, and would distort the comparison of two medians.
-    """
+    """Median duration of each op over the faster half of the runs, on any device."""
     runs: list[dict[str, float]] = []
     start = time.perf_counter()
     while len(runs) < LEAST_RUNS or (len(runs) < MOST_RUNS and time.perf_counter() - start < budget_seconds):
         runs.append(seconds_by_execution(profiled(run), ops))
-    faster = sorted(runs, key=lambda seconds: sum(seconds.values()))[: (len(runs) + 1) // 2]
+    faster = faster_half(runs, [sum(seconds.values()) for seconds in runs])
     names = dict.fromkeys(name for seconds in faster for name in seconds)
     return {name: statistics.median(seconds[name] for seconds in faster if name in seconds) for name in names}
 

@@ -7,10 +7,13 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from partitioner.errors import UsageError
 from partitioner.measure.profiler import Event, profiled
 from partitioner.spelling import argument
+
+_Run = TypeVar("_Run")
 
 LEAST_WARMUPS, MOST_WARMUPS = 2, 12
 STABLE = 0.1
@@ -20,7 +23,7 @@ LEAST_RUNS, MOST_RUNS = 3, 25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """Medians over several runs of a step.
+    """Medians over the faster half of several runs of a step.
 
     Attributes:
         step_seconds: Seconds of a whole step, not profiled.
@@ -77,11 +80,20 @@ def time_step(
     except KeyboardInterrupt:
         if not ops_of_run:
             raise
-    seen = dict.fromkeys(name for seconds in ops_of_run for name in seconds)
-    medians = {name: statistics.median(seconds.get(name, 0.0) for seconds in ops_of_run) for name in seen}
+    faster = faster_half(ops_of_run, watched)
+    seen = dict.fromkeys(name for seconds in faster for name in seconds)
     return StepTimes(
-        step_seconds=statistics.median(plain), op_seconds=medians, num_runs=len(ops_of_run), kernels=kernels
+        step_seconds=statistics.median(faster_half(plain, plain)),
+        op_seconds={name: statistics.median(seconds.get(name, 0.0) for seconds in faster) for name in seen},
+        num_runs=len(ops_of_run),
+        kernels=kernels,
     )
+
+
+def faster_half(runs: Sequence[_Run], seconds: Sequence[float]) -> list[_Run]:
+    """The half of some runs that took the fewest seconds: other work of the machine only slows runs down."""
+    order = sorted(range(len(runs)), key=seconds.__getitem__)
+    return [runs[index] for index in order[: (len(runs) + 1) // 2]]
 
 
 def refuse_missing_device_plane(events: Iterable[Event], device_type: str) -> None:

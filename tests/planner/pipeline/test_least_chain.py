@@ -46,6 +46,7 @@ def test_no_cut_takes_less_and_one_takes_no_more(
     bound, ends = LeastChain(seconds=seconds, least=least).bound(num_parts, most_seconds=1_000.0)
     assert ends is not None
     assert bound == pytest.approx(min(steps.values()), abs=1e-3)
+    assert type(bound) is float  # a plan's file takes none of NumPy's
     assert steps[*pairwise([0, *ends])] == pytest.approx(min(steps.values()))
 
 
