@@ -97,14 +97,14 @@ class StepOps:
         """Each op, what it waits for, and the transfer between them if one of the parts is apart: 0 or `(parts,)`."""
         places = np.arange(self.num_items)
         is_inside = np.array([(places >= start) & (places < end) for start, end in parts]).T
-        is_cut: dict[tuple[int, int], NDArray[np.bool_]] = {}
+        is_cut: dict[tuple[int, int], Floats] = {}
         waits: list[tuple[int, int, Floats | float]] = []
         for target, (place, sources) in enumerate(zip(self.place.tolist(), self.sources, strict=True)):
             for source, seconds in sources:
                 transfer: Floats | float = 0.0
                 if (between := (int(self.place[source]), place))[0] != place:
                     if between not in is_cut:
-                        is_cut[between] = is_inside[between[0]] ^ is_inside[place]
+                        is_cut[between] = (is_inside[between[0]] ^ is_inside[place]).astype(np.float64)
                     transfer = is_cut[between] * seconds
                 waits.append((target, source, transfer))
         return waits
