@@ -129,6 +129,7 @@ class ExecutionSelector:
             self.costed,
             self.evaluator.coarsening,
             self.evaluator.order,
+            may_hold=self.evaluator.may_hold,
             known_seconds=math.inf if self.objective is Objective.MEMORY else known,
             is_raised=not self.deadline.is_over,
         )

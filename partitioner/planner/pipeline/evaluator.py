@@ -8,6 +8,7 @@ from copy import copy
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
@@ -107,6 +108,13 @@ class PipelineEvaluator:
             costed = self._costed_beside(num_microbatches, alone=False)
             self._items[rows] = ordered_items(costed, self._places, self._sum_seconds)
         return self._items[rows]
+
+    @property
+    def may_hold(self) -> NDArray[np.bool_]:
+        """`(n + 1, n + 1)`: whether items i to j are estimated to fit on some device, if the batch stays whole."""
+        items, limit = self.items(1), max(placed.memory_bytes for placed in self.costed.topology.devices)
+        kept = items.between("saved_bytes") + items.between("late_bytes")
+        return kept + items.between("variable_bytes") + items.between("gradient_bytes") <= limit
 
     @cached_property
     def _summed(self) -> tuple[str, ...]:

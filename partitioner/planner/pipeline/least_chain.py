@@ -84,14 +84,15 @@ class LeastChain:
         """The ends of parts of which none certainly takes longer; None where there is no such cut."""
         seconds = self.seconds
         may_be = np.where(np.tri(len(self.least), dtype=bool), np.inf, self.least) <= most
+        most_around = np.where(may_be, most - seconds.there - seconds.rest, -np.inf)
+        both_ways = seconds.there + seconds.back
         chain = np.full(len(self.least), np.inf)
         chain[-1] = 0.0
         ends_from: list[NDArray[np.intp]] = []
         for before in there[::-1]:
-            behind = seconds.there + chain
-            whole = np.where(may_be & (before[:, None] + behind + seconds.rest <= most), behind + seconds.back, np.inf)
+            whole = np.where(before[:, None] + chain <= most_around, both_ways + chain, np.inf)
             ends_from.append(whole.argmin(axis=1))
-            chain = whole.min(axis=1)
+            chain = np.take_along_axis(whole, ends_from[-1][:, None], axis=1)[:, 0]
         return _followed(ends_from[::-1]) if chain[0] <= most else None
 
 

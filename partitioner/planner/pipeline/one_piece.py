@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partitioner.ir.costed import CostedGraph
 from partitioner.planner.model.assignment import Assignment
@@ -24,9 +25,11 @@ from partitioner.planner.pipeline.part_bounds import seconds_of_all_parts, secon
 from partitioner.planner.pipeline.step_ops import Part, StepOps
 
 # Visits of what an op waits for, some 4 microseconds each for up to 64 parts at a time, that raising bounds may take.
-_MOST_VISITS, _PARTS_OF_VISIT = 100_000, 64
-# Cuts whose parts are raised together with those one item aside: those with the least bounds.
-_MOST_WIDENED = 7
+_MOST_VISITS, _PARTS_OF_VISIT = 60_000, 64
+# Numbers of devices whose bounds are raised together: those with the least. More devices hardly ever have a lower one.
+_MOST_RAISED = 3
+# Cuts that take longer than so many times one device, which may not have room, are not looked for.
+_MOST_TIMES_ALONE = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +38,8 @@ class OnePieceBound:
 
     Attributes:
         seconds: No cut is faster.
-        closest: For each number of devices from two on, the device of each item in the cut with the least bound,
-            without transfers and with them. Where gradients of weights wait for those of inputs, a chain of layers
-            reaches it.
+        closest: For each number of devices from two on, the device of each item in the cut with the least bound whose
+            parts may be held. Where gradients of weights wait for those of inputs, a chain of layers reaches it.
     """
 
     seconds: float
@@ -49,6 +51,7 @@ def one_piece_bound(
     coarsening: Coarsening,
     order: tuple[int, ...],
     *,
+    may_hold: NDArray[np.bool_] | None = None,
     known_seconds: float = math.inf,
     is_raised: bool = True,
 ) -> OnePieceBound:
@@ -60,6 +63,7 @@ def one_piece_bound(
         costed: The step.
         coarsening: The items.
         order: Their order.
+        may_hold: `(n + 1, n + 1)`: whether a device has room for items i to j, as far as is known; only cuts heed it.
         known_seconds: A step. Once the bound is no less, it is not raised, and there are no cuts.
         is_raised: Whether there is time to raise it by transfers.
     """
@@ -71,36 +75,35 @@ def one_piece_bound(
     chain = ChainSeconds(ops=ops, chain=Chain.of(ops))
     bounds = LeastChain(seconds=chain.of_all_parts(), least=seconds_of_all_parts(ops))
     known: set[Part] = set()
-    closest: dict[Assignment, None] = {}
     visits_left = float(_MOST_VISITS)
-    found: list[tuple[float, list[int] | None]] = [(0.0, None) for _ in numbers]
+    found = {number: bounds.bound(number, alone) for number in numbers}
     while True:
-        found = [bounds.bound(number, alone, least) for number, (least, _) in zip(numbers, found, strict=True)]
-        cuts = [(seconds, ends) for seconds, ends in found if ends is not None]
-        seconds = min(alone, *(seconds for seconds, _ in found))
+        seconds = min(alone, *(seconds for seconds, _ in found.values()))
         if seconds >= known_seconds:
             return OnePieceBound(seconds=seconds)
-        widened = sorted(cuts)[:_MOST_WIDENED]
-        parts = sorted((_parts(cuts, count) | _parts(widened, count, aside=(-1, 0, 1))) - known)
-        visits_left -= ops.num_waits * max(1.0, len(parts) / _PARTS_OF_VISIT)
-        is_last = not is_raised or not parts or visits_left < 0 or seconds >= alone
-        if is_last or not known:
-            closest |= dict.fromkeys(_assignment(ends, order) for _, ends in cuts)
+        raised = sorted((number for number, (_, ends) in found.items() if ends), key=found.__getitem__)[:_MOST_RAISED]
+        new = sorted(_parts((found[number][1] or () for number in raised), count) - known)
+        visits_left -= ops.num_waits * max(1.0, len(new) / _PARTS_OF_VISIT)
+        is_last = not is_raised or not new or visits_left < 0 or seconds >= alone
         if is_last:
-            return OnePieceBound(seconds=seconds, closest=tuple(closest))
-        waits, (starts, ends) = ops.waits(parts), zip(*parts, strict=True)
-        chain.raised(bounds.seconds, parts, waits)
-        bounds.least[starts, ends] = np.maximum(bounds.least[starts, ends], seconds_with_transfers(ops, parts, waits))
-        known.update(parts)
+            least = bounds.least if may_hold is None else np.where(may_hold, bounds.least, np.inf)
+            possible = LeastChain(seconds=bounds.seconds, least=least)
+            cuts = (possible.bound(number, _MOST_TIMES_ALONE * alone, seconds)[1] for number in numbers)
+            return OnePieceBound(seconds=seconds, closest=tuple(_assignment(ends, order) for ends in cuts if ends))
+        waits, (starts, ends) = ops.waits(new), zip(*new, strict=True)
+        chain.raised(bounds.seconds, new, waits)
+        bounds.least[starts, ends] = np.maximum(bounds.least[starts, ends], seconds_with_transfers(ops, new, waits))
+        known.update(new)
+        found |= {number: bounds.bound(number, alone, found[number][0]) for number in raised}
 
 
-def _parts(cuts: Iterable[tuple[float, Sequence[int]]], count: int, aside: Sequence[int] = (0,)) -> set[Part]:
-    """The parts of cuts, given by their seconds and the ends of their parts, with boundaries so many items aside."""
+def _parts(cuts: Iterable[Sequence[int]], count: int) -> set[Part]:
+    """The parts of cuts, given by the ends of their parts, and those with boundaries one item aside."""
     return {
         (start + before, end + behind)
-        for _, ends in cuts
+        for ends in cuts
         for start, end in pairwise([0, *ends])
-        for before, behind in product(aside, repeat=2)
+        for before, behind in product((-1, 0, 1), repeat=2)
         if 0 <= start + before < end + behind <= count
     }
 
