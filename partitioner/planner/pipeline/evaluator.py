@@ -110,11 +110,13 @@ class PipelineEvaluator:
         return self._items[rows]
 
     @property
-    def may_hold(self) -> NDArray[np.bool_]:
-        """`(n + 1, n + 1)`: whether items i to j are estimated to fit on some device, if the batch stays whole."""
+    def may_hold(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """`(n + 1, n + 1)` each: whether items i to j may fit on some device, if the batch stays whole, and are
+        estimated to."""
         items, limit = self.items(1), max(placed.memory_bytes for placed in self.costed.topology.devices)
-        kept = items.between("saved_bytes") + items.between("late_bytes")
-        return kept + items.between("variable_bytes") + items.between("gradient_bytes") <= limit
+        held = items.between("variable_bytes") + items.between("saved_bytes")
+        later = items.between("gradient_bytes") + items.between("late_bytes")
+        return held <= limit, held + later <= limit
 
     @cached_property
     def _summed(self) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ class OnePieceBound:
 
     Attributes:
         seconds: No cut is faster.
-        closest: For each number of devices from two on, the device of each item in the cut with the least bound whose
+        closest: For each number of devices from two on, the device of each item in the cuts with the least bound whose
             parts may be held. Where gradients of weights wait for those of inputs, a chain of layers reaches it.
     """
 
@@ -51,7 +51,7 @@ def one_piece_bound(
     coarsening: Coarsening,
     order: tuple[int, ...],
     *,
-    may_hold: NDArray[np.bool_] | None = None,
+    may_hold: Sequence[NDArray[np.bool_]] = (),
     known_seconds: float = math.inf,
     is_raised: bool = True,
 ) -> OnePieceBound:
@@ -63,7 +63,8 @@ def one_piece_bound(
         costed: The step.
         coarsening: The items.
         order: Their order.
-        may_hold: `(n + 1, n + 1)`: whether a device has room for items i to j, as far as is known; only cuts heed it.
+        may_hold: `(n + 1, n + 1)` each: whether a device may have room for items i to j. Only cuts heed it, one for
+            each of these tables.
         known_seconds: A step. Once the bound is no less, it is not raised, and there are no cuts.
         is_raised: Whether there is time to raise it by transfers.
     """
@@ -86,10 +87,11 @@ def one_piece_bound(
         visits_left -= ops.num_waits * max(1.0, len(new) / _PARTS_OF_VISIT)
         is_last = not is_raised or not new or visits_left < 0 or seconds >= alone
         if is_last:
-            least = bounds.least if may_hold is None else np.where(may_hold, bounds.least, np.inf)
-            possible = LeastChain(seconds=bounds.seconds, least=least)
-            cuts = (possible.bound(number, _MOST_TIMES_ALONE * alone, seconds)[1] for number in numbers)
-            return OnePieceBound(seconds=seconds, closest=tuple(_assignment(ends, order) for ends in cuts if ends))
+            least = [np.where(may, bounds.least, np.inf) for may in may_hold] or [bounds.least]
+            possible = [LeastChain(seconds=bounds.seconds, least=table) for table in least]
+            cuts = (one.bound(number, _MOST_TIMES_ALONE * alone, seconds)[1] for number in numbers for one in possible)
+            closest = dict.fromkeys(_assignment(ends, order) for ends in cuts if ends)
+            return OnePieceBound(seconds=seconds, closest=tuple(closest))
         waits, (starts, ends) = ops.waits(new), zip(*new, strict=True)
         chain.raised(bounds.seconds, new, waits)
         bounds.least[starts, ends] = np.maximum(bounds.least[starts, ends], seconds_with_transfers(ops, new, waits))
