@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from itertools import combinations, pairwise
 
+import numpy as np
 import pytest
-from graphs import Builder, link, pipeline, random_steps, topology
+from graphs import Builder, link, microbatching, pipeline, random_steps, topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partitioner.planner.model.coarsen import coarsen
+from partitioner.planner.pipeline.evaluator import PipelineEvaluator
 from partitioner.planner.pipeline.item_order import forward_order
 from partitioner.planner.pipeline.one_piece import one_piece_bound
 from partitioner.planner.placement.evaluator import PlacementEvaluator
@@ -89,3 +91,24 @@ def test_a_cut_divides_the_branches_of_one_fork_only() -> None:
         bound = one_piece_bound(costed, items, forward_order(costed, items))
         steps = [PlacementEvaluator(costed, items)(one).step_seconds for one in bound.closest]
         assert bound.seconds == pytest.approx(expected) == pytest.approx(min(steps))
+
+
+def test_a_cut_is_sought_for_each_table_of_what_devices_hold() -> None:
+    """Of four layers two each are the best cut; if no device has room for the first two, one and three."""
+    costed = pipeline(4, forward=1.0, backward=2.0).costed(topology(2, wire=FREE))
+    items = coarsen(costed)
+    order = forward_order(costed, items)
+    everything = np.ones((len(order) + 1, len(order) + 1), dtype=bool)
+    without_two = everything.copy()
+    without_two[0, 2:] = False
+    bound = one_piece_bound(costed, items, order, may_hold=(everything, without_two))
+    assert [[cut[item] for item in order] for cut in bound.closest] == [[0, 0, 1, 1], [0, 1, 1, 1]]
+
+
+def test_a_device_may_hold_layers_until_what_they_keep_fills_it() -> None:
+    """A layer has 4 KiB of weights, and keeps 1 KiB for its backward; its gradient of weights takes 2 KiB more."""
+    costed = pipeline(4, saved_bytes=1024, gradient_bytes=2048).costed(topology(2, memory_bytes=3 * 5120 - 1))
+    certain, estimated = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, 2)).may_hold
+    assert [bool(certain[0, end]) for end in range(5)] == [True, True, True, False, False]
+    assert estimated[0, 1]
+    assert not estimated[0, 3]
