@@ -70,7 +70,7 @@ def one_piece_bound(
     """
     count, num_devices = len(order), len(costed.topology.devices)
     alone = min(map(sum, zip(*costed.seconds, strict=True)), default=0.0)
-    if num_devices == 1 or count < 2:
+    if num_devices == 1 or count < 2 or not alone:
         return OnePieceBound(seconds=alone)
     ops, numbers = StepOps.of(costed, coarsening, order), range(2, min(num_devices, count) + 1)
     chain = ChainSeconds(ops=ops, chain=Chain.of(ops))
