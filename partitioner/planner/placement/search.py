@@ -143,11 +143,12 @@ class PlacementSearch:
 
         Once a few fit, those behind them are left.
         """
-        tried: list[Assignment] = []
-        for cut in self.repaired(cuts):
-            if self.deadline.is_over or sum(self.evaluator(other).fits for other in tried) == _MOST_CUTS:
+        tried, num_fitting = list[Assignment](), 0
+        for cut in filter(self._is_allowed, self.repaired(cuts)):
+            if self.deadline.is_over or num_fitting == _MOST_CUTS:
                 break
             tried.append(cut)
+            num_fitting += self.evaluator(cut).fits
         self._improve(tried, partial(moved_ends, order=order))
 
     def best(self, compared: Sequence[Evaluation]) -> Evaluation:

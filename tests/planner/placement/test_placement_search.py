@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -14,6 +15,7 @@ from partitioner.deadline import Deadline
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.model.coarsen import Coarsening, coarsen
+from partitioner.planner.pipeline.item_order import forward_order
 from partitioner.planner.placement.baselines import balanced_bytes, balanced_compute
 from partitioner.planner.placement.evaluator import PlacementEvaluator
 from partitioner.planner.placement.search import PlacementSearch
@@ -86,3 +88,18 @@ def test_a_step_timed_before_its_memory_is_known_is_the_one_evaluated(made: Buil
         if before(assignment).fits:
             assert before(assignment).step_seconds == seconds
     assert before.num_timed == 2 ** len(coarsening.items)
+
+
+@pytest.mark.parametrize(("strategy", "expected"), [(Strategy.LAYER_SPLIT, {6}), (Strategy.AUTO, {2, 3, 4, 5})])
+def test_cuts_that_the_strategy_forbids_are_not_tried_in_place_of_others(
+    strategy: Strategy, expected: set[int]
+) -> None:
+    """Bug: once four cuts fitted, the only one with a part for each of six devices was left out of a layer split."""
+    costed = pipeline(6).costed(topology(6))
+    coarsening = coarsen(costed)
+    order = forward_order(costed, coarsening)
+    cuts = [tuple(min(place, parts - 1) for place in map(order.index, range(6))) for parts in range(2, 7)]
+    search = replace(search_of(costed, coarsening), strategy=strategy)
+    search.improve_cuts(cuts, order)
+    tried = {len(set(cut)) for cut in cuts if cut in search.evaluator.evaluations}
+    assert tried == expected
