@@ -9,6 +9,8 @@ from itertools import compress
 from operator import add
 
 import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
 
 from cost_models.catalogue import link_named
 from cost_models.communication import transfer_seconds
@@ -66,25 +68,45 @@ class CostedGraph:
     @cached_property
     def seconds(self) -> tuple[tuple[float, ...], ...]:
         """Seconds of each op (row, graph order) on each device of the topology (column)."""
-        kinds: list[Device] = []
-        for index, placed in enumerate(self.topology.devices):
-            if index not in self.measured and placed.device not in kinds:
-                kinds.append(placed.device)
-        modelled = [self._modelled(kind) for kind in kinds]
-        columns = [
-            self.measured[index] if index in self.measured else modelled[kinds.index(placed.device)]
+        return tuple(zip(*self.columns, strict=True))
+
+    @cached_property
+    def columns(self) -> tuple[tuple[float, ...], ...]:
+        """The same by device; `alike` devices share one column."""
+        made = {device: self._column(device) for device in dict.fromkeys(self.alike)}
+        return tuple(made[device] for device in self.alike)
+
+    @cached_property
+    def fastest_seconds(self) -> tuple[float, ...]:
+        """Seconds of each op on the device where it takes the fewest."""
+        return tuple(map(min, zip(*(self.columns[device] for device in set(self.alike)), strict=True)))
+
+    @cached_property
+    def seconds_array(self) -> NDArray[np.float64]:
+        """`seconds` as an array `(ops, devices)`; not to be written to."""
+        kinds = {device: np.array(self.columns[device]) for device in set(self.alike)}
+        return np.stack([kinds[device] for device in self.alike], axis=1)
+
+    @cached_property
+    def alike(self) -> tuple[int, ...]:
+        """For each device of the topology, the first on which every op takes as long as on it."""
+        kinds = [
+            (placed.device, DeviceName.parse(placed.name).type, self.num_sharing(index), id(self.measured.get(index)))
             for index, placed in enumerate(self.topology.devices)
         ]
-        for index, placed in enumerate(self.topology.devices):
-            if index not in self.measured and DeviceName.parse(placed.name).type == "GPU":
-                columns[index] = tuple(map(add, columns[index], self._host_copy_seconds))
-        for index, count in enumerate(self.sharing):
-            if count > 1:
-                columns[index] = tuple(
-                    seconds if op.phase is Phase.UPDATE else count * seconds
-                    for op, seconds in zip(self.graph.ops, columns[index], strict=True)
-                )
-        return tuple(zip(*columns, strict=True))
+        return tuple(map(kinds.index, kinds))
+
+    def _column(self, device: int) -> tuple[float, ...]:
+        placed, count = self.topology.devices[device], self.num_sharing(device)
+        column = self.measured.get(device) or self._modelled(placed.device)
+        if device not in self.measured and DeviceName.parse(placed.name).type == "GPU":
+            column = tuple(map(add, column, self._host_copy_seconds))
+        if count == 1:
+            return column
+        return tuple(
+            seconds if op.phase is Phase.UPDATE else count * seconds
+            for op, seconds in zip(self.graph.ops, column, strict=True)
+        )
 
     def _modelled(self, device: Device) -> tuple[float, ...]:
         seconds = seconds_of_ops(self.graph, self.costs, device, self.fusion, kernels=self.kernels)

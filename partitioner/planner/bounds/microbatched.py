@@ -43,7 +43,7 @@ class OpRuns:
 
 def microbatched_bound_seconds(costed: CostedGraph, runs: OpRuns, num_microbatches: int) -> float:
     """The load of the busiest device, or the path of a microbatch; costs are those of one microbatch."""
-    seconds = np.array(costed.seconds) * runs.once[:, None]
+    seconds = costed.seconds_array * runs.once[:, None]
     path = longest_path_seconds(costed.graph.maker_indices, seconds.min(axis=1).tolist())
     load = np.where(runs.repeated[:, None], num_microbatches * seconds, seconds)
     return max(path, least_load_seconds(load[~runs.updates]), least_load_seconds(load))

@@ -18,10 +18,10 @@ def lower_bound_seconds(costed: CostedGraph) -> float:
     Critical path: every op on its fastest device, transfers free, devices unlimited. Work: all ops spread over all
     devices, and those before the updates alone, which replicas that share a device slow down.
     """
-    graph, seconds = costed.graph, np.array(costed.seconds)
+    graph, seconds = costed.graph, costed.seconds_array
     if not len(seconds):
         return 0.0
-    path = longest_path_seconds(graph.source_indices, seconds.min(axis=1).tolist())
+    path = longest_path_seconds(graph.source_indices, costed.fastest_seconds)
     before = seconds[[op.phase is not Phase.UPDATE for op in graph.ops]]
     return max(path, least_load_seconds(seconds), least_load_seconds(before))
 

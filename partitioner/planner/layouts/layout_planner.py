@@ -229,6 +229,16 @@ class LayoutPlanner:
         """Lower bound on the step of these replicas, without the sums of gradients."""
         return lower_bound_seconds(self.costed(groups))
 
+    def has_room_for_variables(self, groups: ReplicaGroups) -> bool:
+        """Whether the devices of a replica could hold its variables, if nothing else."""
+        return self._variable_bytes <= sum(self.machines.devices[index].memory_bytes for index in groups[0])
+
+    @property
+    def _variable_bytes(self) -> int:
+        graph = self._costed_for(self.batch_size, (0,)).graph
+        used = {name for op in graph.ops for name in op.variables}
+        return sum(variable.size_bytes for variable in graph.variables if variable.name in used)
+
     def sum_seconds(self, groups: ReplicaGroups) -> float:
         """What the sums of these replicas take, if devices share the parameters evenly."""
         variables = self.costed(groups).graph.variables

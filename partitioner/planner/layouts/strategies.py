@@ -145,19 +145,16 @@ def _one_replica(planner: LayoutPlanner, known_seconds: float) -> ParallelLayout
         size = MOST_PER_REPLICA
     least = 1
     while True:
+        group, is_whole = runs_of(topology, size)[0] if size < count else tuple(range(count)), size == count
         try:
-            group = runs_of(topology, size)[0] if size < count else tuple(range(count))
-            return planner(
-                Strategy.AUTO,
-                (group,),
-                explains=size == count,
-                least_devices=least,
-                known_seconds=known_seconds,
-            )
+            if is_whole or planner.has_room_for_variables((group,)):
+                return planner(
+                    Strategy.AUTO, (group,), explains=is_whole, least_devices=least, known_seconds=known_seconds
+                )
         except (InfeasibleError, TimeLimitError) as error:
-            if size == count:
+            if is_whole:
                 return error
-            least, size = size + 1, min(2 * size, count)
+        least, size = size + 1, min(2 * size, count)
 
 
 def _best(
@@ -174,11 +171,12 @@ def _best(
     those that promise most, with what it takes at least to sum gradients.
     """
     best: ParallelLayout | None = None
-    too_large: list[ReplicaGroups] = []
+    too_large = [groups for groups in groupings if not planner.has_room_for_variables(groups)]
+    possible = [groups for groups in groupings if groups not in too_large]
     waits = planner.deadline.is_soft
-    bounded = [(planner.bound_seconds(groups), groups) for groups in groupings if waits or not planner.deadline.is_over]
+    bounded = [(planner.bound_seconds(groups), groups) for groups in possible if waits or not planner.deadline.is_over]
     bounded.sort(key=lambda bound_and_groups: bound_and_groups[0] + planner.sum_seconds(bound_and_groups[1]))
-    num_late, num_tried = len(groupings) - len(bounded), 0
+    num_late, num_tried = len(possible) - len(bounded), 0
     for index, (bound, groups) in enumerate(bounded):
         if best is not None and planner.objective is not Objective.MEMORY and bound >= best.step_seconds:
             continue
@@ -212,7 +210,8 @@ def _best(
     if not too_large or planner.deadline.is_over:
         return None
     try:
-        return Family(strategy=strategy, layout=planner.unlimited()(strategy, too_large[0], explains=False), fits=False)
+        first = min(too_large, key=lambda groups: planner.bound_seconds(groups) + planner.sum_seconds(groups))
+        return Family(strategy=strategy, layout=planner.unlimited()(strategy, first, explains=False), fits=False)
     except (InfeasibleError, TimeLimitError):  # memory is not the cause: constraints or coupled ops forbid the layout
         return None
 

@@ -12,7 +12,7 @@ on two devices, XLA makes two kernels; the seconds of both count on one of them.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from networkx.utils import UnionFind
@@ -110,9 +110,12 @@ class _Sets:
     def __init__(self, costed: CostedGraph, constraints: Sequence[ResolvedConstraint]) -> None:
         graph, devices = costed.graph, [placed.name for placed in costed.topology.devices]
         self._sets: UnionFind = UnionFind(op.name for op in graph.ops)
+        groups: dict[str, list[str]] = {}
         for op in graph.ops:
             if op.colocation_group:
-                self._sets.union(op.colocation_group, op.name)
+                groups.setdefault(op.colocation_group, []).append(op.name)
+        for first, others in groups.items():
+            self._sets.union(first, *others)
         _join_leaf_layers(costed, self._sets)
         set_of = {op.name: self._sets[op.name] for op in graph.ops}
         refuse_contradictions(set_of, constraints, devices, title=lambda name: graph.op[name].title)
@@ -150,10 +153,12 @@ def _join_leaf_layers(costed: CostedGraph, sets: UnionFind) -> None:
         for layer in graph.layers
         if not layer.is_container and parameters.get(layer.path, 0) <= _MAX_LEAF_PARAMETERS
     }
-    first: dict[str, str] = {}
+    members: dict[str, list[str]] = {}
     for op in graph.ops:
         if op.layer in leaves:
-            sets.union(first.setdefault(op.layer, op.name), op.name)
+            members.setdefault(op.layer, []).append(op.name)
+    for ops in members.values():
+        sets.union(*ops)
 
 
 def _join_kernels(costed: CostedGraph, sets: _Sets) -> None:
@@ -171,13 +176,12 @@ def _join_free_ops(costed: CostedGraph, sets: _Sets) -> None:
     """Sets without cost join the only set that reads them, or else the only set that feeds them."""
     graph = costed.graph
     # Of a fused kernel one op has all seconds, but no op of it is free.
-    rows = zip(graph.ops, costed.costs, costed.seconds, strict=True)
-    costly = {sets[op.name] for op, cost, seconds in rows if any(seconds) or cost.flops or cost.moved_bytes}
+    rows = zip(graph.ops, costed.costs, *(costed.columns[device] for device in set(costed.alike)), strict=True)
+    costly = {sets[op.name] for op, cost, *seconds in rows if cost.flops or cost.moved_bytes or any(seconds)}
 
-    def join(name: str, neighbours: set[str]) -> None:
-        root = sets[name]
-        neighbours.discard(root)
-        if root in costly or len(neighbours) != 1:
+    def join(root: str, others: Iterable[str]) -> None:
+        neighbours = {sets[other] for other in others} - {root}
+        if len(neighbours) != 1:
             return
         neighbour = neighbours.pop()
         if sets.allowed(root) >= sets.allowed(neighbour):
@@ -186,10 +190,11 @@ def _join_free_ops(costed: CostedGraph, sets: _Sets) -> None:
                 costly.add(joined)
 
     for op in reversed(graph.ops):
-        join(op.name, {sets[reader] for name in op.outputs for reader in graph.consumers[name]})
+        if (root := sets[op.name]) not in costly:
+            join(root, (reader for name in op.outputs for reader in graph.consumers[name]))
     for op in graph.ops:
-        if not any(graph.consumers[name] for name in op.outputs):
-            join(op.name, {sets[graph.tensor[name].producer] for name in op.inputs})
+        if not any(graph.consumers[name] for name in op.outputs) and (root := sets[op.name]) not in costly:
+            join(root, (graph.tensor[name].producer for name in op.inputs))
 
 
 def _join_lightest(parts: _Parts, sets: _Sets, max_items: int) -> None:
@@ -212,9 +217,9 @@ class _Parts:
         self._traffic: dict[str, dict[str, int]] = {root: {} for root in roots}
         self._before: dict[str, set[str]] = {root: set() for root in roots}
         self._behind: dict[str, set[str]] = {root: set() for root in roots}
-        for op, seconds in zip(graph.ops, costed.seconds, strict=True):
+        for op, seconds in zip(graph.ops, costed.fastest_seconds, strict=True):
             here = root_of[op.name]
-            self._seconds[here] += min(seconds)
+            self._seconds[here] += seconds
             for name in op.inputs:
                 maker = graph.op[graph.tensor[name].producer]
                 source = root_of[maker.name]

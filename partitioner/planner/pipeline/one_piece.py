@@ -69,7 +69,7 @@ def one_piece_bound(
         is_raised: Whether there is time to raise it by transfers.
     """
     count, num_devices = len(order), len(costed.topology.devices)
-    alone = min(map(sum, zip(*costed.seconds, strict=True)), default=0.0)
+    alone = min(map(sum, set(costed.columns)), default=0.0)
     if num_devices == 1 or count < 2 or not alone:
         return OnePieceBound(seconds=alone)
     ops, numbers = StepOps.of(costed, coarsening, order), range(2, min(num_devices, count) + 1)

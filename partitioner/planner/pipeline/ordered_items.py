@@ -84,10 +84,15 @@ class OrderedItems:
             next(other for other in range(d + 1) if (rows[:, other] == rows[:, d]).all()) for d in range(rows.shape[1])
         ]
 
-    @property
+    @cached_property
     def pass_seconds(self) -> Floats:
         """Forward and backward of a microbatch."""
         return self.forward_seconds + self.backward_seconds
+
+    @cached_property
+    def least_pass_seconds(self) -> float:
+        """The same of all items, each on its fastest device."""
+        return float(np.diff(self.pass_seconds).min(axis=0).sum())
 
 
 def ordered_items(costed: CostedGraph, places: OpPlaces, sums: Mapping[str, Floats]) -> OrderedItems:
@@ -122,14 +127,16 @@ def ordered_items(costed: CostedGraph, places: OpPlaces, sums: Mapping[str, Floa
 
 def _seconds(costed: CostedGraph, places: OpPlaces) -> dict[str, Floats]:
     """Of each kind of ops, the seconds at each place, `(devices, places)`."""
-    devices, ops, count = costed.topology.devices, costed.graph.ops, len(places.order)
-    launch = np.array([placed.device.launch_overhead_seconds for placed in devices])
-    measured = np.array([index in costed.measured for index in range(len(devices))])
+    devices, count, kinds = costed.topology.devices, len(places.order), sorted(set(costed.alike))
+    launch = np.array([devices[kind].device.launch_overhead_seconds for kind in kinds])
+    measured = np.array([kind in costed.measured for kind in kinds])
     dispatch = np.where(measured | (costed.fusion is not None), 0.0, np.maximum(0.0, OP_SECONDS - launch))
-    taken = np.array(costed.seconds) + np.outer([op.type != "Placeholder" for op in ops], dispatch)
+    taken = np.array([costed.columns[kind] for kind in kinds])
+    taken += np.outer(dispatch, [op.type != "Placeholder" for op in costed.graph.ops])
+    of_device = [kinds.index(kind) for kind in costed.alike]
     return {
-        kind: np.stack([placed.totals(of_device, count) for of_device in taken.T])
-        for kind, placed in places.ops.items()
+        name: np.stack([placed.totals(seconds, count) for seconds in taken])[of_device]
+        for name, placed in places.ops.items()
     }
 
 

@@ -63,7 +63,7 @@ class Shapes:
         """Devices in the order of stages: as given, the fastest first, the largest first, as constraints ask."""
         placed = self.evaluator.costed.topology.devices
         everything = range(len(placed))
-        seconds = [sum(row[device] for row in self.evaluator.costed.seconds) for device in everything]
+        seconds = [*map(sum, self.evaluator.costed.columns)]
         allowed = self.evaluator.coarsening.allowed
         asked = dict.fromkeys(min(allowed[item]) for item in self.evaluator.order if len(allowed[item]) < len(placed))
         orders = [

@@ -57,7 +57,7 @@ class StepOps:
         sources: list[Sources] = []
         # Of each op so far, itself or the one that is waited for in its place.
         index: dict[str, int | None] = {}
-        for op, row in zip(graph.ops, costed.seconds, strict=True):
+        for op, least in zip(graph.ops, costed.fastest_seconds, strict=True):
             waits: dict[int, float] = {}
             tensors = map(graph.tensor.__getitem__, op.inputs)
             moved = [(tensor.producer, tensor.size_bytes * seconds_per_byte) for tensor in tensors]
@@ -65,12 +65,12 @@ class StepOps:
                 if (source := index[name]) is not None:
                     waits[source] = max(waits.get(source, 0.0), latency + takes)
             place = rank[coarsening.item_of[op.name]]
-            if min(row) == 0 and len(waits) < 2 and all(places[source] == place for source in waits):
+            if least == 0 and len(waits) < 2 and all(places[source] == place for source in waits):
                 index[op.name] = next(iter(waits), None)
                 continue
             index[op.name] = len(names)
             names.append(op.name)
-            seconds.append(min(row))
+            seconds.append(least)
             places.append(place)
             sources.append(list(waits.items()))
         by_row = depending_on_rows(graph)

@@ -34,8 +34,8 @@ def greedy_by_bytes(costed: CostedGraph, coarsening: Coarsening, num_devices: in
 def balanced_compute(costed: CostedGraph, coarsening: Coarsening, *numbers: int) -> list[tuple[int, ...]]:
     """For numbers of devices, consecutive items, the same seconds on each device: starts for the solver."""
     seconds = [0.0] * len(coarsening.items)
-    for op, times in zip(costed.graph.ops, costed.seconds, strict=True):
-        seconds[coarsening.item_of[op.name]] += min(times)
+    for op, least in zip(costed.graph.ops, costed.fastest_seconds, strict=True):
+        seconds[coarsening.item_of[op.name]] += least
     return [_consecutive(seconds, num_devices) for num_devices in numbers]
 
 

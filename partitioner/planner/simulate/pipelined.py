@@ -77,6 +77,7 @@ class _Simulation:
         self.stage_seconds = [0.0] * len(self.programs.stages)
         self.ends = [0.0] * len(wiring.all)
         self.called: set[int] = set()
+        self.changed: set[int] = set()  # devices whose next call may start at another time than was known
         self.gate = 0.0
 
     def run(self, order: Sequence[Action]) -> PipelineSchedule:
@@ -108,17 +109,16 @@ class _Simulation:
         if not self.is_in_time:
             yield from calls
             return
-        queues = self.queues
+        queues, ends = self.queues, dict[int, float]()
         for call in calls:
             queues.setdefault(self.wiring.wires[call[0]].device, deque()).append(call)
         left = Counter(index for index, _ in calls)
+        self.changed.update(queues)
         while queues:
-            ends = {}
-            for device, (call, *_) in queues.items():
-                if (start := self._start(*call)) is not None:
-                    ends[device] = start + self.wiring.wires[call[0]].cost.seconds
-            first = min(ends, key=lambda device: ends[device], default=None)
-            if first is None or self._next_seconds() <= ends[first]:
+            ends.update((device, self._end(*queues[device][0])) for device in self.changed.intersection(queues))
+            self.changed.clear()
+            first = min(queues, key=ends.__getitem__)
+            if self._next_seconds() <= ends[first]:
                 self._deliver()
                 continue
             index, part = queues[first].popleft()
@@ -152,6 +152,11 @@ class _Simulation:
         source, target = self.wiring.wires[index].device, self.wiring.wires[reader].device
         link = self.costed.topology.link(source, target)
         return self.ends[index] + (transfer_seconds(0, link) if source != target else 0.0)
+
+    def _end(self, index: int, part: int) -> float:
+        """When a call can end; infinite while an input has no arrival time yet."""
+        start = self._start(index, part)
+        return math.inf if start is None else start + self.wiring.wires[index].cost.seconds
 
     def _start(self, index: int, part: int) -> float | None:
         """When a call can start after the earlier calls of its device; None while an input has no arrival time yet."""
@@ -189,6 +194,8 @@ class _Simulation:
         self.memory.call(index, part, start, end)
         self.ends[index] = end
         self.called.add(index)
+        # Updates wait for those of other devices.
+        self.changed.update(self.queues if self.wiring.all[index].kind is ProgramKind.UPDATE else [device])
         for value, targets, buffer in wires.sends:
             for target in targets:
                 self._send((value, part, target), device, self.wiring.size_bytes(value, target), end)
@@ -221,6 +228,7 @@ class _Simulation:
     def _sent(self, arrival: Arrival[Sent]) -> None:
         value, _, target = arrival.key
         self.arrival[arrival.key] = arrival.end_seconds
+        self.changed.add(target)
         self.memory.receive(arrival)
         self.sends.append(
             Send(
