@@ -30,7 +30,7 @@ from partitioner.capture.lower.graph_def import (
 from partitioner.capture.lower.grouping import RawOp, colocation_groups, parameter_of_slots
 from partitioner.capture.lower.powers import write_out_powers
 from partitioner.capture.lower.shapes import settle_shapes
-from partitioner.capture.lower.sums import partners_of_sums
+from partitioner.capture.lower.sums import partners_of_sums, sum_in_steps
 from partitioner.capture.trace.objective import TrainingObjective
 from partitioner.capture.trace.trace import Trace, trace_step
 from partitioner.gpu_kernels import is_host_only
@@ -141,19 +141,31 @@ def _rewritten(
         sort_gradient_parts(graph_def, colocations, _tape_rank(trace))
     else:
         _adopt_gradients(trace, colocations, phases)
+    # Looked up once: TensorFlow's Python is slow at finding an operation and its outputs.
+    traced = {op.name: op for op in trace.graph.get_operations()}
+    steps = sum_in_steps(graph_def, colocations, trace.layer_of, order, kept=_makers_of_gradients(trace))
+    _adopt_added(steps, phases, colocations, trace.layer_of, traced)
     colocations |= partners_of_sums(graph_def.node, colocations, order)
     bypass_identity_n(graph_def, (name for name, phase in phases.items() if phase is Phase.UPDATE))
     limit_trips_at_once(graph_def)
     shared = share_reads(graph_def, order, names)
     colocations = {name: shared.get(target, target) for name, target in colocations.items()}
-    # Looked up once: TensorFlow's Python is slow at finding an operation and its outputs.
-    traced = {op.name: op for op in trace.graph.get_operations()}
-    for square, cube in write_out_powers(graph_def).items():
-        known: list[dict[str, Any]] = [phases, colocations, trace.layer_of, traced]
-        for of_op in known:
-            of_op |= {square: of_op[cube]} if cube in of_op else {}
-        order[square] = order[cube] - 0.5
+    squares = write_out_powers(graph_def)
+    _adopt_added(squares, phases, colocations, trace.layer_of, traced)
+    order |= {square: order[cube] - 0.5 for square, cube in squares.items()}
     return graph_def, colocations, traced
+
+
+def _adopt_added(added: Mapping[str, str], *known: dict[str, Any]) -> None:
+    """Give added nodes what is known of the nodes that they are parts of."""
+    for of_op in known:
+        of_op |= {node: of_op[whole] for node, whole in added.items() if whole in of_op}
+
+
+def _makers_of_gradients(trace: Trace) -> set[str]:
+    """The ops that make what optimizers get."""
+    gradients = [gradient for update in trace.updates for gradient in update.gradients]
+    return {producer(name) for name in tf.nest.flatten([*map(_tensor_names, gradients)]) if name is not None}
 
 
 def _adopt_gradients(trace: Trace, colocations: dict[str, str], phases: Mapping[str, Phase]) -> None:

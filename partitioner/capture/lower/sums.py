@@ -1,16 +1,72 @@
-"""Which op each sum of gradients belongs to.
+"""Sums of gradients: in steps where many layers have a part, and which op each belongs to.
 
 TensorFlow adds up the gradients of a tensor where the first of its readers differentiates: for a skip connection, where
 it ends. What is added last, and what needs the sum next, are where it begins. Cut between the two, the sum would go to
 the far end and come back.
+
+What an encoder hands to a decoder has two readers in each of its blocks. Added up at once, a part from each of them
+would cross every boundary of stages in between; added up in steps, as the gradients are made, only the sum so far does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from partitioner.ir.graph_def import producer
+
+_MOST_LAYERS_AT_ONCE = 4
+"""Layers next to each other, such as the branches of an Inception block, whose parts are added up at once."""
+_PARTS_OF_STEP = 2
+"""Parts that a step adds to the sum: keys and values of attention. Each step reads and writes the sum once more."""
+
+
+def sum_in_steps(
+    graph_def: Any,
+    colocations: Mapping[str, str],
+    layer_of: Mapping[str, str],
+    order: dict[str, float],
+    kept: Collection[str],
+) -> dict[str, str]:
+    """Add up gradients of many layers in steps: each adds the next parts to the sum so far, in the same order.
+
+    The last step keeps the name of the sum. Edits the graph in place, and adds the other steps to `order`.
+
+    Args:
+        graph_def: The traced graph.
+        colocations: The forward op that each gradient op differentiates.
+        layer_of: Layers of the forward ops.
+        order: Where in the step each op runs.
+        kept: Sums that stay as they are.
+
+    Returns:
+        The sum of each node that was added.
+    """
+    added: dict[str, str] = {}
+    for node in list(graph_def.node):
+        if node.op != "AddN" or node.name not in colocations or node.name in kept:
+            continue
+        parts = [reference for reference in node.input if not reference.startswith("^")]
+        layers = {layer_of.get(colocations.get(producer(part), "")) for part in parts} - {None}
+        if len(layers) <= _MOST_LAYERS_AT_ONCE:
+            continue
+        control = [*node.input[len(parts) :]]
+        so_far, rest = parts[:_PARTS_OF_STEP], parts[_PARTS_OF_STEP:]
+        while rest:
+            step = graph_def.node.add(name=f"{node.name}_before_{len(rest)}", op="AddN", device=node.device)
+            step.attr["T"].CopyFrom(node.attr["T"])
+            _set_inputs(step, so_far)
+            added[step.name] = node.name
+            order[step.name] = max(order[producer(part)] for part in so_far) + 0.5
+            so_far, rest = [step.name, *rest[:_PARTS_OF_STEP]], rest[_PARTS_OF_STEP:]
+        _set_inputs(node, so_far, control)
+    return added
+
+
+def _set_inputs(node: Any, parts: Sequence[str], control: Sequence[str] = ()) -> None:
+    del node.input[:]
+    node.input.extend([*parts, *control])
+    node.attr["N"].i = len(parts)
 
 
 def partners_of_sums(

@@ -56,9 +56,20 @@ def resnet_without_normalization() -> keras.Model:
     return models.compiled(keras.Model(inputs, layers.Dense(models.CLASSES)(x)), keras.optimizers.SGD(0.05))
 
 
+def encoder_and_decoder() -> keras.Model:
+    """Six blocks read what the encoder made; their gradients are added up along the stages."""
+    inputs = keras.Input((models.WIDTH,))
+    memory = layers.Dense(8, activation="relu")(layers.Dense(8, activation="relu")(inputs))
+    x = layers.Dense(8)(inputs)
+    for _ in range(6):
+        x = layers.Add()([x, layers.Dense(8, activation="relu")(layers.Concatenate()([x, memory]))])
+    return models.compiled(keras.Model(inputs, layers.Dense(models.CLASSES)(x)))
+
+
 CASES = {name: (models.MODELS[name], models.DATA[name]) for name in EXACT} | {
     "transformer": (transformer_without_dropout, models.sentences),
     "resnet": (resnet_without_normalization, models.images),
+    "encoder_and_decoder": (encoder_and_decoder, models.vectors),
 }
 
 
@@ -71,7 +82,10 @@ GPIPE = (3, {"microbatches": 8, "schedule": "gpipe", "recompute": "all"})
     ("name", "num_devices", "options"),
     [
         *(pytest.param(name, *ONE_F_ONE_B, id=f"{name}-2x4-1f1b") for name in CASES),
-        *(pytest.param(name, *ZB_H1, id=f"{name}-3x8-zb-h1") for name in ("cnn", "tied", "siamese")),
+        *(
+            pytest.param(name, *ZB_H1, id=f"{name}-3x8-zb-h1")
+            for name in ("cnn", "tied", "siamese", "encoder_and_decoder")
+        ),
         # The others in `test_staged_grid.py`, by hand.
         *(pytest.param(name, *GPIPE, id=f"{name}-3x8-gpipe-recompute") for name in ("mlp", "cnn", "tied", "siamese")),
     ],
