@@ -46,7 +46,7 @@ class Calls:
         devices: Device of each stage.
         going_back: The stages with a backward, which but for the last waits for the one behind. Nobody waits for the
             first of them, whose backward is in one part in every schedule.
-        there_seconds: Of a microbatch over a boundary between devices.
+        there_seconds: Of a microbatch over the boundary behind each stage but the last.
         back_seconds: Of its gradients.
 
     Attributes:
@@ -59,8 +59,8 @@ class Calls:
         devices: Sequence[int],
         going_back: range,
         *,
-        there_seconds: float,
-        back_seconds: float,
+        there_seconds: Sequence[float],
+        back_seconds: Sequence[float],
     ) -> None:
         def runs(action: Action) -> bool:
             least = going_back.start + (action.kind is ActionKind.WEIGHTS)
@@ -78,9 +78,9 @@ class Calls:
             waits = [(index[before[action]], 0.0)] if action in before else []
             other = next(filter(index.__contains__, _makers(action)), None)
             if other is not None:
-                hop = there_seconds if action.kind is ActionKind.FORWARD else back_seconds
+                hops = there_seconds if action.kind is ActionKind.FORWARD else back_seconds
                 is_far = devices[other.stage] != devices[action.stage]
-                waits.append((index[other], hop if is_far else 0.0))
+                waits.append((index[other], hops[min(other.stage, action.stage)] if is_far else 0.0))
             self._waits.append(waits)
 
     @property

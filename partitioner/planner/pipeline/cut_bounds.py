@@ -101,7 +101,7 @@ class CutBounds:
 
     def _stage_seconds(self, stage: int) -> StageSeconds:
         sequence = self.sequence
-        seconds = sequence.seconds(stage, sequence.least_hops, sequence.least_hops)
+        seconds = sequence.seconds(stage, sequence.least_hops)
         once = sequence.items.between("once_seconds", sequence.devices[stage])
         return replace(seconds, arriving=np.maximum(seconds.arriving, once))
 

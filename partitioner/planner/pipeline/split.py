@@ -157,11 +157,14 @@ class StageSplit:
     def _estimate(self, stage: int) -> tuple[Floats, NDArray[np.bool_]]:
         """Estimated seconds, without those of the other stage of its device; and whether the stage recomputes."""
         sequence, items, device = self.sequence, self.sequence.items, self.sequence.devices[stage]
-        at_start, at_end = sequence.hops(stage, -1), sequence.hops(stage, 1)
-        seconds = sequence.seconds(stage, at_start, at_end)
+        seconds = sequence.seconds(stage, sequence.hops)
         # What a device receives mostly delays what it does next (`simulate/streams.py`).
         rounds = sequence.devices.count(device) * sequence.num_microbatches
-        received = rounds * (at_start.there[:, None] + at_end.back[None, :])
+        received = np.zeros(1)
+        if stage:
+            received = received + rounds * sequence.hops[stage - 1].there[:, None]
+        if stage < sequence.num_stages - 1:
+            received = received + rounds * sequence.hops[stage].back[None, :]
         whole = items.between("once_seconds", device) + items.between("update_seconds", device)
         keeping = sequence.end(stage, seconds) + received + whole
         recomputing = sequence.end(stage, sequence.recomputing(stage, seconds)) + received + whole

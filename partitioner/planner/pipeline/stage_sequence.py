@@ -15,6 +15,7 @@ import numpy as np
 
 from partitioner.ir.costed import CostedGraph
 from partitioner.planner.pipeline.calls import Calls
+from partitioner.planner.pipeline.hops import Hop, hops_between, seconds_before, seconds_behind
 from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.ordered_items import OrderedItems, between
 from partitioner.planner.pipeline.search_space import Recompute
@@ -25,14 +26,6 @@ from partitioner.stages.schedules import ScheduleKind
 
 # Which of the first and of the last stages have no backward is told apart where few items need no gradient.
 _MOST_WITHOUT_BACKWARD = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hops:
-    """Seconds of a microbatch over each boundary, if stages are cut there: of activations, and of gradients."""
-
-    there: Floats
-    back: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,62 +93,49 @@ class StageSequence:
     # -- seconds over boundaries -----------------------------------------------------------------------------------
 
     @cached_property
-    def least_hops(self) -> Hops:
-        """What a microbatch takes over each boundary at the least: its smallest tensor on the best link."""
-        items, topology = self.items, self.costed.topology
-        links = [topology.link(a, b) for a in self.devices for b in self.devices if a != b]
-        latency = min((link.latency_seconds for link in links), default=0.0)
-        bandwidth = max((link.bandwidth_bytes_per_second for link in links), default=np.inf)
+    def hops(self) -> list[Hop]:
+        """Over each boundary, with all tensors that cross it."""
+        return self._hops(self.items.forward_bytes, self.items.backward_bytes)
 
-        def hops(every: Floats, least: Floats) -> Floats:
-            return np.where(every > 0, latency + least / bandwidth, 0.0)
+    @cached_property
+    def least_hops(self) -> list[Hop]:
+        """The same with the smallest of these tensors, which whatever comes next waits for."""
+        return self._hops(self.items.least_forward_bytes, self.items.least_backward_bytes)
 
-        return Hops(
-            there=hops(items.forward_bytes, items.least_forward_bytes),
-            back=hops(items.backward_bytes, items.least_backward_bytes),
+    def _hops(self, forward_bytes: Floats, backward_bytes: Floats) -> list[Hop]:
+        return hops_between(
+            self.devices,
+            self.costed.topology,
+            crossing=(self.items.forward_bytes, self.items.backward_bytes),
+            counted=(forward_bytes, backward_bytes),
         )
 
-    def least_hop_seconds(self, crossed: tuple[int, int]) -> tuple[float, float]:
-        """The least of these over all boundaries, of gradients over those that they cross."""
-        hops = self.least_hops
-        return float(hops.there[1:-1].min()), float(hops.back[crossed[0] : crossed[1] + 1].min())
-
-    def hops(self, stage: int, step: int) -> Hops:
-        """Seconds of all that crosses each boundary, between a stage and the one before (-1) or behind (1)."""
-        items, other = self.items, stage + step
-        if not 0 <= other < self.num_stages or self.devices[other] == self.devices[stage]:
-            return Hops(there=np.zeros(len(items.forward_bytes)), back=np.zeros(len(items.forward_bytes)))
-        link = self.costed.topology.link(self.devices[other], self.devices[stage])
-
-        def hops(sizes: Floats) -> Floats:
-            return np.where(sizes > 0, link.latency_seconds + sizes / link.bandwidth_bytes_per_second, 0.0)
-
-        return Hops(there=hops(items.forward_bytes), back=hops(items.backward_bytes))
+    def least_hop_seconds(self, crossed: tuple[int, int]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The least of these wherever a boundary is, of gradients where they cross it."""
+        there = tuple(float(hop.there[1:-1].min()) for hop in self.least_hops)
+        return there, tuple(float(hop.back[crossed[0] : crossed[1] + 1].min()) for hop in self.least_hops)
 
     # -- seconds of stages -----------------------------------------------------------------------------------------
 
-    def seconds(self, stage: int, at_start: Hops, at_end: Hops) -> StageSeconds:
-        """Seconds of a microbatch; hops are what it takes over each boundary, if the stage starts or ends there."""
+    def seconds(self, stage: int, hops: Sequence[Hop]) -> StageSeconds:
+        """Seconds of a microbatch; hops are what it takes over boundaries."""
         items, device, last = self.items, self.devices[stage], self.num_stages - 1
         calls = 2 * CALL_SECONDS if self.trains and last else CALL_SECONDS
-        # A stage whose results need no gradient waits for none.
-        goes_back = items.backward_bytes > 0
         later = items.weights_seconds if self.parts_backward else np.zeros_like(items.weights_seconds)
         there, back = items.forward_seconds.min(axis=0), (items.backward_seconds - later).min(axis=0)
         both = (items.pass_seconds - later).min(axis=0)
         third_call = self._third_call(stage)
-        arriving = there + _passing(at_start.there + CALL_SECONDS, stage)
-        returning = back + _passing(at_start.back + np.where(goes_back, CALL_SECONDS, 0.0), stage)
-        passes = np.where(goes_back, 2, 1) * CALL_SECONDS
-        behind = both[-1] - both + _passing(at_end.there + at_end.back + passes, last - stage)
+        hops_there, hops_back = seconds_before(hops, stage)
+        behind = both[-1] - both + seconds_behind(hops, stage)
         if self.trains:
-            behind = np.where(goes_back, behind, 0.0)
+            # A stage whose results need no gradient waits for none.
+            behind = np.where(items.backward_bytes > 0, behind, 0.0)
         return StageSeconds(
             forward=items.between("forward_seconds", device) + CALL_SECONDS,
             backward=items.between("backward_seconds", device) + calls - CALL_SECONDS + third_call,
             weights=self._later(stage) + third_call,
-            arriving=arriving[:, None],
-            returning=returning[:, None],
+            arriving=(there + hops_there)[:, None],
+            returning=(back + hops_back)[:, None],
             behind=behind[None, :],
             # Those of the first stage come on top of all stages (`last_sums`), and this stage has summed meanwhile.
             summing=(items.between("sum_seconds", device) - self.last_sums[:, None]) * (stage > 0),
@@ -224,8 +204,3 @@ class StageSequence:
         """Bytes of the activations that are kept for backwards."""
         live = self.num_live[stage] * self.costed.num_sharing(self.devices[stage])
         return self.items.between("saved_bytes") * live
-
-
-def _passing(hops: Floats, count: int) -> Floats:
-    """Seconds over `count` boundaries, of which one is given and the others are the best."""
-    return hops + (count - 1) * hops[1:-1].min() if count else np.zeros_like(hops)

@@ -47,8 +47,8 @@ def problem(
         training=True,
         **{
             "call_seconds": 0.0,
-            "there_seconds": 0.0,
-            "back_seconds": 0.0,
+            "there_seconds": (0.0,) * (num_stages - 1),
+            "back_seconds": (0.0,) * (num_stages - 1),
             "bound_seconds": 0.0,
             "crossed": (1, len(forward) - 1),
             "keeps": (False,) * num_stages,
@@ -95,7 +95,8 @@ some_seconds = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 5.0]), min_size=8, 
 @settings(max_examples=60, deadline=None)
 @given(*[some_seconds] * 5, st.sampled_from(SHAPES), st.sampled_from([0.0, 0.3]))
 def test_branching_ends_at_the_best_cut(forward, backward, summing, once, updating, shape, hop: float) -> None:
-    others = {"once": sums(once), "updating": sums(updating), "there_seconds": hop, "back_seconds": hop}
+    hops = tuple(hop * (1 + boundary % 2) for boundary in range(shape[1] - 1))
+    others = {"once": sums(once), "updating": sums(updating), "there_seconds": hops, "back_seconds": hops[::-1]}
     made = problem(forward, backward, summing, shape, call_seconds=0.1, **others)
     best, found = best_step(made), closer(made)
     assert found.seconds <= best * (1 + 1e-9)

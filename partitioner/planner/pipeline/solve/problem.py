@@ -23,7 +23,7 @@ class CutProblem:
         summing: The same of sums of gradients over replicas, behind all microbatches.
         updating: The same of updates, which wait for all devices.
         call_seconds: Of a call beyond its work.
-        there_seconds: Of a microbatch over a boundary, at the least.
+        there_seconds: Of a microbatch over the boundary behind each stage but the last, at the least.
         back_seconds: Of its gradients.
         crossed: The first and the last position at which gradients cross a boundary; in inference all positions.
         ranges: Of each stage but the last, the first and the last position at which it may end; other cuts take longer
@@ -44,8 +44,8 @@ class CutProblem:
     summing: tuple[float, ...]
     updating: tuple[float, ...]
     call_seconds: float
-    there_seconds: float
-    back_seconds: float
+    there_seconds: tuple[float, ...]
+    back_seconds: tuple[float, ...]
     crossed: tuple[int, int]
     ranges: tuple[tuple[int, int], ...]
     keeps: tuple[bool, ...]

@@ -1,0 +1,89 @@
+"""What a microbatch takes over the boundaries between stages, each over the link between its two devices.
+
+Boundary b is behind stage b. Arrays have an entry for each position among the items that it may be at, `(n + 1,)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.hardware import Link
+from cost_models.topology import Topology
+from partitioner.planner.pipeline.op_places import Floats
+from partitioner.planner.simulate.program_costs import CALL_SECONDS
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Hop:
+    """Seconds of a microbatch over a boundary.
+
+    Attributes:
+        there: Of activations.
+        back: Of gradients.
+        goes_back: Whether gradients cross.
+    """
+
+    there: Floats
+    back: Floats
+    goes_back: NDArray[np.bool_]
+
+    @cached_property
+    def called(self) -> tuple[Floats, Floats]:
+        """The same with the calls that the two are handed to."""
+        return self.there + CALL_SECONDS, self.back + np.where(self.goes_back, CALL_SECONDS, 0.0)
+
+    @cached_property
+    def least(self) -> tuple[float, float, float]:
+        """The least of `called`, there, back and both together, wherever the boundary is."""
+        there, back = (seconds[1:-1] for seconds in self.called)
+        return float(there.min()), float(back.min()), float((there + back).min())
+
+
+def hops_between(
+    devices: Sequence[int], topology: Topology, *, crossing: tuple[Floats, Floats], counted: tuple[Floats, Floats]
+) -> list[Hop]:
+    """The hops over the boundaries between the stages of these devices.
+
+    Args:
+        devices: Device of each stage.
+        topology: Their links.
+        crossing: Bytes of all activations, and of all gradients, that cross.
+        counted: Those of them that take time.
+    """
+    known: dict[tuple[Link, Link] | None, Hop] = {}
+    hops = []
+    for one, other in pairwise(devices):
+        links = (topology.link(one, other), topology.link(other, one)) if one != other else None
+        if links not in known:
+            there, back = (
+                np.where(every > 0, link.latency_seconds + some / link.bandwidth_bytes_per_second, 0.0)
+                if link
+                else np.zeros(len(every))
+                for link, every, some in zip(links or (None, None), crossing, counted, strict=True)
+            )
+            known[links] = Hop(there=there, back=back, goes_back=crossing[1] > 0)
+        hops.append(known[links])
+    return hops
+
+
+def seconds_before(hops: Sequence[Hop], stage: int) -> tuple[Floats | float, Floats | float]:
+    """Seconds there and back over all boundaries before a stage, by where it starts; the others take their least."""
+    if not stage:
+        return 0.0, 0.0
+    there, back = hops[stage - 1].called
+    others = [hop.least for hop in hops[: stage - 1]]
+    return there + sum(least[0] for least in others), back + sum(least[1] for least in others)
+
+
+def seconds_behind(hops: Sequence[Hop], stage: int) -> Floats | float:
+    """The same, there and back together, over all boundaries behind a stage, by where it ends."""
+    if stage == len(hops):
+        return 0.0
+    there, back = hops[stage].called
+    return there + back + sum(hop.least[2] for hop in hops[stage + 1 :])
