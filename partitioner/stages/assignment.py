@@ -61,9 +61,10 @@ class StageAssignment:
 
     def _forward_stages(self) -> tuple[tuple[str, ...], dict[str, int]]:
         forward = [op for op in self.ops if self.role[op.name] is Role.FORWARD]
-        # Backward-phase ops that need only forward values run with these values where they are on one device.
+        # Backward-phase ops that need only forward values run with these values where they are on one device. But what
+        # their own device gets anyway need not be there: shapes of it would be so many messages more.
         for op in forward:
-            if op.phase is not Phase.FORWARD:
+            if op.phase is not Phase.FORWARD and not all(self._is_at_hand(name, op) for name in self.inputs[op.name]):
                 sources = [
                     s for name in self.inputs[op.name] if self.role.get(s := self.producer(name)) is Role.FORWARD
                 ]
@@ -72,6 +73,12 @@ class StageAssignment:
         bodies = self.pieces(forward, late=self._of_state_alone(forward))
         stages = tuple(self.device[ops[0]] for ops in bodies)
         return stages, {name: index for index, ops in enumerate(bodies) for name in ops}
+
+    def _is_at_hand(self, tensor: str, reader: Op) -> bool:
+        """Whether the device of a backward op has a tensor, which is made there or read there by a forward op."""
+        ops = (self.producer(tensor), *self.graph.consumers[tensor])
+        device = self.device[reader.name]
+        return any(self.device[name] == device and self.graph.op[name].phase is Phase.FORWARD for name in ops)
 
     def _of_state_alone(self, forward: Sequence[Op]) -> set[str]:
         """Ops that depend on carried state and on no rows, such as the decay of a moving average."""
