@@ -17,6 +17,7 @@ from partitioner.planner.pipeline.least_cut import least_cut
 from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.stage_sequence import StageSequence
 from partitioner.planner.simulate.program_costs import CALL_SECONDS
+from partitioner.planner.simulate.streams import Streams
 
 # A byte over a limit counts as so many seconds, more than any step takes: first what fits, then the fastest.
 _SECONDS_PER_BYTE_OVER = 1e3
@@ -158,13 +159,7 @@ class StageSplit:
         """Estimated seconds, without those of the other stage of its device; and whether the stage recomputes."""
         sequence, items, device = self.sequence, self.sequence.items, self.sequence.devices[stage]
         seconds = sequence.seconds(stage, sequence.hops)
-        # What a device receives mostly delays what it does next (`simulate/streams.py`).
-        rounds = sequence.devices.count(device) * sequence.num_microbatches
-        received = np.zeros(1)
-        if stage:
-            received = received + rounds * sequence.hops[stage - 1].there[:, None]
-        if stage < sequence.num_stages - 1:
-            received = received + rounds * sequence.hops[stage].back[None, :]
+        received = self._received(stage)
         whole = items.between("once_seconds", device) + items.between("update_seconds", device)
         keeping = sequence.end(stage, seconds) + received + whole
         recomputing = sequence.end(stage, sequence.recomputing(stage, seconds)) + received + whole
@@ -176,6 +171,21 @@ class StageSplit:
         taken = np.where(chosen, recomputing, keeping)
         over = np.where(chosen, over_again, over_keeping)
         return taken + _SECONDS_PER_BYTE_OVER * over + sequence.forbidden(stage), chosen
+
+    def _received(self, stage: int) -> Floats:
+        """Seconds of copies to the device of a stage that wait for it: they mostly delay what it does next."""
+        sequence, device = self.sequence, self.sequence.devices[stage]
+        rounds = sequence.devices.count(device) * sequence.num_microbatches
+        received = np.zeros((1, 1))
+        if stage and self._streams.waits(sequence.devices[stage - 1], device, 1):
+            received = received + rounds * sequence.hops[stage - 1].there[:, None]
+        if stage < sequence.num_stages - 1 and self._streams.waits(sequence.devices[stage + 1], device, 1):
+            received = received + rounds * sequence.hops[stage].back[None, :]
+        return received
+
+    @cached_property
+    def _streams(self) -> Streams:
+        return Streams(self.sequence.costed.topology)
 
     def _over_bytes(self, stage: int) -> tuple[Floats, Floats]:
         """Estimated bytes over the limit: of stages that keep their activations, and of those that recompute."""

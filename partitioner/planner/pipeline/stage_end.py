@@ -14,6 +14,9 @@ Between, it waits for microbatches that are on their way through the stages behi
 - `zb-h1` and `zb-h2`: as `1f1b` before the first backward, with k microbatches in flight by then. Later, the device
   has gradients of weights to compute while it waits. What no other stage waits for, w of b, is neither in z nor in
   what returns; and that of the last microbatches comes behind the last backward, while that returns.
+- `1f1b`, `zb-h1` and `zb-h2` start a microbatch only when the one k before it has come back: M of them take M / k
+  times, rounded up, what one takes to pass the stage, those behind it, and the stage again. In equal stages the device
+  is as busy as that anyway, and transfers come on top.
 - `sequential`: each microbatch passes the stages behind and comes back before the next one starts.
 - `interleaved`: the device may work for its other stage, so that no waiting is certain. What that one adds is in
   `least_share.py`, and what stages of all devices make each other wait in `solve/longest_paths.py`.
@@ -27,6 +30,7 @@ ends: they are lower bounds, which the test of this module checks against simula
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,9 +84,10 @@ class StageSeconds:
             return num_microbatches * both + self.behind
         if kind is ScheduleKind.INTERLEAVED:
             return num_microbatches * both
+        turns = math.ceil(num_microbatches / num_live) * (both - self.weights + self.behind)
         first = np.maximum(0.0, self.behind - (num_live - 1) * self.forward)
         if kind.parts_backward:
-            return num_microbatches * both + first
+            return np.maximum(turns, num_microbatches * both + first)
         last = np.maximum(0.0, self.behind - (num_live - 1) * self.backward)
         idle = first + last if num_microbatches > num_live else np.maximum(first, last)
-        return num_microbatches * both + idle
+        return np.maximum(turns, num_microbatches * both + idle)
