@@ -110,6 +110,15 @@ def test_mirrored_wins_where_gradients_are_small() -> None:
     assert any("2 x 1 devices" in note and "1.8 times as fast" in note for note in layout.result.notes)
 
 
+def test_whether_replicas_have_room_for_their_variables() -> None:
+    """Four of 64 KiB, of which three fit on a device; what no layer uses needs no room."""
+    made = pipeline(4, parameter_bytes=2**16)
+    made.variable("idle", 2**30)
+    plan = planner(made, topology(2, memory_bytes=3 * 2**16), 1, 2)
+    assert not plan.has_room_for_variables(((0,), (1,)))
+    assert plan.has_room_for_variables(((0, 1),))
+
+
 def test_mirrored_replicas_are_looked_at_though_splits_would_take_all_the_time() -> None:
     made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=2**16, gradient_bytes=256, parameter_bytes=256)
     machines = topology(2, wire=link(0.25, 256.0))
