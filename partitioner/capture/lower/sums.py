@@ -19,6 +19,8 @@ _MOST_LAYERS_AT_ONCE = 4
 """Layers next to each other, such as the branches of an Inception block, whose parts are added up at once."""
 _PARTS_OF_STEP = 2
 """Parts that a step adds to the sum: keys and values of attention. Each step reads and writes the sum once more."""
+_PARTS_AT_ONCE = 8
+"""Parts that a call of TensorFlow's kernel adds to the sum."""
 
 
 def sum_in_steps(
@@ -28,7 +30,7 @@ def sum_in_steps(
     order: dict[str, float],
     kept: Collection[str],
 ) -> dict[str, str]:
-    """Add up gradients of many layers in steps: each adds the next parts to the sum so far, in the same order.
+    """Add up gradients of many layers in steps: each adds the next parts to the sum so far, to the same bits.
 
     The last step keeps the name of the sum. Edits the graph in place, and adds the other steps to `order`.
 
@@ -51,16 +53,39 @@ def sum_in_steps(
         if len(layers) <= _MOST_LAYERS_AT_ONCE:
             continue
         control = [*node.input[len(parts) :]]
-        so_far, rest = parts[:_PARTS_OF_STEP], parts[_PARTS_OF_STEP:]
-        while rest:
-            step = graph_def.node.add(name=f"{node.name}_before_{len(rest)}", op="AddN", device=node.device)
-            step.attr["T"].CopyFrom(node.attr["T"])
-            _set_inputs(step, so_far)
-            added[step.name] = node.name
-            order[step.name] = max(order[producer(part)] for part in so_far) + 0.5
-            so_far, rest = [step.name, *rest[:_PARTS_OF_STEP]], rest[_PARTS_OF_STEP:]
-        _set_inputs(node, so_far, control)
+        made: list[str] = []
+        *before, last = _steps(parts)
+        for step in before:
+            inputs = [made[part] if isinstance(part, int) else part for part in step]
+            new = graph_def.node.add(name=f"{node.name}_step_{len(made)}", op="AddN", device=node.device)
+            new.attr["T"].CopyFrom(node.attr["T"])
+            _set_inputs(new, inputs)
+            order[new.name] = max(order[producer(name)] for name in inputs) + 0.5
+            made.append(new.name)
+        _set_inputs(node, [made[part] if isinstance(part, int) else part for part in last], control)
+        added.update((name, node.name) for name in made)
     return added
+
+
+def _steps(parts: Sequence[str]) -> list[list[str | int]]:
+    """What each step adds up: parts, and earlier steps by their number. The last makes the sum.
+
+    TensorFlow's kernel adds the first two to nine parts from left to right, and then sums of eight parts each
+    (aggregate_ops.cc of TensorFlow 2.21). So do the steps, to the same bits.
+    """
+    first = 2 + (len(parts) - 2) % _PARTS_AT_ONCE
+    starts = range(first, len(parts), _PARTS_AT_ONCE)
+    steps: list[list[str | int]] = []
+    so_far: list[str | int] = []
+    for group in (parts[:first], *(parts[start : start + _PARTS_AT_ONCE] for start in starts)):
+        of_group: list[str | int] = []
+        for at in range(0, len(group), _PARTS_OF_STEP):
+            steps.append([*of_group, *group[at : at + _PARTS_OF_STEP]])
+            of_group = [len(steps) - 1]
+        if so_far:
+            steps.append([*so_far, *of_group])
+        so_far = [len(steps) - 1]
+    return steps
 
 
 def _set_inputs(node: Any, parts: Sequence[str], control: Sequence[str] = ()) -> None:

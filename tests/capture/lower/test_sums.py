@@ -76,9 +76,8 @@ def test_gradients_of_weights_are_added_at_once() -> None:
     assert [len(op.inputs) for op in sums_of(graph)] == [NUM_READERS]
 
 
-@pytest.mark.parametrize("num_parts", [5, 6, 7, 9])
+@pytest.mark.parametrize("num_parts", [5, 6, 7, 8, 9, 10, 11, 12, 17, 18, 25, 48])
 def test_steps_add_up_to_the_same_bits(num_parts: int) -> None:
-    """Up to nine parts, TensorFlow's own kernel adds from left to right, too."""
 
     @tf.function(autograph=False)
     def added(x: tf.Tensor) -> tf.Tensor:
