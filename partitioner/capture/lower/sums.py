@@ -60,7 +60,8 @@ def sum_in_steps(
             new = graph_def.node.add(name=f"{node.name}_step_{len(made)}", op="AddN", device=node.device)
             new.attr["T"].CopyFrom(node.attr["T"])
             _set_inputs(new, inputs)
-            order[new.name] = max(order[producer(name)] for name in inputs) + 0.5
+            latest = max(order[producer(name)] for name in inputs)
+            order[new.name] = (latest + min(latest + 1, order[node.name])) / 2
             made.append(new.name)
         _set_inputs(node, [made[part] if isinstance(part, int) else part for part in last], control)
         added.update((name, node.name) for name in made)

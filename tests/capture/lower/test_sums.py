@@ -76,6 +76,21 @@ def test_gradients_of_weights_are_added_at_once() -> None:
     assert [len(op.inputs) for op in sums_of(graph)] == [NUM_READERS]
 
 
+def test_steps_come_before_the_sum_though_the_first_part_is_the_last_made() -> None:
+    """Else the sum would look for its partner before the steps have theirs."""
+    graph = tf.Graph()
+    with graph.as_default():
+        parts = [tf.zeros([2], name=f"part_{index}") for index in range(12)]
+        tf.add_n(parts[::-1], name="sum")
+    order = {op.name: float(index) for index, op in enumerate(graph.get_operations())}
+    partners = {"sum": "op_0"} | {f"part_{index}": f"op_{index}" for index in range(12)}
+    layer_of = {f"op_{index}": f"layer_{index}" for index in range(12)}
+    graph_def = graph.as_graph_def()
+    assert len(sum_in_steps(graph_def, partners, layer_of, order, kept=())) == 6
+    for node in graph_def.node:
+        assert all(order[source] < order[node.name] for source in node.input)
+
+
 @pytest.mark.parametrize("num_parts", [5, 6, 7, 8, 9, 10, 11, 12, 17, 18, 25, 48])
 def test_steps_add_up_to_the_same_bits(num_parts: int) -> None:
 
