@@ -158,15 +158,17 @@ class PipelineEvaluator:
         schedule: ScheduleKind,
         *,
         again: bool = False,
+        spare_bytes: tuple[int, ...] = (),
     ) -> Cut | None:
         """The cut into stages on these devices with the least estimate; None where constraints allow none.
 
-        With `again`, all stages recompute.
+        With `again`, all stages recompute. Estimates leave `spare_bytes` of each device free; empty for none.
         """
         how = "all" if again else self.search_space.recompute
-        key = (devices, num_microbatches, schedule, how)
+        key = (devices, num_microbatches, schedule, how, *spare_bytes)
         if key not in self._cuts:
-            self._cuts[key] = StageSplit(sequence=self._sequence(devices, num_microbatches, schedule, how)).best()
+            sequence = self._sequence(devices, num_microbatches, schedule, how)
+            self._cuts[key] = StageSplit(sequence=sequence, spare_bytes=spare_bytes).best()
         return self._cuts[key]
 
     def cut_bound_seconds(self, devices: tuple[int, ...], num_microbatches: int, schedule: ScheduleKind) -> float:

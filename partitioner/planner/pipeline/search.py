@@ -77,9 +77,23 @@ class PipelineSearch:
                 break
             least = max(shape.bound_seconds, cut.seconds / _MARGIN if self.eligible() else 0.0)
             if not (self._is_needless(shape) or self._is_hopeless(least)):
-                self._try(cut.assignment, shape.num_microbatches, shape.schedule, cut.recompute)
+                self._try_cut(shape, cut)
         if self.evaluator.search_space.recompute == "auto":
             self._recompute()
+
+    def _try_cut(self, shape: _Shape, cut: Cut) -> None:
+        """Simulate a cut; where it was estimated to fit and does not, another one that leaves what this one lacked."""
+        found = self._try(cut.assignment, shape.num_microbatches, shape.schedule, cut.recompute)
+        if found is None or found.fits or not cut.fits:
+            return
+        limits = [placed.memory_bytes for placed in self.evaluator.costed.topology.devices]
+        spare = tuple(
+            limit + over - estimated if over else 0
+            for limit, over, estimated in zip(limits, found.over_bytes, cut.peak_bytes, strict=True)
+        )
+        other = self.evaluator.cut(shape.devices, shape.num_microbatches, shape.schedule, spare_bytes=spare)
+        if other is not None and other.fits and not self._is_hopeless(other.seconds / _MARGIN):
+            self._try(other.assignment, shape.num_microbatches, shape.schedule, other.recompute)
 
     def _by_estimate(self) -> Iterator[tuple[_Shape, Cut]]:
         """The cuts of shapes, the least estimate first; none of shapes whose bound is hopeless when it is their turn.

@@ -21,7 +21,7 @@ from partitioner.planner.simulate.streams import Streams
 
 # A byte over a limit counts as so many seconds, more than any step takes: first what fits, then the fastest.
 _SECONDS_PER_BYTE_OVER = 1e3
-# Cuts into interleaved stages, each given what the last one has in the other stages of the devices.
+# Cuts into interleaved stages, each given what devices have in their other stages by the last one.
 _TRIES_OF_INTERLEAVED = 6
 
 
@@ -33,11 +33,13 @@ class Cut:
         assignment: Device by item.
         recompute: Stages that recompute, so as to fit.
         seconds: The estimated step; with bytes over a limit, far more.
+        peak_bytes: Estimated, of each device.
     """
 
     assignment: tuple[int, ...]
     recompute: frozenset[int]
     seconds: float
+    peak_bytes: tuple[int, ...]
 
     @property
     def fits(self) -> bool:
@@ -46,10 +48,40 @@ class Cut:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Estimate:
+    """Stages in one place, from any item to any other `(n + 1, n + 1)`.
+
+    Attributes:
+        seconds: Estimated, without those of the other stages of the device; infinite where constraints forbid it.
+        held_bytes: Of the memory of the device, throughout.
+        computed_bytes: What the stage computes again at a time.
+        over_bytes: Of both, beyond the stage's share of the limit.
+        recomputes: Whether the stage recomputes.
+    """
+
+    seconds: Floats
+    held_bytes: Floats
+    computed_bytes: Floats
+    over_bytes: Floats
+    recomputes: NDArray[np.bool_]
+
+    @cached_property
+    def ends(self) -> Floats:
+        """Seconds, and what bytes over the limit count as."""
+        return self.seconds + _SECONDS_PER_BYTE_OVER * self.over_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
 class StageSplit:
-    """Estimates of all cuts of a sequence."""
+    """Estimates of all cuts of a sequence.
+
+    Attributes:
+        sequence: The sequence.
+        spare_bytes: What estimates leave free of the limit of each device; empty for nothing.
+    """
 
     sequence: StageSequence
+    spare_bytes: Sequence[int] = ()
 
     def best(self) -> Cut | None:
         """The cut with the least estimate; None where constraints allow no stages in this order.
@@ -68,35 +100,47 @@ class StageSplit:
 
     def _ends(self) -> Iterator[tuple[int, ...]]:
         """Where stages end in the cuts that are estimated."""
-        others = self._even_shares()
+        own = self._even_shares()
         for _ in range(_TRIES_OF_INTERLEAVED if self.sequence.is_interleaved else 1):
-            tables = [ends + self._meanwhile(place) * others[place] for place, (ends, _) in enumerate(self._estimates)]
+            tables = [one.ends + more for one, more in zip(self._estimates, self._meanwhile(own), strict=True)]
             ends, _ = least_cut(tables, self.sequence.last_sums)
             if ends is None:
                 return
             yield tuple(ends)
-            others = self._seconds_of_others([*pairwise([0, *ends])])
+            own = [(a + b) / 2 for a, b in zip(own, self._seconds([*pairwise([0, *ends])]), strict=True)]
+        if self.sequence.is_interleaved:
+            yield self._even_ends()
 
     def _cut(self, ends: Sequence[int]) -> Cut:
         """The same by the seconds of each device alone."""
         sequence, stages = self.sequence, [*pairwise([0, *ends])]
-        others = self._seconds_of_others(stages)
+        meanwhile = self._meanwhile(self._seconds(stages))
         assignment = [0] * len(sequence.items.order)
         seconds, again = [], []
+        held, computed = np.zeros(len(self._limit_bytes)), np.zeros(len(self._limit_bytes))
         for stage, (start, end) in enumerate(stages):
-            estimate, chosen = self._estimates[stage]
-            seconds.append(float(estimate[start, end]) + self._meanwhile(stage) * others[stage])
-            if chosen[start, end]:
+            device, estimate = sequence.devices[stage], self._estimates[stage]
+            seconds.append(float(estimate.seconds[start, end]) + meanwhile[stage])
+            held[device] += float(estimate.held_bytes[start, end])
+            computed[device] = max(computed[device], float(estimate.computed_bytes[start, end]))
+            if estimate.recomputes[start, end]:
                 again.append(stage)
             for item in sequence.items.order[start:end]:
-                assignment[item] = sequence.devices[stage]
-        step = max(seconds) + float(sequence.last_sums[ends[0]])
-        return Cut(assignment=tuple(assignment), recompute=frozenset(again), seconds=step)
+                assignment[item] = device
+        peaks = held + computed
+        over = float(np.maximum(0.0, peaks - self._limit_bytes).max())
+        step = max(seconds) + float(sequence.last_sums[ends[0]]) + _SECONDS_PER_BYTE_OVER * over
+        return Cut(
+            assignment=tuple(assignment),
+            recompute=frozenset(again),
+            seconds=step,
+            peak_bytes=tuple(peaks.astype(int).tolist()),
+        )
 
     def _step_seconds(self, ends: Sequence[int], crossed: tuple[int, int]) -> float:
         """The longest path through the calls of a cut, and updates."""
         sequence, items, stages = self.sequence, self.sequence.items, [*pairwise([0, *ends])]
-        again = np.array([self._estimates[stage][1][places] for stage, places in enumerate(stages)])
+        again = np.array([self._estimates[stage].recomputes[places] for stage, places in enumerate(stages)])
 
         def work(sums: Floats) -> Floats:
             return np.array(
@@ -118,59 +162,79 @@ class StageSplit:
             work(items.update_seconds),
         )
 
-    # -- the other stage of a device, where it has two -------------------------------------------------------------
+    # -- the other stages of a device, where it has several --------------------------------------------------------
 
-    def _meanwhile(self, stage: int) -> int:
-        """Microbatches of the other stage of a device that pass between the first and the last of a stage.
+    def _meanwhile(self, own: Sequence[float]) -> list[float]:
+        """For each stage, what its device does for its other stages between the first and the last call of it.
 
-        Before the first forward of a second stage, and behind its last backward, as many pass as there are devices.
+        Before the first forward of a stage, and behind its last backward, as many microbatches as there are devices
+        pass the device's earlier stages.
+
+        Args:
+            own: Seconds of a microbatch in each stage.
         """
-        sequence, is_second = self.sequence, 2 * stage >= self.sequence.num_stages
-        return sequence.num_microbatches - (len(set(sequence.devices)) if is_second else 0)
+        count, num_devices = self.sequence.num_microbatches, len(set(self.sequence.devices))
+        return [
+            sum((count if other > stage else count - num_devices) * own[other] for other in others if other != stage)
+            for stage in range(len(own))
+            for others in [range(stage % num_devices, len(own), num_devices)]
+        ]
+
+    def _even_ends(self) -> tuple[int, ...]:
+        """Where stages end that take as nearly as possible equally long, each of an item at the least."""
+        seconds, num_stages = self.sequence.items.pass_seconds.min(axis=0), self.sequence.num_stages
+        wanted, ends = seconds[-1] / num_stages * np.arange(1, num_stages), list[int]()
+        for stage, nearest in enumerate(np.abs(seconds[:, None] - wanted).argmin(axis=0).tolist(), start=1):
+            ends.append(min(max(nearest, ends[-1] + 1 if ends else 1), len(seconds) - 1 - (num_stages - stage)))
+        return (*ends, len(seconds) - 1)
 
     def _even_shares(self) -> list[float]:
-        """For each stage, the seconds of a microbatch in the other stage of its device, if all are alike."""
+        """Seconds of a microbatch in each stage, if all are alike."""
         sequence = self.sequence
-        whole = [sequence.items.pass_seconds[device][-1] for device in sequence.devices]
-        return [float(seconds) / sequence.num_stages if sequence.is_interleaved else 0.0 for seconds in whole]
+        return [float(sequence.items.pass_seconds[device][-1]) / sequence.num_stages for device in sequence.devices]
 
-    def _seconds_of_others(self, stages: Sequence[tuple[int, int]]) -> list[float]:
+    def _seconds(self, stages: Sequence[tuple[int, int]]) -> list[float]:
         """The same for a cut."""
-        devices = self.sequence.devices
-        own = [self._own_seconds(stage, *ends) for stage, ends in enumerate(stages)]
-        of_device = dict.fromkeys(devices, 0.0)
-        for device, seconds in zip(devices, own, strict=True):
-            of_device[device] += seconds
-        return [of_device[device] - seconds for device, seconds in zip(devices, own, strict=True)]
+        return [self._own_seconds(stage, *ends) for stage, ends in enumerate(stages)]
 
     def _own_seconds(self, stage: int, start: int, end: int) -> float:
         """Seconds of a microbatch in a stage."""
-        items, device, recomputes = self.sequence.items, self.sequence.devices[stage], self._estimates[stage][1]
+        items, device, recomputes = self.sequence.items, self.sequence.devices[stage], self._estimates[stage].recomputes
         sums = items.pass_seconds[device] + (items.again_seconds[device] if recomputes[start, end] else 0.0)
         return float(sums[end] - sums[start])
 
     # -- each stage alone ------------------------------------------------------------------------------------------
 
     @cached_property
-    def _estimates(self) -> list[tuple[Floats, NDArray[np.bool_]]]:
+    def _estimates(self) -> list[_Estimate]:
         return [self._estimate(stage) for stage in range(self.sequence.num_stages)]
 
-    def _estimate(self, stage: int) -> tuple[Floats, NDArray[np.bool_]]:
-        """Estimated seconds, without those of the other stage of its device; and whether the stage recomputes."""
+    def _estimate(self, stage: int) -> _Estimate:
         sequence, items, device = self.sequence, self.sequence.items, self.sequence.devices[stage]
         seconds = sequence.seconds(stage, sequence.hops)
         received = self._received(stage)
         whole = items.between("once_seconds", device) + items.between("update_seconds", device)
         keeping = sequence.end(stage, seconds) + received + whole
         recomputing = sequence.end(stage, sequence.recomputing(stage, seconds)) + received + whole
-        over_keeping, over_again = self._over_bytes(stage)
+        live, num_stages = sequence.num_live[stage], sequence.devices.count(device)
+        inputs = items.forward_bytes[:, None] * live * sequence.costed.num_sharing(device)
+        computed = sequence.saved_bytes(stage) / max(1, live)
+        # One stage of a device computes again at a time: all share the memory for it.
+        limit = self._limit_bytes[device] // num_stages
+        kept, again = sequence.kept_bytes(stage), sequence.held_bytes() + inputs
         if sequence.recompute == "all":
-            chosen = np.ones(keeping.shape, dtype=bool)
+            recomputes = np.ones(keeping.shape, dtype=bool)
         else:
-            chosen = (over_again < over_keeping) & (sequence.recompute == "auto") & sequence.trains
-        taken = np.where(chosen, recomputing, keeping)
-        over = np.where(chosen, over_again, over_keeping)
-        return taken + _SECONDS_PER_BYTE_OVER * over + sequence.forbidden(stage), chosen
+            more = np.maximum(again + computed / num_stages, limit)
+            recomputes = (kept > more) & (sequence.recompute == "auto") & sequence.trains
+        held, computed = np.where(recomputes, again, kept), np.where(recomputes, computed, 0.0)
+        return _Estimate(
+            seconds=np.where(recomputes, recomputing, keeping) + sequence.forbidden(stage),
+            held_bytes=held,
+            computed_bytes=computed,
+            over_bytes=np.maximum(0.0, held + computed / num_stages - limit),
+            recomputes=recomputes,
+        )
 
     def _received(self, stage: int) -> Floats:
         """Seconds of copies to the device of a stage that wait for it: they mostly delay what it does next."""
@@ -184,13 +248,11 @@ class StageSplit:
         return received
 
     @cached_property
+    def _limit_bytes(self) -> list[int]:
+        """Of each device."""
+        limits = [placed.memory_bytes for placed in self.sequence.costed.topology.devices]
+        return [limit - spare for limit, spare in zip(limits, self.spare_bytes or [0] * len(limits), strict=True)]
+
+    @cached_property
     def _streams(self) -> Streams:
         return Streams(self.sequence.costed.topology)
-
-    def _over_bytes(self, stage: int) -> tuple[Floats, Floats]:
-        """Estimated bytes over the limit: of stages that keep their activations, and of those that recompute."""
-        sequence, limit = self.sequence, self.sequence.limit_bytes(stage)
-        live = sequence.num_live[stage]
-        inputs = sequence.items.forward_bytes[:, None] * live * sequence.costed.num_sharing(sequence.devices[stage])
-        again = sequence.held_bytes() + inputs + sequence.saved_bytes(stage) / max(1, live)
-        return np.maximum(0.0, sequence.kept_bytes(stage) - limit), np.maximum(0.0, again - limit)

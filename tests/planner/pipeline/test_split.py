@@ -13,10 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.topology import Topology
+from partitioner.deadline import Deadline
 from partitioner.ir.costed import CostedGraph
+from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
 from partitioner.planner.pipeline.least_share import least_interleaved_share
+from partitioner.planner.pipeline.search import PipelineSearch
 from partitioner.planner.pipeline.search_space import Recompute
 from partitioner.planner.simulate.program_costs import CALL_SECONDS
 from partitioner.stages.schedules import ScheduleKind
@@ -165,6 +168,40 @@ def test_items_stay_on_the_devices_that_are_allowed() -> None:
     assert [cut.assignment[items.item_of[f"f{i}"]] for i in range(4)] == [0, 1, 1, 1]
     backwards = PipelineEvaluator(costed, coarsen(costed, constraints=pinned(f0=1, f3=0)), microbatching(costed, 4))
     assert backwards.cut((0, 1), 4, GPIPE) is None
+
+
+def test_a_cut_leaves_the_bytes_that_are_to_be_spare() -> None:
+    """Eight layers of 1 MiB on two devices of 6 MiB, of which 2 MiB are to be spare on the first."""
+    costed = pipeline(8, forward=8.0, backward=16.0, parameter_bytes=2**20).costed(
+        topology(2, wire=FREE, memory_bytes=6 * 2**20)
+    )
+    evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, 4))
+    for spare, layers, megabytes in (((), 4, (4, 4)), ((2**21, 0), 3, (3, 5))):
+        cut = evaluator.cut((0, 1), 4, ONE_F_ONE_B, spare_bytes=spare)
+        assert cut is not None
+        assert cut.assignment == (0,) * layers + (1,) * (8 - layers)
+        assert tuple(round(size / 2**20) for size in cut.peak_bytes) == megabytes
+
+
+def test_a_cut_that_does_not_fit_as_estimated_is_followed_by_one_that_leaves_what_it_lacked() -> None:
+    """The same, where the first layer has a tensor of 2 MiB for a moment, of which no estimate knows."""
+    made = pipeline(8, forward=8.0, backward=16.0, parameter_bytes=2**20)
+    made.add("t", 0.0, "x", size_bytes=2**23, layer="layer0")
+    made.add("s", 0.0, "t", size_bytes=4, layer="layer0")
+    costed = made.costed(topology(2, wire=FREE, memory_bytes=6 * 2**20))
+    choices = microbatching(costed, 4, schedules=(ONE_F_ONE_B,), recompute="none", unpipelined=False)
+    search = PipelineSearch(
+        evaluator=PipelineEvaluator(costed, coarsen(costed), choices),
+        strategy=Strategy.LAYER_SPLIT,
+        objective=Objective.THROUGHPUT,
+        unpipelined_seconds=float("inf"),
+        one_device=False,
+        deadline=Deadline.after(60.0),
+    )
+    search.run()
+    even, uneven = search.evaluator.candidates()
+    assert even.over_bytes[0] > 0
+    assert [candidate.assignment for candidate in search.eligible()] == [uneven.assignment] == [(0,) * 3 + (1,) * 5]
 
 
 def test_stages_that_would_not_fit_recompute_or_are_cut_elsewhere() -> None:
