@@ -21,7 +21,8 @@ from partitioner.planner.simulate.streams import Streams
 
 # A byte over a limit counts as so many seconds, more than any step takes: first what fits, then the fastest.
 _SECONDS_PER_BYTE_OVER = 1e3
-# Cuts into interleaved stages, each given what devices have in their other stages by the last one.
+# Cuts into interleaved stages, each given what devices have in their other stages: halfway from the last guess to what
+# the last cut says.
 _TRIES_OF_INTERLEAVED = 6
 
 
@@ -195,13 +196,11 @@ class StageSplit:
 
     def _seconds(self, stages: Sequence[tuple[int, int]]) -> list[float]:
         """The same for a cut."""
-        return [self._own_seconds(stage, *ends) for stage, ends in enumerate(stages)]
-
-    def _own_seconds(self, stage: int, start: int, end: int) -> float:
-        """Seconds of a microbatch in a stage."""
-        items, device, recomputes = self.sequence.items, self.sequence.devices[stage], self._estimates[stage].recomputes
-        sums = items.pass_seconds[device] + (items.again_seconds[device] if recomputes[start, end] else 0.0)
-        return float(sums[end] - sums[start])
+        items, seconds = self.sequence.items, list[float]()
+        for device, estimate, (start, end) in zip(self.sequence.devices, self._estimates, stages, strict=True):
+            of_kinds = [items.pass_seconds, *([items.again_seconds] if estimate.recomputes[start, end] else [])]
+            seconds.append(float(sum(sums[device][end] - sums[device][start] for sums in of_kinds)))
+        return seconds
 
     # -- each stage alone ------------------------------------------------------------------------------------------
 
