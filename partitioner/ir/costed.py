@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
@@ -19,7 +19,7 @@ from cost_models.hardware import Device
 from cost_models.scratch import ONEDNN, Kernels
 from cost_models.specs import OpCost
 from cost_models.topology import Topology
-from partitioner.ir.devices import DeviceName
+from partitioner.ir.devices import DeviceName, share_memory
 from partitioner.ir.fusion import Fusion
 from partitioner.ir.op_graph import Op, OpGraph, Phase
 from partitioner.ir.op_seconds import modelled_sums, seconds_of_ops
@@ -154,6 +154,28 @@ class CostedGraph:
     def contended(self) -> CostedGraph:
         """The graph with seconds of ops while all devices of the topology are busy, where measured."""
         return replace(self, measured={**self.measured, **self.crowded}, crowded={}) if self.crowded else self
+
+    def seconds_beside(self, op: int, device: int, busy: Container[int]) -> float:
+        """Seconds of an op that starts on a device while some devices are busy.
+
+        Each of those that share its memory slows it down by an equal part of what all of them do together, if measured.
+        """
+        alone, neighbours = self.seconds[op][device], self._crowd.get(device)
+        if not neighbours:
+            return alone
+        share = sum(other in busy for other in neighbours) / len(neighbours)
+        return alone + share * (self.contended.seconds[op][device] - alone)
+
+    @cached_property
+    def _crowd(self) -> Mapping[int, tuple[int, ...]]:
+        """For each device that was measured beside others, those of the topology that share its memory."""
+        names = [placed.name for placed in self.topology.devices]
+        return {
+            device: tuple(
+                other for other, name in enumerate(names) if other != device and share_memory([names[device], name])
+            )
+            for device in self.crowded
+        }
 
     @property
     def measured_share(self) -> float:

@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
-from partitioner.measure.profiler import profiled
-from partitioner.measure.step_times import faster_half, seconds_by_execution
+from partitioner.measure.step_times import faster_half, seconds_by_execution, watched_run
 
 LEAST_RUNS, MOST_RUNS = 3, 9
 
@@ -45,7 +44,8 @@ def _median_by_op(run: Callable[[], object], ops: Collection[str], budget_second
     runs: list[dict[str, float]] = []
     start = time.perf_counter()
     while len(runs) < LEAST_RUNS or (len(runs) < MOST_RUNS and time.perf_counter() - start < budget_seconds):
-        runs.append(seconds_by_execution(profiled(run), ops))
+        pair = watched_run(run)
+        runs.append(seconds_by_execution(pair.events, ops, slowed=pair.slowed))
     faster = faster_half(runs, [sum(seconds.values()) for seconds in runs])
     names = dict.fromkeys(name for seconds in faster for name in seconds)
     return {name: statistics.median(seconds[name] for seconds in faster if name in seconds) for name in names}

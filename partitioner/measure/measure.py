@@ -94,11 +94,16 @@ def seconds_by_name(step: Measurable, times: StepTimes) -> dict[str, float]:
     return found
 
 
+def crowding_by_name(step: Measurable, ratios: Mapping[str, float]) -> dict[str, float]:
+    """Slow-down by op; ops in a call have that of the call, which waits for threads as well."""
+    in_calls = {name: ratios[call] for call, names in step.calls.items() if call in ratios for name in names}
+    return {**ratios, **in_calls}
+
+
 def _measured_ops(step: Measurable, times: StepTimes, crowded: Mapping[str, float]) -> dict[str, MeasuredOp]:
     """By signature, the median over the ops that have it and ran; 0 if TensorFlow folded all of them away."""
     op_seconds = seconds_by_name(step, times)
-    in_calls = {name: crowded[call] for call, ops in step.calls.items() if call in crowded for name in ops}
-    crowded = {**in_calls, **crowded}
+    crowded = crowding_by_name(step, crowded)
     by_signature: dict[str, list[float]] = {}
     beside: dict[str, list[float]] = {}
     first: dict[str, MeasuredOp] = {}

@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from partitioner.errors import UsageError
@@ -38,6 +38,26 @@ class StepTimes:
     kernels: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedRun:
+    """A run of a step under the profiler, and one without it just before.
+
+    Attributes:
+        events: What the profiler recorded.
+        seconds: Seconds of the run under the profiler.
+        plain_seconds: Seconds of the other.
+    """
+
+    events: Sequence[Event]
+    seconds: float
+    plain_seconds: float
+
+    @property
+    def slowed(self) -> float:
+        """How much the profiler slowed the run down."""
+        return max(1.0, self.seconds / self.plain_seconds)
+
+
 def time_step(
     run: Callable[[], object],
     ops: Collection[str],
@@ -60,8 +80,7 @@ def time_step(
     Raises:
         UsageError: The profiler may not record the kernels of GPUs.
     """
-    plain: list[float] = []
-    watched: list[float] = []
+    pairs: list[WatchedRun] = []
     ops_of_run: list[dict[str, float]] = []
     kernels: dict[str, str] = {}
     start = time.perf_counter()
@@ -71,16 +90,17 @@ def time_step(
             passed = time.perf_counter() - start
             if passed > budget_seconds and len(ops_of_run) >= LEAST_RUNS:
                 break
-            plain.append(_seconds(run))
-            events = profiled(lambda: watched.append(_seconds(run)))
-            refuse_missing_device_plane(events, device_type)
-            ops_of_run.append(seconds_by_op(events, ops, slowed=max(1.0, watched[-1] / plain[-1])))
-            kernels |= kernel_by_op(events, ops)
+            pair = watched_run(run)
+            refuse_missing_device_plane(pair.events, device_type)
+            pairs.append(replace(pair, events=()))
+            ops_of_run.append(seconds_by_op(pair.events, ops, slowed=pair.slowed))
+            kernels |= kernel_by_op(pair.events, ops)
             on_progress(min(1.0, max(len(ops_of_run) / MOST_RUNS, passed / budget_seconds)))
     except KeyboardInterrupt:
         if not ops_of_run:
             raise
-    faster = faster_half(ops_of_run, watched)
+    plain = [pair.plain_seconds for pair in pairs]
+    faster = faster_half(ops_of_run, [pair.seconds for pair in pairs])
     seen = dict.fromkeys(name for seconds in faster for name in seconds)
     return StepTimes(
         step_seconds=statistics.median(faster_half(plain, plain)),
@@ -88,6 +108,13 @@ def time_step(
         num_runs=len(ops_of_run),
         kernels=kernels,
     )
+
+
+def watched_run(run: Callable[[], object]) -> WatchedRun:
+    """Run a step twice, the second time under the profiler."""
+    plain, watched = _seconds(run), list[float]()
+    events = profiled(lambda: watched.append(_seconds(run)))
+    return WatchedRun(events=events, seconds=watched[0], plain_seconds=plain)
 
 
 def faster_half(runs: Sequence[_Run], seconds: Sequence[float]) -> list[_Run]:
@@ -141,30 +168,31 @@ def seconds_by_op(events: Sequence[Event], ops: Collection[str], *, slowed: floa
         if owner is not None:
             by_op = device if on_device else host
             by_op[owner] = by_op.get(owner, 0.0) + event.seconds
-    calls = {name: seconds / slowed for name, seconds in _seconds_of_calls(events, ops).items()}
+    calls = {name: sum(seconds) / slowed for name, seconds in _seconds_of_calls(events, ops).items()}
     return calls | host | device
 
 
-def seconds_by_execution(events: Iterable[Event], ops: Collection[str]) -> dict[str, float]:
-    """Mean seconds of an op's events on the host, over all its executions on all devices."""
+def seconds_by_execution(events: Sequence[Event], ops: Collection[str], *, slowed: float = 1.0) -> dict[str, float]:
+    """Mean seconds of an op on the host over all its executions on all devices; arguments as for `seconds_by_op`."""
     durations: dict[str, list[float]] = {}
     for event in events:
         if not event.plane.startswith("/device:") and (owner := owner_of(event.name, ops)) is not None:
             durations.setdefault(owner, []).append(event.seconds)
-    return {name: statistics.fmean(seconds) for name, seconds in durations.items()}
+    calls = {name: statistics.fmean(ends) / slowed for name, ends in _seconds_of_calls(events, ops).items()}
+    return calls | {name: statistics.fmean(seconds) for name, seconds in durations.items()}
 
 
-def _seconds_of_calls(events: Iterable[Event], ops: Collection[str]) -> dict[str, float]:
-    """Seconds from the start to the end of ops that run asynchronously."""
+def _seconds_of_calls(events: Iterable[Event], ops: Collection[str]) -> dict[str, list[float]]:
+    """Seconds from the start to the end of each execution of ops that run asynchronously."""
     started: dict[tuple[str, object], int] = {}
-    by_op: dict[str, float] = {}
+    by_op: dict[str, list[float]] = {}
     for event in events:
         name = event.stats.get("name", "")
         call = name, event.stats.get("step_id")
         if event.name == "ExecutorState::ProcessAsync::Start" and name in ops:
             started[call] = event.start
         elif event.name == "ExecutorState::ProcessAsync::Done" and call in started:
-            by_op[name] = by_op.get(name, 0.0) + (event.start - started.pop(call)) / 1e12
+            by_op.setdefault(name, []).append((event.start - started.pop(call)) / 1e12)
     return by_op
 
 

@@ -17,9 +17,30 @@ def event(name: str, milliseconds: int, plane: str = "/host:CPU") -> Event:
     return Event(plane=plane, line=0, name=name, start=0, end=milliseconds * 10**9)
 
 
+def call(name: str, step: int, start: int, end: int) -> list[Event]:
+    """A call from its start to its end, in milliseconds."""
+    return [
+        Event(
+            plane="/host:CPU",
+            line=0,
+            name=f"ExecutorState::ProcessAsync::{moment}",
+            start=milliseconds * 10**9,
+            end=milliseconds * 10**9,
+            stats={"name": name, "step_id": step},
+        )
+        for moment, milliseconds in (("Start", start), ("Done", end))
+    ]
+
+
 def test_an_execution_takes_the_mean_of_all_on_the_host() -> None:
     events = [event("a:Mul", 1), event("a:Mul", 3), event("loop/body/_7/b:Mul", 5), event("a:Mul", 9, "/device:GPU:0")]
     assert seconds_by_execution(events, {"a", "loop"}) == pytest.approx({"a": 2e-3, "loop": 5e-3})
+
+
+def test_the_execution_of_a_call_ends_when_it_is_done() -> None:
+    """Bug: a call had no seconds beside others, so that loops of two devices slowed each other down by nothing."""
+    events = [*call("loop", 1, 0, 3), event("body/Mul", 1), *call("loop", 2, 2, 9)]
+    assert seconds_by_execution(events, {"loop"}) == pytest.approx({"loop": 5e-3})
 
 
 def product(device: str) -> Any:

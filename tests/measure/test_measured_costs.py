@@ -14,7 +14,7 @@ from asking import asked
 import partitioner
 from partitioner.errors import UsageError
 from partitioner.ir.plan import Origin
-from partitioner.measure.measure import Measurable, seconds_by_name
+from partitioner.measure.measure import Measurable, crowding_by_name, seconds_by_name
 from partitioner.measure.step_times import StepTimes
 from partitioner.measure.store import read_costs, write_costs
 from tests import models
@@ -118,6 +118,14 @@ def test_the_time_of_a_call_is_shared_out_by_costs() -> None:
     step = Measurable(costed=costed, run=lambda: None, calls={"compiled_0": ("op0", "op1")})
     times = StepTimes(step_seconds=1.0, op_seconds={"compiled_0": 0.6, "op2": 0.3}, num_runs=3)
     assert seconds_by_name(step, times) == pytest.approx({"op0": 0.15, "op1": 0.45, "op2": 0.3})
+
+
+def test_ops_of_a_call_are_slowed_down_as_the_call_is() -> None:
+    """Bug: a loop was slowed down as its kernels are, 1.1 times, where two loops wait for two threads, 1.6 times."""
+    costed = chain([1.0, 3.0, 2.0], [256, 256, 256]).costed()
+    step = Measurable(costed=costed, run=lambda: None, calls={"called_0": ("op0", "op1")})
+    ratios = {"called_0": 1.6, "op0": 1.1, "op2": 1.2}
+    assert crowding_by_name(step, ratios) == {"called_0": 1.6, "op0": 1.6, "op1": 1.6, "op2": 1.2}
 
 
 def test_a_file_plans_elsewhere_as_measuring_does_here(tmp_path: Path) -> None:

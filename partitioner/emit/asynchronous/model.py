@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from partitioner.emit.asynchronous.program import AsyncProgram, UpdateCounts
 from partitioner.emit.keras.placed_model import PlacedModel, spec_of
-from partitioner.emit.keras.program import PlacedProgram
+from partitioner.emit.keras.program import PlacedProgram, any_rows
 from partitioner.ir.plan import PlanDocument
 from partitioner.ir.step import StepKind
 
@@ -165,7 +165,7 @@ class AsyncPlacedModel(PlacedModel):
     def _submit(self, data: _Data) -> None:
         for part in _parts(data, self.asynchronous.num_replicas):
             arguments = self.program.standardize(StepKind.TRAIN, part)
-            self.asynchronous.submit(part, arguments, tf.nest.map_structure(spec_of, arguments))
+            self.asynchronous.submit(part, arguments, any_rows(tf.nest.map_structure(spec_of, arguments)))
 
     def _counted_all(self, finished: Iterable[tuple[_Data, dict[str, Any]]]) -> dict[str, Any] | None:
         """Metrics with these batches counted; None if there are none."""

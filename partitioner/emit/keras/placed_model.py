@@ -16,7 +16,7 @@ from partitioner.emit.graph.rewriting import as_allowed
 from partitioner.emit.keras.export import export_saved_model
 from partitioner.emit.keras.interrupt import interruptible
 from partitioner.emit.keras.objective import saved_objective, share_counting, share_objective
-from partitioner.emit.keras.program import Program
+from partitioner.emit.keras.program import Program, any_rows
 from partitioner.emit.keras.stand_in import StandIn
 from partitioner.errors import UsageError
 from partitioner.ir.plan import JitCompile, PlanDocument
@@ -207,7 +207,8 @@ class PlacedModel(StandIn):
     def _run(self, kind: StepKind, x: Any, y: Any = None, sample_weight: Any = None) -> dict[str, Any]:
         arguments = self.program.standardize(kind, (x, y, sample_weight))
         specs = tf.nest.map_structure(spec_of, arguments)
-        function = self.program.function(kind, specs)
+        # Keras traces a function for each number of rows, or for any; calls from Python come with one after the other.
+        function = self.program.function(kind, any_rows(specs) if tf.executing_eagerly() else specs)
         with self._rewriting():
             return function(*arguments)
 
@@ -248,8 +249,5 @@ def _tensor(value: Any) -> Any:
 
 
 def spec_of(value: Any) -> Any:
-    """The TensorSpec of an argument with any number of rows; None for None."""
-    if value is None:
-        return None
-    sizes = value.shape.as_list()
-    return tf.TensorSpec([None, *sizes[1:]] if sizes else [], value.dtype)
+    """The TensorSpec of an argument; None for None."""
+    return None if value is None else tf.TensorSpec(value.shape, value.dtype)

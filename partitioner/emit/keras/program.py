@@ -122,7 +122,17 @@ class PlacedProgram:
         return list({id(v): v for step in self._steps.values() for v in step.variables.values()}.values())
 
     def step(self, kind: StepKind, specs: Specs) -> CapturedStep:
-        """The captured step behind `function`."""
+        """The captured step behind `function`.
+
+        It takes any number of rows. A step with loops is traced for the number in `specs` too, if there is one: its
+        gradients keep shapes of every trip that are constants then. Calls of stages take any number.
+        """
+        step = self._step(kind, any_rows(specs))
+        if step.graph.runs and not self._arrange(step).is_staged:
+            return self._step(kind, specs)
+        return step
+
+    def _step(self, kind: StepKind, specs: Specs) -> CapturedStep:
         key = _key(kind, specs)
         step = self._steps.get(key)
         if step is None or (step.lacks_summaries and has_default_writer()):
@@ -150,7 +160,7 @@ class PlacedProgram:
             step = self.step(kind, specs)
             wanted = step.results if results is None else tuple(results)
             execution = self._arrange(step)
-            key = (*_key(kind, specs), wanted, frozenset(execution.compiled))
+            key = (*_key(kind, step.specs), wanted, frozenset(execution.compiled))
             if key not in self._functions:
                 self._functions[key] = emit_function(step, execution, results=wanted)
         return self._functions[key]
@@ -189,6 +199,15 @@ class PlacedProgram:
         """Drop functions that depend on loss and optimizer, before these change."""
         self._steps = {key: step for key, step in self._steps.items() if key[0] is StepKind.PREDICT}
         self._functions = {key: made for key, made in self._functions.items() if key[0] is StepKind.PREDICT}
+
+
+def any_rows(specs: Any) -> Any:
+    """The specs of batches with any number of rows."""
+
+    def open_batch(spec: Any) -> Any:
+        return spec if spec is None or not spec.shape.rank else tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+
+    return tf.nest.map_structure(open_batch, specs)
 
 
 def cast_integers(arguments: Any, specs: Any) -> Any:

@@ -1,10 +1,11 @@
 """Simulate one step of a placed op graph: deterministic events, serial devices and serial links.
 
 A device runs one op at a time, first the op that became ready first (ties: graph order), as an executor with one stream
-does. A tensor crosses once to each device that needs it, when it is ready, on a link that carries one tensor at a time
-in each direction; transfers overlap with computation, and slow each other down where they share links. A copy to a GPU
-first waits for what the GPU has been given (`streams.py`). Ops without cost do not occupy their device. The host of a
-GPU starts its ops one after the other: the nth starts no earlier than n times what that takes. Gradients may be delayed
+does. Where ops were measured beside busy devices too, an op takes longer the more of them are busy when it starts. A
+tensor crosses once to each device that needs it, when it is ready, on a link that carries one tensor at a time in each
+direction; transfers overlap with computation, and slow each other down where they share links. A copy to a GPU first
+waits for what the GPU has been given (`streams.py`). Ops without cost do not occupy their device. The host of a GPU
+starts its ops one after the other: the nth starts no earlier than n times what that takes. Gradients may be delayed
 (`stages/delayed_gradients.py`).
 """
 
@@ -73,6 +74,7 @@ class _Simulation:
         self.streams = Streams(costed.topology)
         # When each op was given to its device: once what it waits for from other devices had arrived.
         self.given = [0.0] * len(self.graph.ops)
+        self.took = [0.0] * len(self.graph.ops)
         self.held: list[deque[tuple[float, str, int, int]]] = [deque() for _ in self.names]
         self.runs: list[OpRun] = []
         self.sends: list[Send] = []
@@ -138,7 +140,7 @@ class _Simulation:
         for device, queue in enumerate(self.ready):
             if queue and self.running[device] is None:
                 _, index = heapq.heappop(queue)
-                seconds = self.costed.seconds[index][device]
+                seconds = self.took[index] = self._seconds(index, device)
                 self.dispatched[device] += self.costed.dispatch_seconds[device]
                 start = max(now, self.dispatched[device])
                 self.running[device] = index
@@ -154,6 +156,12 @@ class _Simulation:
                 heapq.heappush(self.events, (start + seconds, _OP_ENDS, index, device, ""))
             if self.held[device]:
                 self._copy_held(device, now)
+
+    def _seconds(self, index: int, device: int) -> float:
+        if not self.costed.crowded:
+            return self.costed.seconds[index][device]
+        busy = {other for other, running in enumerate(self.running) if running is not None}
+        return self.costed.seconds_beside(index, device, busy)
 
     def _copy_held(self, device: int, now: float) -> None:
         """Begin the copies to a device that has finished what it had been given before them."""
@@ -172,7 +180,7 @@ class _Simulation:
     def _complete(self, index: int, now: float) -> list[int]:
         """Send the results of an op, and return the ops that can run now."""
         op, device = self.graph.ops[index], self.device[index]
-        self.began[device].append((now - self.costed.seconds[index][device], op))
+        self.began[device].append((now - self.took[index], op))
         self.end = max(self.end, now)
         released: list[int] = []
         for name in (*op.outputs, f"^{op.name}"):

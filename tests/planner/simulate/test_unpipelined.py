@@ -57,6 +57,20 @@ def test_two_devices_run_at_once() -> None:
     assert schedule.busy_seconds == {D0: 1.0, D1: 2.0}
 
 
+def test_an_op_that_starts_beside_busy_devices_takes_as_long_as_there() -> None:
+    """Bug: two loops, of one direction each, slowed each other down by nothing where a split runs both at once."""
+    made = independent()
+    made.add("after", 2.0, "b")
+    costed = made.costed(topology(3, kind="CPU"))
+    ops = range(len(costed.graph.ops))
+    crowded = {device: tuple(3 * costed.seconds[op][device] for op in ops) for device in range(3)}
+    schedule = simulate(replace(costed, crowded=crowded), on(costed, b=1, after=1))
+    # One of two neighbours is busy when `b` starts, and none when `after` does.
+    assert spans(schedule) == {"a": (0.0, 1.0), "b": (0.0, 4.0), "after": (4.0, 6.0)}
+    elsewhere = replace(costed, crowded={})
+    assert simulate(elsewhere, on(costed, b=1, after=1)).step_seconds == 4.0
+
+
 def test_a_faster_device_takes_less() -> None:
     costed = independent().costed(topology(2, speeds=[1.0, 4.0]))
     assert simulate(costed, on(costed, b=1)).step_seconds == 1.0
