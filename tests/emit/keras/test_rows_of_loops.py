@@ -34,9 +34,8 @@ class Noted(layers.Layer):
 
 def gru() -> keras.Model:
     x = inputs = keras.Input((LENGTH, FEATURES))
-    x = layers.Bidirectional(layers.GRU(5, return_sequences=True), name="both")(Noted()(x))
-    x = layers.GRU(4, name="last")(x)
-    model: Any = keras.Model(inputs, layers.Dense(2, name="head")(x))
+    x = layers.GRU(4)(Noted()(x))
+    model: Any = keras.Model(inputs, layers.Dense(2)(x))
     model.compile("adam", "mse", jit_compile=False)
     return model
 
@@ -81,8 +80,14 @@ def test_gradients_keep_as_much_of_each_trip_as_in_keras(rows: int | None) -> No
             loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
         return tape.gradient(loss, model.trainable_variables)
 
-    expected = ops_in_functions(tf.function(keras_step).get_concrete_function(*specs(rows)[:2]).graph)
-    found = ops_in_functions(placed.program.function(StepKind.TRAIN, specs(rows)).graph)
+    def placed_step(x: Any, y: Any) -> Any:
+        return placed.train_step((x, y))
+
+    expected, found = (
+        ops_in_functions(tf.function(step, autograph=False).get_concrete_function(*specs(rows)[:2]).graph)
+        for step in (keras_step, placed_step)
+    )
+    assert expected["TensorListPushBack"] > 0
     for kept in ("TensorListPushBack", "Shape"):
         assert found[kept] <= expected[kept]
 
