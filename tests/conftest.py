@@ -26,6 +26,10 @@ LISTS = {mark: Path(__file__).with_name(f"{mark}.txt") for mark in ("slow", "gri
 """Files, tests and cases that take longest, by `pytest --durations=0`, under the mark that they get."""
 
 
+SHARED = ("test_two_processes.py", "test_async_processes.py")
+"""Files whose tests share what takes a minute to make."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     names = {item: {item.nodeid, item.nodeid.partition("[")[0], item.nodeid.partition("::")[0]} for item in items}
     for mark, path in LISTS.items():
@@ -36,6 +40,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         gone = listed - {name for of_item in names.values() for name in of_item}
         if gone and config.args == config.getini("testpaths"):
             raise pytest.UsageError(f"{path.name} names tests that there are not: {', '.join(sorted(gone))}")
+    # They come first, so that one process runs them all: others take tests from the end of its queue.
+    items.sort(key=lambda item: item.path.name not in SHARED)
 
 
 @pytest.hookimpl(trylast=True)

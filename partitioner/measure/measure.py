@@ -46,7 +46,8 @@ def measure_device(
 ) -> MeasuredDevice:
     """A device's costs with the measured times of the steps' ops.
 
-    The overhead is the time of the first step minus the time of its ops, per op that does work.
+    The overhead is the time of the first step minus the time of its ops, per op that does work. Where ops take longer
+    than their step, as a CPU ran several at once or the profiler slowed them down, all of them count less.
 
     Args:
         steps: The step of the plan first, then the same at other batch sizes.
@@ -65,19 +66,28 @@ def measure_device(
             budget_seconds=(1 - SHARE_OF_CROWD) * budget if step.others else budget,
             on_progress=lambda done, number=number: on_progress((number + done) / len(steps)),
         )
+        alone = seconds_by_name(step, times)
         if number == 0:
-            overhead = _overhead_seconds(step.costed, times)
+            overhead = _overhead_seconds(step.costed, times.step_seconds - sum(alone.values()))
         crowded = (
             crowding(step.run, step.others, step.names, budget_seconds=SHARE_OF_CROWD * budget) if step.others else {}
         )
-        ops |= _measured_ops(step, times, crowded)
+        alone = within_step(alone, times.step_seconds)
+        ops |= _measured_ops(step.costed, alone, crowding_by_name(step, crowded), times.num_runs)
     crowd = 1 + max(len(step.others) for step in steps)
     return device.merged(replace(device, overhead_seconds=overhead, ops=ops, crowd=crowd))
 
 
-def _overhead_seconds(costed: CostedGraph, times: StepTimes) -> float:
+def _overhead_seconds(costed: CostedGraph, seconds_left: float) -> float:
     working = sum(cost.flops > 0 or cost.moved_bytes > 0 for cost in costed.costs)
-    return max(times.step_seconds - sum(times.op_seconds.values()), 0.0) / max(working, 1)
+    return max(seconds_left, 0.0) / max(working, 1)
+
+
+def within_step(op_seconds: Mapping[str, float], step_seconds: float) -> dict[str, float]:
+    """Seconds by op that add up to no more than those of the step."""
+    total = sum(op_seconds.values())
+    share = min(1.0, step_seconds / total) if total else 1.0
+    return {name: share * seconds for name, seconds in op_seconds.items()}
 
 
 def seconds_by_name(step: Measurable, times: StepTimes) -> dict[str, float]:
@@ -100,20 +110,20 @@ def crowding_by_name(step: Measurable, ratios: Mapping[str, float]) -> dict[str,
     return {**ratios, **in_calls}
 
 
-def _measured_ops(step: Measurable, times: StepTimes, crowded: Mapping[str, float]) -> dict[str, MeasuredOp]:
+def _measured_ops(
+    costed: CostedGraph, alone: Mapping[str, float], ratios: Mapping[str, float], num_runs: int
+) -> dict[str, MeasuredOp]:
     """By signature, the median over the ops that have it and ran; 0 if TensorFlow folded all of them away."""
-    op_seconds = seconds_by_name(step, times)
-    crowded = crowding_by_name(step, crowded)
     by_signature: dict[str, list[float]] = {}
     beside: dict[str, list[float]] = {}
     first: dict[str, MeasuredOp] = {}
-    for op, spec, cost in zip(step.costed.graph.ops, step.costed.graph.specs, step.costed.costs, strict=True):
+    for op, spec, cost in zip(costed.graph.ops, costed.graph.specs, costed.costs, strict=True):
         key = signature(spec)
         seconds = by_signature.setdefault(key, [])
-        if op.name in op_seconds:
-            seconds.append(op_seconds[op.name])
-            if op.name in crowded:
-                beside.setdefault(key, []).append(op_seconds[op.name] * crowded[op.name])
+        if op.name in alone:
+            seconds.append(alone[op.name])
+            if op.name in ratios:
+                beside.setdefault(key, []).append(alone[op.name] * ratios[op.name])
         first.setdefault(
             key,
             MeasuredOp(
@@ -122,7 +132,7 @@ def _measured_ops(step: Measurable, times: StepTimes, crowded: Mapping[str, floa
                 flops=cost.flops,
                 moved_bytes=cost.moved_bytes,
                 seconds=0.0,
-                num_runs=times.num_runs,
+                num_runs=num_runs,
             ),
         )
     return {
