@@ -124,9 +124,12 @@ class PlacedProgram:
     def step(self, kind: StepKind, specs: Specs) -> CapturedStep:
         """The captured step behind `function`.
 
-        It takes any number of rows. A step with loops is traced for the number in `specs` too, if there is one: its
-        gradients keep shapes of every trip that are constants then. Calls of stages take any number.
+        It takes any number of rows, unless the model itself does not. A step with loops is traced for the number in
+        `specs` too, if there is one: its gradients keep shapes of every trip that are constants then. Calls of stages
+        take any number.
         """
+        if _key(kind, specs) in self._steps:
+            return self._step(kind, specs)
         step = self._step(kind, any_rows(specs))
         if step.graph.runs and not self._arrange(step).is_staged:
             return self._step(kind, specs)

@@ -128,3 +128,14 @@ def test_a_step_in_microbatches_is_traced_for_any_number_of_rows() -> None:
     placed = partitioner.place(model, plan)
     x, *_ = placed.program.step(StepKind.TRAIN, specs(ROWS)).specs
     assert x.shape[0] is None
+
+
+def test_a_model_of_a_fixed_number_of_rows_is_traced_once() -> None:
+    inputs = keras.Input(batch_shape=(ROWS, LENGTH, FEATURES))
+    outputs = layers.Dense(2)(layers.Flatten()(Noted()(inputs)))
+    model: Any = keras.Model(inputs, outputs)
+    model.compile("adam", "mse", jit_compile=False)
+    placed = partitioner.auto_place(model, devices=["CPU:1"], batch_size=ROWS)
+    traces.clear()
+    placed.train_on_batch(*batch())
+    assert not traces
