@@ -3,8 +3,8 @@
 `python -m tests.benchmarks.overhead` lets three contenders take turns, each in a process of its own with TensorFlow's
 own choice of threads: the compiled Keras model twice, and the placed model. It prints the ratio of their step times as
 `fit` runs them, and beside it that of the two that are the same: what differs less is not seen. Fourteen models take
-about 20 minutes on 2 cores. A placed step takes any number of rows, and so does one of Keras unless all batches are
-said to have equally many: with `--any-rows` they are not, as `Dataset.batch` leaves it open without `drop_remainder`.
+about 20 minutes on 2 cores. All batches are said to have equally many rows, for which Keras' step is traced, and so is
+a placed one with loops: with `--any-rows` they are not, as `Dataset.batch` leaves it open without `drop_remainder`.
 """
 
 from __future__ import annotations

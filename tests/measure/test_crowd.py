@@ -38,7 +38,7 @@ def test_an_execution_takes_the_mean_of_all_on_the_host() -> None:
 
 
 def test_the_execution_of_a_call_ends_when_it_is_done() -> None:
-    """Bug: a call had no seconds beside others, so that loops of two devices slowed each other down by nothing."""
+    """Bug: a call had no seconds beside others, so that a loop in it was slowed down as its kernels are."""
     events = [*call("loop", 1, 0, 3), event("body/Mul", 1), *call("loop", 2, 2, 9)]
     assert seconds_by_execution(events, {"loop"}) == pytest.approx({"loop": 5e-3})
 

@@ -35,7 +35,7 @@ def plan(model: Any, **options: Any) -> Any:
 
 def test_a_plan_says_what_was_measured() -> None:
     model = models.mlp()
-    found = plan(model, costs="measured", microbatches=1)
+    found = plan(model, costs="measured")
     assert {device.origin for device in found.devices} == {Origin.MEASURED}
     assert found.costs.source == "measured"
     assert found.costs.measured_share == pytest.approx(1.0)

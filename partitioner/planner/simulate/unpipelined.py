@@ -74,6 +74,7 @@ class _Simulation:
         self.streams = Streams(costed.topology)
         # When each op was given to its device: once what it waits for from other devices had arrived.
         self.given = [0.0] * len(self.graph.ops)
+        # Seconds of each op that has started.
         self.took = [0.0] * len(self.graph.ops)
         self.held: list[deque[tuple[float, str, int, int]]] = [deque() for _ in self.names]
         self.runs: list[OpRun] = []
