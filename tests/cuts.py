@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from partitioner.ir.op_graph import Phase
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
-from partitioner.planner.pipeline.search_space import PipelineCandidate
+from partitioner.planner.pipeline.search_space import NOTHING, PipelineCandidate, Recomputed
 from partitioner.stages.schedules import ScheduleKind
 
 
@@ -41,7 +41,7 @@ def all_cuts(
     devices: Sequence[int],
     num_microbatches: int,
     kind: ScheduleKind,
-    recompute: Sequence[int] = (),
+    recompute: Recomputed = NOTHING,
 ) -> Iterator[PipelineCandidate]:
     """The simulated pipelines of every cut whose stages wait for those next to them, both ways."""
     order = evaluator.order

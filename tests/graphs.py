@@ -309,6 +309,7 @@ def microbatching(costed: CostedGraph, *counts: int, adding: bool = False, **cho
             execution.placement,
             devices=execution.stage_devices,
             recompute=execution.recompute,
+            rerun=execution.rerun,
             parts_backward=ScheduleKind(execution.schedule).parts_backward,
         )
 

@@ -38,8 +38,9 @@ def execution_of_plan(
     if step.kind is StepKind.TRAIN:
         count, schedule = plan.num_microbatches, plan.schedule
         recompute = frozenset(stage.index for stage in plan.stages_of(0) if stage.recompute)
+        rerun = {stage.index: frozenset(plan.rerun) for stage in plan.stages_of(0) if stage.selective}
     else:
-        count, recompute = 1 if step.uncuttable else plan.num_microbatches, frozenset()
+        count, recompute, rerun = 1 if step.uncuttable else plan.num_microbatches, frozenset(), {}
         schedule = (ScheduleKind.GPIPE if count > 1 else ScheduleKind.SEQUENTIAL).value
     execution = Execution(
         placement=placement,
@@ -47,6 +48,7 @@ def execution_of_plan(
         num_microbatches=count,
         schedule=schedule,
         recompute=recompute,
+        rerun=rerun,
         replicas=tuple(_peers(plan, replica, devices) for replica in range(1, plan.num_replicas)),
         alone=bool(step.uncuttable) and step.kind is not StepKind.TRAIN,
         hosts={

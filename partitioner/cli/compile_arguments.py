@@ -112,8 +112,8 @@ def add_parallelism(group: argparse._ArgumentGroup) -> None:
         "--recompute",
         choices=["auto", "none", "all"],
         default="auto",
-        help="stages whose backward pass reruns the forward pass to save memory; auto takes those that must "
-        "(default: %(default)s)",
+        help="stages whose backward pass reruns the forward pass to save memory; auto takes those that must, and only "
+        "their cheap ops where that is enough (default: %(default)s)",
     )
     group.add_argument(
         "--updates",

@@ -22,6 +22,7 @@ class Execution:
         num_microbatches: Parts that the batch of a replica is cut into.
         schedule: Order of the stages' work, by the name of a `ScheduleKind`.
         recompute: Stages that rerun their forward ops in the backward pass.
+        rerun: Of those that rerun only some of them (selective recompute), these; others rerun all.
         replicas: For each replica beyond the first, its device by the stage device of the first replica. Replicas may
             share devices, and then the variables there.
         alone: Only the first replica runs; the others still have copies of the variables.
@@ -35,6 +36,7 @@ class Execution:
     num_microbatches: int = 1
     schedule: str = "sequential"
     recompute: Collection[int] = ()
+    rerun: Mapping[int, frozenset[str]] = field(default_factory=dict)
     replicas: tuple[Mapping[str, str], ...] = ()
     alone: bool = False
     hosts: Mapping[str, str] = field(default_factory=dict)

@@ -135,8 +135,9 @@ class Stage:
     work for all of them: of n devices that have a stage, replica r uses that of replica r mod n.
 
     With microbatches a device may hold several stages, and `peak_bytes` is its peak with all of them. `recompute`: the
-    backward pass reruns the stage's forward ops instead of keeping their outputs. `compiled`: XLA compiles what its
-    device runs, but for the ops of `uncompiled`, counted by reason.
+    backward pass reruns the stage's forward ops instead of keeping their outputs; where that is `selective`, only those
+    that the plan's `rerun` names. `compiled`: XLA compiles what its device runs, but for the ops of `uncompiled`,
+    counted by reason.
     """
 
     index: int
@@ -149,8 +150,14 @@ class Stage:
     compute_seconds: float
     send_bytes: int
     recompute: bool = False
+    selective: bool = False
     compiled: bool = False
     uncompiled: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def recompute_in_words(self) -> str:
+        """`no`, `selective` or `yes`."""
+        return "selective" if self.selective else "yes" if self.recompute else "no"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -441,7 +448,8 @@ class PlanDocument:
     `MOST_BARS` bars each. `request` holds the arguments of `plan` that differ from their defaults, by name; None stands
     for a value that JSON cannot say. `ops` is empty in plans of earlier versions and of graphs that are too large;
     `stage_edges` in plans of earlier versions. `delays_gradients`: whether each device computes the gradients that
-    others wait for before those of weights, where the step runs in one piece.
+    others wait for before those of weights, where the step runs in one piece. `rerun`: the forward ops that stages with
+    selective recompute run again.
 
     Raises:
         ValueError: The schema is unknown, an op is placed on a device that is not listed, or `ops` does not have a row
@@ -484,6 +492,7 @@ class PlanDocument:
     ops: PlannedOps = field(default_factory=PlannedOps)
     jit_compile: JitCompile = JitCompile.AUTO
     delays_gradients: bool = False
+    rerun: tuple[str, ...] = ()
     schema: str = SCHEMA
 
     def __post_init__(self) -> None:

@@ -87,6 +87,7 @@ class StagePrograms:
         states: The variables carried through forward programs.
         aliases: Tensors read from a variable after it was written, by name, and the tensor that was written.
         recomputed: Stages whose backward program reruns their forward ops instead of keeping what these made.
+        rerun: Of those whose backward program reruns only some of them, these.
         relocated: New device of each op that had to leave its own, so that stages do not wait for each other in a
             cycle.
     """
@@ -100,6 +101,7 @@ class StagePrograms:
     gathered: Mapping[str, Gather]
     states: tuple[CarriedState, ...] = ()
     recomputed: frozenset[int] = frozenset()
+    rerun: Mapping[int, frozenset[str]] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     relocated: Mapping[str, str] = field(default_factory=dict)
 
@@ -107,6 +109,11 @@ class StagePrograms:
     def programs(self) -> Iterable[StageProgram]:
         """All programs, in an order in which one microbatch can run."""
         return (*self.once, *self.forward, *reversed(self.backward), *self.weights, *self.update)
+
+    @property
+    def rerun_ops(self) -> tuple[str, ...]:
+        """The ops of `rerun`, of all stages, sorted."""
+        return tuple(sorted(frozenset().union(*self.rerun.values())))
 
     @property
     def repeated(self) -> Iterable[StageProgram]:

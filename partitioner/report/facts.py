@@ -10,7 +10,7 @@ from partitioner.ir.units import format_bandwidth, format_bytes, format_percent,
 def settings_in_words(plan: PlanDocument) -> dict[str, str]:
     """The model, what was asked for, and what was chosen; empty where a plan does not say."""
     model = plan.model
-    recomputed = [str(stage.index) for stage in plan.stages_of(0) if stage.recompute]
+    recomputed = [f"{stage.index}{' (selective)' * stage.selective}" for stage in plan.stages_of(0) if stage.recompute]
     return {
         "step": "training" if model.training else "inference",
         "batch size": f"{model.batch_size:,}",

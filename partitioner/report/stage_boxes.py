@@ -88,7 +88,9 @@ def _box(plan: PlanDocument, stage: Stage) -> Box:
         f"peak memory of the device <b>{format_bytes(stage.peak_bytes)}</b>",
     ]
     if stage.recompute:
-        facts.append("recomputes its forward pass")
+        facts.append(
+            "recomputes what is cheap of its forward pass" if stage.selective else "recomputes its forward pass"
+        )
     title = f"stage {stage.index}" + (f", {replica_names(plan, stage)}" if plan.num_replicas > 1 else "")
     return Box(
         title=title,

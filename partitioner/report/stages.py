@@ -38,7 +38,7 @@ def stages_section(plan: PlanDocument) -> Section:
             _most(same, lambda stage: stage.parameter_bytes, format_bytes),
             _most(same, lambda stage: stage.compute_seconds, format_seconds),
             _most(same, lambda stage: stage.send_bytes, format_bytes),
-            *(["yes" if same[0].recompute else "no"] if shows_recompute else []),
+            *([same[0].recompute_in_words] if shows_recompute else []),
         )
     title = "stages (estimated; figures are of each device)" if plan.num_replicas > 1 else "stages (estimated)"
     remarks = []
@@ -84,7 +84,7 @@ def all_stages_section(plan: PlanDocument) -> Section:
             _of_memory(stage.peak_bytes, memory.get(stage.device)),
             format_seconds(stage.compute_seconds),
             format_bytes(stage.send_bytes),
-            *(["yes" if stage.recompute else "no"] if shows_recompute else []),
+            *([stage.recompute_in_words] if shows_recompute else []),
         )
     return Section(title=f"stages (estimated{of_shown})", body=_with_remark(shown, body))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.op_graph import Op
@@ -32,6 +33,7 @@ def cut(
     *,
     devices: Collection[str] | None = None,
     recompute: Collection[int] | None = (),
+    rerun: Mapping[int, Collection[str]] = MappingProxyType({}),
     parts_backward: bool = False,
     compiled: Collection[str] = frozenset(),
 ) -> StagePrograms:
@@ -42,6 +44,7 @@ def cut(
         placement: Device of every op.
         devices: Devices that may hold a stage; an op placed elsewhere (on the host of a GPU) goes with its readers.
         recompute: Stages whose backward program reruns their forward ops; None for all of them.
+        rerun: Of stages that rerun only some of their forward ops, those, and any ops of other stages.
         parts_backward: Whether gradients that no other stage waits for are programs of their own.
         compiled: The ops that XLA compiles. Backward programs of these alone compute sizes again.
 
@@ -49,7 +52,8 @@ def cut(
         UsageError: The step cannot be cut: one piece of state is used by several stages, or an update needs more of the
             forward pass than its gradients.
     """
-    return _Cut(StageAssignment(roles, placement, devices), recompute, parts_backward, frozenset(compiled)).programs()
+    assigned = StageAssignment(roles, placement, devices)
+    return _Cut(assigned, recompute, rerun, parts_backward, frozenset(compiled)).programs()
 
 
 class _Cut:
@@ -57,6 +61,7 @@ class _Cut:
         self,
         assigned: StageAssignment,
         recompute: Collection[int] | None,
+        rerun: Mapping[int, Collection[str]],
         parts_backward: bool,
         compiled: frozenset[str],
     ) -> None:
@@ -65,6 +70,9 @@ class _Cut:
         self.role, self.device = assigned.role, assigned.device
         self.stages, self.stage = assigned.stages, assigned.stage
         self.recomputed = frozenset(range(len(self.stages)) if recompute is None else recompute)
+        self.rerun = {
+            stage: frozenset(name for name in names if self.stage.get(name) == stage) for stage, names in rerun.items()
+        }
 
     def programs(self) -> StagePrograms:
         once = self.assigned.pieces([op for op in self.ops if self.role[op.name] is Role.ONCE])
@@ -109,6 +117,7 @@ class _Cut:
             gathered=gathered(self.roles, self.role, by_kind[ProgramKind.UPDATE]),
             states=tuple(staged_states(self.roles, self.role, self.stage)),
             recomputed=self.recomputed,
+            rerun=self.rerun,
             aliases=self.roles.aliases,
             relocated=self.assigned.relocated,
         )
@@ -210,7 +219,7 @@ class _Cut:
             return False
         if op.type in _RERUN_ON_CPUS and DeviceName.parse(self.stages[stage]).type == "CPU":
             return True
-        return stage in self.recomputed
+        return stage in self.recomputed and op.name in self.rerun.get(stage, (op.name,))
 
     def _needed(self, ops: Collection[str]) -> list[str]:
         body = set(ops)

@@ -52,7 +52,8 @@ class StageCutter:
         if len(execution.stage_devices) > 1:
             return self._cut(execution, compiled)
         placed = frozenset(execution.placement.items())
-        key = placed, *execution.stage_devices, execution.recompute, execution.schedule, frozenset(compiled)
+        again = frozenset(execution.recompute), frozenset(execution.rerun.items())
+        key = placed, *execution.stage_devices, again, execution.schedule, frozenset(compiled)
         if key not in self._in_one_stage:
             self._in_one_stage[key] = self._cut(execution, compiled)
         return self._in_one_stage[key]
@@ -63,6 +64,7 @@ class StageCutter:
             execution.placement,
             devices=execution.stage_devices,
             recompute=execution.recompute,
+            rerun=execution.rerun,
             parts_backward=ScheduleKind(execution.schedule).parts_backward,
             compiled=compiled,
         )

@@ -162,16 +162,18 @@ def _table(found: dict[tuple[str, str], Contender]) -> Table:
     table = Table(title="step time predicted against measured (median)")
     for column in ("model", "", "measured ms", "unseen ms", "error", "own ops ms", "error"):
         table.add_column(column, justify="left" if column in ("model", "") else "right")
-    errors: dict[str, list[float]] = {"others": [], "own": []}
+    errors: dict[tuple[str, str], list[float]] = {}
     for (name, way), contender in found.items():
         cells = [name, way, f"{contender.median * 1e3:.1f}"]
-        for kind, known in errors.items():
+        for kind in ("others", "own"):
             error = contender.said[kind] / contender.median - 1
-            known.append(abs(error))
+            errors.setdefault((way, kind), []).append(abs(error))
             cells += [f"{contender.said[kind] * 1e3:.1f}", f"{error:+.1%}"]
         table.add_row(*cells)
-    for what, how in (("mean", statistics.mean), ("max", max)):
-        table.add_row(f"{what} error", "", "", "", f"{how(errors['others']):.1%}", "", f"{how(errors['own']):.1%}")
+    for way in dict.fromkeys(way for _, way in found):
+        for what, how in (("mean", statistics.mean), ("largest", max)):
+            unseen, own = (f"{how(errors[way, kind]):.1%}" for kind in ("others", "own"))
+            table.add_row(f"{what} error", way, "", "", unseen, "", own)
     return table
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -94,6 +95,7 @@ def cut_up(
     *,
     devices: Collection[str] | None = None,
     recompute: Collection[int] | None = (),
+    rerun: Mapping[int, Collection[str]] = MappingProxyType({}),
     parts_backward: bool = False,
     compiled: Collection[str] = (),
     **options: Any,
@@ -106,6 +108,7 @@ def cut_up(
         placement,
         devices=devices,
         recompute=recompute,
+        rerun=rerun,
         parts_backward=parts_backward,
         compiled=compiled,
     )
@@ -215,6 +218,13 @@ def test_a_stage_that_recomputes_keeps_only_what_enters_it() -> None:
     only_last = cut_up(whole, TWO, recompute=[1])
     assert only_last.recomputed == {1}
     assert shown(only_last)[4:6] == ["B0 A: da dw1 | db b x -> dw1", "B1 B: c dc dw2 db | b w2 seed y -> dw2 db"]
+
+
+def test_a_stage_with_selective_recompute_runs_the_named_ops_again_and_keeps_what_they_read() -> None:
+    whole = graph(*FORWARD, *BACKWARD, *UPDATE)
+    programs = cut_up(whole, TWO, recompute=[0], rerun={0: ["b", "c"]}, parts_backward=True)
+    assert (programs.recomputed, programs.rerun, programs.rerun_ops) == ({0}, {0: {"b"}}, ("b",))
+    assert shown(programs)[2:5:2] == ["F0 A: a b | x w1 -> a b", "B0 A: b da dw1 | a db x -> dw1"]
 
 
 def test_gradients_that_no_other_stage_waits_for_are_programs_of_their_own() -> None:
@@ -736,12 +746,15 @@ def _summed(draw: st.DrawFn, ops: list[Op], name: str, parts: Sequence[Op]) -> s
 
 
 @settings(deadline=None, max_examples=200)
-@given(placed_steps(), st.sampled_from([(), None, (0,), (1, 2)]), st.booleans())
+@given(placed_steps(), st.sampled_from([(), None, (0,), (1, 2)]), st.sampled_from([0, 2, 3]), st.booleans())
 def test_any_network_on_any_devices_computes_the_same(
-    case: tuple[OpGraph, dict[str, str]], recompute: tuple[int, ...] | None, parts_backward: bool
+    case: tuple[OpGraph, dict[str, str]], recompute: tuple[int, ...] | None, one_in: int, parts_backward: bool
 ) -> None:
+    """Where stages recompute, they run all ops again, or one in two or three of them."""
     whole, placement = case
-    programs = cut(roles_of(whole), placement, recompute=recompute, parts_backward=parts_backward)
+    some = [one.name for one in whole.ops if one_in and not zlib.crc32(one.name.encode()) % one_in]
+    rerun = dict.fromkeys(recompute or (), some) if one_in else {}
+    programs = cut(roles_of(whole), placement, recompute=recompute, rerun=rerun, parts_backward=parts_backward)
     check(whole, programs, seed="seed:0")
     for program in programs.forward:
         own = [one for one in map(whole.op.__getitem__, program.ops) if one.type != "Const"]

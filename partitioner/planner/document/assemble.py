@@ -62,6 +62,7 @@ def plan_document(
         num_microbatches=result.num_microbatches,
         schedule=result.schedule_kind,
         delays_gradients=result.delays_gradients,
+        rerun=result.programs.rerun_ops if result.programs else (),
         updates=Updates.SYNC,
         stages=tuple(stages),
         placement=placement,

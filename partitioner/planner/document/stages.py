@@ -47,6 +47,7 @@ def staged_stages(costed: CostedGraph, result: SearchResult) -> list[Stage]:
                 compute_seconds=staged.stage_seconds[index],
                 send_bytes=sent[index],
                 recompute=index in programs.recomputed,
+                selective=index in programs.rerun,
             )
         )
     return stages

@@ -272,6 +272,6 @@ def _simplest(candidate: PipelineCandidate) -> tuple[float, ...]:
         candidate.num_microbatches,
         candidate.staged.largest_peak_bytes,
         PREFERENCE.index(candidate.schedule),
-        len(candidate.recompute),
+        len(candidate.programs.recomputed),
         candidate.staged.step_seconds,
     )

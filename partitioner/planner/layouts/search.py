@@ -342,7 +342,7 @@ def _in_stages(candidate: PipelineCandidate) -> dict[str, Any]:
         "schedule": candidate.staged.schedule,
         "num_microbatches": candidate.num_microbatches,
         "schedule_kind": candidate.schedule.value,
-        "recompute": candidate.recompute,
+        "recompute": candidate.programs.recomputed,
         "staged": candidate.staged,
         "programs": candidate.programs,
     }

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 from partitioner.deadline import BOUNDARY_SEARCH_OPS, Deadline
 from partitioner.planner.model.assignment import Assignment
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
-from partitioner.planner.pipeline.search_space import PipelineCandidate
+from partitioner.planner.pipeline.search_space import PipelineCandidate, Recomputed
 from partitioner.stages.schedules import ScheduleKind
 
 _MAX_IMPROVED = 3
 
-Attempt = Callable[[Assignment, int, ScheduleKind, Collection[int]], PipelineCandidate | None]
+Attempt = Callable[[Assignment, int, ScheduleKind, Recomputed], PipelineCandidate | None]
 """Simulates a placement in so many microbatches, with a schedule and stages that recompute."""
 
 

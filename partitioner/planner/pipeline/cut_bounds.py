@@ -14,7 +14,7 @@ from partitioner.planner.pipeline.least_share import least_interleaved_share
 from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.solve.problem import CutProblem
 from partitioner.planner.pipeline.stage_end import StageSeconds
-from partitioner.planner.pipeline.stage_sequence import StageSequence
+from partitioner.planner.pipeline.stage_sequence import FULL, KEEPS, SELECTIVE, StageSequence
 from partitioner.planner.simulate.program_costs import CALL_SECONDS
 
 # Memory is taken to be less than this many times its estimate.
@@ -36,7 +36,8 @@ class CutBounds:
         _, seconds = least_cut(self._ends(), sequence.last_sums)
         if sequence.is_interleaved:
             share = least_interleaved_share(len(set(sequence.devices)), sequence.num_microbatches)
-            seconds = max(seconds, share * float(sequence.items.pass_seconds.min(axis=0)[-1]))
+            work = float(sequence.items.pass_seconds.min(axis=0)[-1]) + self._least_again_seconds
+            seconds = max(seconds, share * work)
         return seconds + self._least_update_seconds
 
     def problem(self, bound_seconds: float, enough_seconds: float) -> CutProblem | None:
@@ -84,6 +85,44 @@ class CutBounds:
             yield sequence.recompute == "none" or _TIMES_OF_ESTIMATE * needed <= sequence.limit_bytes(stage)
 
     @property
+    def _least_again_seconds(self) -> float:
+        """Seconds of a microbatch that stages compute again at the least, all together, as not all is kept.
+
+        Of each item's activations none are freed, or those that cheap ops make again, or all.
+        """
+        sequence, items = self.sequence, self.sequence.items
+        if not sequence.trains or sequence.recompute == "none":
+            return 0.0
+        again, cheap = (np.diff(sums).min(axis=0) for sums in (items.again_seconds, items.selective_seconds))
+        if sequence.recompute == "all":
+            return float(again.sum())
+        saved, freed = np.diff(items.saved_bytes), np.diff(items.saved_bytes - items.selective_bytes)
+        apart = (freed > 0) & (cheap * saved < again * freed)
+        sizes = np.concatenate([np.where(apart, freed, saved), np.where(apart, saved - freed, 0.0)])
+        seconds = np.concatenate([np.where(apart, cheap, again), np.where(apart, again - cheap, 0.0)])
+        chosen = np.flatnonzero(sizes > 0)
+        chosen = chosen[np.argsort(seconds[chosen] / sizes[chosen])]
+        lacking = float(saved.sum()) - self._most_kept_bytes
+        freed, least = (np.concatenate([[0.0], np.cumsum(values[chosen])]) for values in (sizes, seconds))
+        return float(np.interp(lacking, freed, least))
+
+    @property
+    def _most_kept_bytes(self) -> float:
+        """Activations of a microbatch that devices keep at the most, all together: where few microbatches are live.
+
+        Variables are where many are.
+        """
+        sequence, variables, kept = self.sequence, float(self.sequence.items.variable_bytes[-1]), 0.0
+        live = {device: len(sequence.devices) * sequence.num_microbatches for device in sequence.devices}
+        for device, count in zip(sequence.devices, sequence.num_live, strict=True):
+            live[device] = min(live[device], max(1, count) * sequence.costed.num_sharing(device))
+        for device in sorted(live, key=live.__getitem__, reverse=True):
+            limit = sequence.costed.topology.devices[device].memory_bytes
+            held = min(variables, float(limit))
+            variables, kept = variables - held, kept + (limit - held) / live[device]
+        return kept
+
+    @property
     def _least_update_seconds(self) -> float:
         """Seconds of updates on the fullest device, at the least."""
         updates = self.sequence.items.update_seconds.min(axis=0)
@@ -94,10 +133,8 @@ class CutBounds:
         return [self._end(stage) for stage in range(self.sequence.num_stages)]
 
     def _end(self, stage: int) -> Floats:
-        sequence, seconds = self.sequence, self._stage_seconds(stage)
-        possible, keeps = self._memory(stage)
-        keeping, again = sequence.end(stage, seconds), sequence.end(stage, sequence.recomputing(stage, seconds))
-        return possible + np.where(keeps, keeping, again)
+        possible, way = self._memory(stage)
+        return possible + self.sequence.ends(stage, self._stage_seconds(stage), way)
 
     def _stage_seconds(self, stage: int) -> StageSeconds:
         sequence = self.sequence
@@ -105,14 +142,17 @@ class CutBounds:
         once = sequence.items.between("once_seconds", sequence.devices[stage])
         return replace(seconds, arriving=np.maximum(seconds.arriving, once))
 
-    def _memory(self, stage: int) -> tuple[Floats, NDArray[np.bool_]]:
-        """0 where the stage may be, else infinite; and whether it keeps its activations."""
+    def _memory(self, stage: int) -> tuple[Floats, NDArray[np.intp]]:
+        """0 where the stage may be, else infinite; and what it does about its activations."""
         sequence, items = self.sequence, self.sequence.items
         limit = sequence.costed.topology.devices[sequence.devices[stage]].memory_bytes
         variables, gradients = items.between("variable_bytes"), items.between("gradient_bytes")
         keeps = (variables + sequence.saved_bytes(stage) <= limit) & (sequence.recompute != "all")
+        cheaply = (variables + sequence.saved_bytes(stage, selective=True) <= limit) & (sequence.recompute == "auto")
         fits = (variables + gradients <= limit) & (keeps | (sequence.recompute != "none"))
-        return np.where(fits, 0.0, np.inf) + sequence.forbidden(stage), keeps
+        return np.where(fits, 0.0, np.inf) + sequence.forbidden(stage), np.where(
+            keeps, KEEPS, np.where(cheaply, SELECTIVE, FULL)
+        )
 
 
 def _least(seconds: Floats) -> tuple[float, ...]:

@@ -24,7 +24,13 @@ from partitioner.planner.pipeline.item_order import forward_order
 from partitioner.planner.pipeline.least_share import least_share
 from partitioner.planner.pipeline.op_places import Floats, OpPlaces, op_places
 from partitioner.planner.pipeline.ordered_items import OrderedItems, ordered_items
-from partitioner.planner.pipeline.search_space import PipelineCandidate, PipelineSearchSpace, Recompute
+from partitioner.planner.pipeline.search_space import (
+    NOTHING,
+    PipelineCandidate,
+    PipelineSearchSpace,
+    Recompute,
+    Recomputed,
+)
 from partitioner.planner.pipeline.solve.client import least_steps
 from partitioner.planner.pipeline.solve.problem import MOST_PROBLEMS, BoundRequest, LeastStep
 from partitioner.planner.pipeline.split import Cut, StageSplit
@@ -56,8 +62,8 @@ class PipelineEvaluator:
         self._share_memory = len(self.names) > 1 and share_memory(self.names)
         self._costs: dict[tuple[int, bool], StageCosts] = {}
         self._items: dict[int, OrderedItems] = {}
-        self._programs: dict[tuple[Assignment, frozenset[int], bool], StagePrograms | None] = {}
-        self._wiring: dict[tuple[Assignment, frozenset[int], bool, int], Dataflow] = {}
+        self._programs: dict[tuple[Assignment, Recomputed, bool], StagePrograms | None] = {}
+        self._wiring: dict[tuple[Assignment, Recomputed, bool, int], Dataflow] = {}
         self._bounds: dict[int, float] = {}
         self._cuts: dict[tuple[object, ...], Cut | None] = {}
         self._cut_bounds: dict[tuple[object, ...], float] = {}
@@ -247,11 +253,11 @@ class PipelineEvaluator:
     def programs(
         self,
         assignment: Sequence[int],
-        recompute: Iterable[int] = (),
+        recompute: Recomputed = NOTHING,
         schedule: ScheduleKind = ScheduleKind.SEQUENTIAL,
     ) -> StagePrograms | None:
         """The stage programs of a placement; None where the step cannot be cut, and `refusal` says why."""
-        key = (tuple(assignment), frozenset(recompute), schedule.parts_backward)
+        key = (tuple(assignment), recompute, schedule.parts_backward)
         if key not in self._programs:
             self.num_cut_ops += len(self.costed.graph.ops)
             placement = self.coarsening.placement(assignment)
@@ -259,7 +265,8 @@ class PipelineEvaluator:
                 placement=op_devices(self.costed.graph, placement, self.names),
                 stage_devices=[self.names[device] for device in dict.fromkeys(assignment)],
                 schedule=schedule,
-                recompute=key[1],
+                recompute=recompute.stages,
+                rerun=dict.fromkeys(recompute.selective, self._places.cheap) if recompute.selective else {},
             )
             try:
                 programs = self.search_space.programs(execution)
@@ -273,16 +280,15 @@ class PipelineEvaluator:
         assignment: Sequence[int],
         num_microbatches: int,
         schedule: ScheduleKind,
-        recompute: Iterable[int] = (),
+        recompute: Recomputed = NOTHING,
     ) -> PipelineCandidate | None:
         """The simulated pipeline; None where the step cannot run as this pipeline.
 
         An item on a device without a stage (it holds only constants) moves to the device of the last stage.
         """
-        recomputed = frozenset(recompute)
-        key = (tuple(assignment), num_microbatches, schedule, recomputed)
+        key = (tuple(assignment), num_microbatches, schedule, recompute)
         if key not in self._simulations:
-            self._simulations[key] = self._simulated(tuple(assignment), num_microbatches, schedule, recomputed)
+            self._simulations[key] = self._simulated(tuple(assignment), num_microbatches, schedule, recompute)
         return self._simulations[key]
 
     def candidates(self) -> list[PipelineCandidate]:
@@ -290,7 +296,7 @@ class PipelineEvaluator:
         return [candidate for candidate in self._simulations.values() if candidate is not None]
 
     def _simulated(
-        self, assignment: Assignment, num_microbatches: int, schedule: ScheduleKind, recompute: frozenset[int]
+        self, assignment: Assignment, num_microbatches: int, schedule: ScheduleKind, recompute: Recomputed
     ) -> PipelineCandidate | None:
         programs = self.programs(assignment, recompute, schedule)
         if programs is None:

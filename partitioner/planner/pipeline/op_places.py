@@ -13,11 +13,12 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import OpGraph, Phase
 from partitioner.planner.model.buffers import Buffers, buffers_of
 from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.pipeline.selective import selective
 from partitioner.stages.roles import READ
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
-OpKind = Literal["forward", "backward", "weights", "again", "once", "update"]
+OpKind = Literal["forward", "backward", "weights", "again", "selective", "once", "update"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +59,44 @@ class Crossing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Passing:
+    """Tensors that are gone by the end of the phase in which they are made, in graph order.
+
+    Attributes:
+        tensors: By their index in the graph.
+        made: The number of the op that makes each.
+        read: That of the last op which reads it.
+        ops: Forward and backward ops, with their places.
+    """
+
+    tensors: Indices
+    made: Indices
+    read: Indices
+    ops: Placed
+
+    def most(self, values: Floats, num_places: int) -> Floats:
+        """The largest sum at each place, of a value for each tensor that is there at a time."""
+        count, own = int(self.ops.indices.max(initial=0)) + 2, values[self.tensors]
+        alive = np.cumsum(np.bincount(self.made, own, count) - np.bincount(self.read + 1, own, count))
+        most = np.zeros(num_places)
+        np.maximum.at(most, self.ops.places, alive[self.ops.indices])
+        return most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpPlaces:
     """Where the ops and tensors of a step count.
 
     Attributes:
         order: The items in forward order.
         place: Of each op, by name: of its item, and of a backward op that of the first item whose gradients it needs.
+        cheap: The ops that run again in selective recompute.
         ops: The ops of each kind of seconds, as in `OrderedItems`, with their places.
         variables: Those that are used.
         saved: Tensors that a microbatch keeps for its backward.
+        selectively_saved: Those that it keeps where cheap ops run again.
         late: Tensors that a microbatch keeps for gradients of weights that wait.
+        passing: Tensors of a microbatch that are kept for neither.
         gradients: Gradients of variables.
         forward: Tensors that cross to later items.
         backward: Tensors that cross to earlier items.
@@ -75,10 +104,13 @@ class OpPlaces:
 
     order: tuple[int, ...]
     place: Mapping[str, int]
+    cheap: frozenset[str]
     ops: Mapping[OpKind, Placed]
     variables: Placed
     saved: Placed
+    selectively_saved: Placed
     late: Placed
+    passing: Passing
     gradients: Placed
     forward: Crossing
     backward: Crossing
@@ -88,6 +120,7 @@ def op_places(costed: CostedGraph, coarsening: Coarsening, order: Sequence[int])
     """Where the ops and tensors of a step count, for items in this order."""
     graph, buffers = costed.graph, buffers_of(costed)
     place, by_row = _places(graph, coarsening, order), depending_on_rows(graph)
+    cheap = selective(costed, by_row)
     of_weights = _of_weights(graph, place)
     index = {tensor.name: number for number, tensor in enumerate(graph.tensors)}
     kept = [(name, maker, graph.op[maker].phase is Phase.BACKWARD) for name, maker in buffers.kept.items()]
@@ -95,7 +128,8 @@ def op_places(costed: CostedGraph, coarsening: Coarsening, order: Sequence[int])
     return OpPlaces(
         order=tuple(order),
         place=place,
-        ops=_ops_by_kind(graph, place, by_row, of_weights),
+        cheap=cheap.ops,
+        ops=_ops_by_kind(graph, place, by_row, of_weights, cheap.ops),
         variables=Placed.of(
             (number, place[buffers.home_op[variable.name]])
             for number, variable in enumerate(graph.variables)
@@ -104,7 +138,9 @@ def op_places(costed: CostedGraph, coarsening: Coarsening, order: Sequence[int])
         saved=Placed.of(
             (index[name], place[maker]) for name, maker, is_gradient in kept if not is_gradient and maker in by_row
         ),
+        selectively_saved=Placed.of((index[name], place[maker]) for name, maker in cheap.kept.items()),
         late=Placed.of((index[name], at) for name, at in _kept_late(graph, buffers, place, by_row, of_weights).items()),
+        passing=_passing(costed, buffers, place),
         gradients=Placed.of((index[name], place[maker]) for name, maker, is_gradient in kept if is_gradient),
         forward=forward,
         backward=backward,
@@ -135,11 +171,15 @@ def _places(graph: OpGraph, coarsening: Coarsening, order: Sequence[int]) -> dic
 
 
 def _ops_by_kind(
-    graph: OpGraph, place: Mapping[str, int], by_row: frozenset[str], of_weights: Collection[str]
+    graph: OpGraph,
+    place: Mapping[str, int],
+    by_row: frozenset[str],
+    of_weights: Collection[str],
+    cheap: Collection[str],
 ) -> dict[OpKind, Placed]:
-    again = _run_again(graph, place, by_row)
+    again, again_if_cheap = _run_again(graph, place, by_row), _run_again(graph, place, cheap)
     kinds: dict[OpKind, list[tuple[int, int]]] = {
-        kind: [] for kind in ("forward", "backward", "weights", "again", "once", "update")
+        kind: [] for kind in ("forward", "backward", "weights", "again", "selective", "once", "update")
     }
     for number, op in enumerate(graph.ops):
         counted = number, place[op.name]
@@ -152,6 +192,8 @@ def _ops_by_kind(
             kinds["forward" if op.name in by_row else "once"].append(counted)
         if op.name in again:
             kinds["again"].append(counted)
+        if op.name in again_if_cheap:
+            kinds["selective"].append(counted)
         if op.name in of_weights:
             kinds["weights"].append(counted)
     return {kind: Placed.of(counted) for kind, counted in kinds.items()}
@@ -188,11 +230,31 @@ def _kept_late(
     return kept
 
 
-def _run_again(graph: OpGraph, place: Mapping[str, int], by_row: frozenset[str]) -> set[str]:
-    """The ops of `again_seconds`."""
+def _passing(costed: CostedGraph, buffers: Buffers, place: Mapping[str, int]) -> Passing:
+    graph = costed.graph
+    number = {op.name: index for index, op in enumerate(graph.ops)}
+    read: dict[str, int] = {}
+    for op in graph.ops:
+        for root in filter(None, map(buffers.root, op.inputs)):
+            read[root] = number[op.name]
+    inner = costed.fusion.inner if costed.fusion else frozenset[str]()
+    found = [
+        (index, number[tensor.producer], read[tensor.name])
+        for index, tensor in enumerate(graph.tensors)
+        if tensor.name in read and tensor.name not in buffers.kept and tensor.name not in inner
+        if graph.op[tensor.producer].type not in ("Const", "Placeholder", READ)
+        if graph.op[tensor.producer].phase is graph.ops[read[tensor.name]].phase is not Phase.UPDATE
+    ]
+    tensors, made, last = np.array(found, dtype=np.intp).reshape(-1, 3).T
+    ops = Placed.of((number[op.name], place[op.name]) for op in graph.ops if op.phase is not Phase.UPDATE)
+    return Passing(tensors=tensors, made=made, read=last, ops=ops)
+
+
+def _run_again(graph: OpGraph, place: Mapping[str, int], may: Collection[str]) -> set[str]:
+    """The ops of `again_seconds`, or of `selective_seconds`, of those that may run again."""
     again: set[str] = set()
     for op in reversed(graph.ops):
-        if op.phase is not Phase.FORWARD or op.stateful or op.name not in by_row or op.type == "Placeholder":
+        if op.phase is not Phase.FORWARD or op.stateful or op.name not in may or op.type == "Placeholder":
             continue
         readers = (graph.op[name] for tensor in op.outputs for name in graph.consumers[tensor])
         near = (reader for reader in readers if place[reader.name] == place[op.name])

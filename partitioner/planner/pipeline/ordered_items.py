@@ -18,6 +18,7 @@ _SECONDS = (
     "backward_seconds",
     "weights_seconds",
     "again_seconds",
+    "selective_seconds",
     "once_seconds",
     "update_seconds",
     "sum_seconds",
@@ -28,7 +29,7 @@ _SECONDS = (
 class OrderedItems:
     """Running sums over n items in forward order at one batch size; entry i is the sum over the first i of them.
 
-    Seconds have a row for each device, `(devices, n + 1)`; all else has the shape `(n + 1,)`.
+    Seconds have a row for each device, `(devices, n + 1)`; all else has the shape `(n + 1,)`, but for `passing_bytes`.
 
     Attributes:
         order: The items.
@@ -37,11 +38,14 @@ class OrderedItems:
         weights_seconds: Those of them that no other stage may wait for, wherever stages are cut.
         again_seconds: Forward ops that a stage runs again if it recomputes, wherever it is cut: those that backward ops
             of the same item read, and what these need of the item.
+        selective_seconds: The same where only cheap ops run again.
         once_seconds: Ops that depend on no row, and run once before all microbatches.
         update_seconds: Ops that run once after all microbatches.
         sum_seconds: Sums of gradients over replicas, before these; at the least.
         saved_bytes: Of activations that a microbatch keeps for its backward.
+        selective_bytes: Of those that it keeps where cheap ops run again.
         late_bytes: Of what it keeps for gradients of weights that wait.
+        passing_bytes: `(n,)`, no sums: the most bytes of each item that are held for a moment.
         variable_bytes: Of variables.
         gradient_bytes: Of the gradients of variables.
         forward_bytes: At boundary i, bytes of a microbatch that cross to later items.
@@ -55,11 +59,14 @@ class OrderedItems:
     backward_seconds: Floats
     weights_seconds: Floats
     again_seconds: Floats
+    selective_seconds: Floats
     once_seconds: Floats
     update_seconds: Floats
     sum_seconds: Floats
     saved_bytes: Floats
+    selective_bytes: Floats
     late_bytes: Floats
+    passing_bytes: Floats
     variable_bytes: Floats
     gradient_bytes: Floats
     forward_bytes: Floats
@@ -77,6 +84,15 @@ class OrderedItems:
         return self._between[key]
 
     @cached_property
+    def most_passing_bytes(self) -> Floats:
+        """`x[i, j]`: the most of the bytes of items i to j that are held for a moment."""
+        count = len(self.order)
+        most = np.zeros((count + 1, count + 1))
+        for start in range(count):
+            most[start, start + 1 :] = np.maximum.accumulate(self.passing_bytes[start:])
+        return most
+
+    @cached_property
     def _alike(self) -> Sequence[int]:
         """For each device, the first that takes as long for every item."""
         rows = np.stack([getattr(self, name) for name in _SECONDS])
@@ -88,6 +104,11 @@ class OrderedItems:
     def pass_seconds(self) -> Floats:
         """Forward and backward of a microbatch."""
         return self.forward_seconds + self.backward_seconds
+
+    @cached_property
+    def again_by_way(self) -> tuple[Floats, Floats, Floats]:
+        """What runs again of a microbatch, by what a stage does about its activations (`stage_sequence.py`)."""
+        return np.zeros_like(self.again_seconds), self.selective_seconds, self.again_seconds
 
     @cached_property
     def least_pass_seconds(self) -> float:
@@ -115,7 +136,9 @@ def ordered_items(costed: CostedGraph, places: OpPlaces, sums: Mapping[str, Floa
         **{f"{kind}_seconds": _running(seconds) for kind, seconds in _seconds(costed, places).items()},
         sum_seconds=_running(sum_seconds),
         saved_bytes=_running(places.saved.totals(buffer_sizes, count)),
+        selective_bytes=_running(places.selectively_saved.totals(buffer_sizes, count)),
         late_bytes=_running(places.late.totals(buffer_sizes, count)),
+        passing_bytes=places.passing.most(buffer_sizes, count),
         variable_bytes=_running(places.variables.totals(variable_sizes, count)),
         gradient_bytes=_running(places.gradients.totals(buffer_sizes, count)),
         forward_bytes=places.forward.tensors.totals(sizes, count + 1),

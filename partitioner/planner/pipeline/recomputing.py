@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from partitioner.deadline import Deadline
 from partitioner.planner.model.assignment import Assignment
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
-from partitioner.planner.pipeline.search_space import PipelineCandidate
+from partitioner.planner.pipeline.search_space import PipelineCandidate, Recomputed
 from partitioner.stages.schedules import ScheduleKind
 
 
@@ -49,28 +50,35 @@ class Recomputing:
                     self._recompute(assignment, candidate.num_microbatches, candidate.schedule)
 
     def _recompute(self, assignment: Assignment, count: int, schedule: ScheduleKind) -> None:
-        """Recompute stages of devices that exceed their limit, the earliest stages first, until all fit."""
+        """Recompute stages of devices that exceed their limit, the earliest stages first, until all fit.
+
+        First cheap ops run again, and all ops only where that is not enough.
+        """
         candidate = self.evaluator(assignment, count, schedule)
-        while candidate is not None and not candidate.fits and not self.deadline.is_over:
-            stages = self._over_limit(candidate)
-            everything = (
-                self.evaluator(assignment, count, schedule, {*candidate.recompute, *stages}) if stages else None
-            )
-            if everything is None or sum(everything.over_bytes) >= sum(candidate.over_bytes):
-                return
-            recomputed_before = candidate.recompute
-            candidate = everything
-            if everything.fits:
-                self._fewest(assignment, count, schedule, recomputed_before, stages)
+        for more in (Recomputed.with_selective, Recomputed.with_full):
+            while candidate is not None and not candidate.fits and not self.deadline.is_over:
+                before, over = candidate.recompute, self._over_limit(candidate)
+                stages = [stage for stage in over if more(before, [stage]) != before]
+                everything = self.evaluator(assignment, count, schedule, more(before, stages)) if stages else None
+                if everything is None or sum(everything.over_bytes) >= sum(candidate.over_bytes):
+                    break
+                candidate = everything
+                if candidate.fits:
+                    self._fewest(assignment, count, schedule, partial(more, before), stages)
 
     def _fewest(
-        self, assignment: Assignment, count: int, schedule: ScheduleKind, before: frozenset[int], stages: Sequence[int]
+        self,
+        assignment: Assignment,
+        count: int,
+        schedule: ScheduleKind,
+        recomputing: Callable[[Sequence[int]], Recomputed],
+        stages: Sequence[int],
     ) -> None:
         """Recompute fewer of the stages, by bisection: the more stages recompute, the less memory is held."""
         least, most = 0, len(stages)
         while most - least > 1 and not self.deadline.is_over:
             middle = (least + most) // 2
-            candidate = self.evaluator(assignment, count, schedule, {*before, *stages[:middle]})
+            candidate = self.evaluator(assignment, count, schedule, recomputing(stages[:middle]))
             if candidate is not None and candidate.fits:
                 most = middle
             else:
@@ -78,8 +86,4 @@ class Recomputing:
 
     def _over_limit(self, candidate: PipelineCandidate) -> list[int]:
         names = [name for name, over in zip(self.evaluator.names, candidate.over_bytes, strict=True) if over]
-        return [
-            stage
-            for stage, name in enumerate(candidate.programs.stages)
-            if name in names and stage not in candidate.recompute
-        ]
+        return [stage for stage, name in enumerate(candidate.programs.stages) if name in names]

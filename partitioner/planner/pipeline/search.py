@@ -9,7 +9,7 @@ Last, items at the boundaries of the best are moved while that improves the simu
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush
@@ -22,7 +22,7 @@ from partitioner.planner.model.tolerances import AS_FAST
 from partitioner.planner.pipeline.boundaries import BoundarySearch
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator, Shape
 from partitioner.planner.pipeline.recomputing import Recomputing
-from partitioner.planner.pipeline.search_space import PipelineCandidate
+from partitioner.planner.pipeline.search_space import NOTHING, PipelineCandidate, Recomputed
 from partitioner.planner.pipeline.shapes import Shapes
 from partitioner.planner.pipeline.split import Cut
 from partitioner.stages.schedules import ScheduleKind
@@ -31,6 +31,8 @@ from partitioner.stages.schedules import ScheduleKind
 _MAX_GIVEN = 3
 # Simulations of cuts may end before their estimates, as transfers may hide behind other work, or after them.
 _MARGIN = 1.1
+# Of a limit, what another cut leaves free besides what the one before lacked.
+_SHARE_SPARE = 0.02
 # A process that looks at bounds closer takes longer to start than the search of fewer ops.
 _LEAST_OPS = 1_000
 _SHARE_OF_CLOSER, _SECONDS_CLOSER = 0.25, 3.0
@@ -88,7 +90,7 @@ class PipelineSearch:
             return
         limits = [placed.memory_bytes for placed in self.evaluator.costed.topology.devices]
         spare = tuple(
-            limit + over - estimated if over else 0
+            int(limit * (1 + _SHARE_SPARE)) + over - estimated if over else 0
             for limit, over, estimated in zip(limits, found.over_bytes, cut.peak_bytes, strict=True)
         )
         other = self.evaluator.cut(shape.devices, shape.num_microbatches, shape.schedule, spare_bytes=spare)
@@ -230,13 +232,13 @@ class PipelineSearch:
         return self.evaluator.search_space.is_of_replica and fewest < shape.num_microbatches
 
     def _try(
-        self, assignment: Assignment, count: int, schedule: ScheduleKind, recompute: Collection[int] = ()
+        self, assignment: Assignment, count: int, schedule: ScheduleKind, recompute: Recomputed = NOTHING
     ) -> PipelineCandidate | None:
         if self.evaluator.search_space.recompute == "all":
             programs = self.evaluator.programs(assignment)
             if programs is None:
                 return None
-            recompute = range(len(programs.stages))
+            recompute = Recomputed(full=frozenset(range(len(programs.stages))))
         return self.evaluator(assignment, count, schedule, recompute)
 
     def is_allowed(self, assignment: Assignment) -> bool:

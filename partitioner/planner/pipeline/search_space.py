@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,6 +29,36 @@ MANY = 16
 """With more devices, only some numbers of them, and of replicas, are tried."""
 
 Recompute = Literal["auto", "none", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputed:
+    """Stages that run forward ops again in their backward rather than keep what these made.
+
+    Attributes:
+        full: Those that run all of them again, and keep their inputs only.
+        selective: Those that run only cheap ones again (`selective.py`).
+    """
+
+    full: frozenset[int] = frozenset()
+    selective: frozenset[int] = frozenset()
+
+    @property
+    def stages(self) -> frozenset[int]:
+        """All of them."""
+        return self.full | self.selective
+
+    def with_selective(self, stages: Iterable[int]) -> Recomputed:
+        """With more stages that run at least cheap ops again."""
+        return Recomputed(self.full, self.selective.union(stages) - self.full)
+
+    def with_full(self, stages: Iterable[int]) -> Recomputed:
+        """With more stages that run all their ops again."""
+        return Recomputed(self.full.union(stages), self.selective.difference(stages))
+
+
+NOTHING = Recomputed()
+"""All stages keep their activations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,9 +135,10 @@ class PipelineCandidate:
         return all(over <= sums for over, sums in zip(self.over_bytes, self.sum_bytes, strict=True))
 
     @property
-    def recompute(self) -> frozenset[int]:
+    def recompute(self) -> Recomputed:
         """Stages that recompute."""
-        return self.programs.recomputed
+        selective = frozenset(self.programs.rerun)
+        return Recomputed(self.programs.recomputed - selective, selective)
 
     @property
     def considered(self) -> Considered:
@@ -116,7 +147,7 @@ class PipelineCandidate:
             num_stages=len(self.programs.stages),
             num_microbatches=self.num_microbatches,
             schedule=self.schedule.value,
-            num_recomputed=len(self.recompute),
+            num_recomputed=len(self.programs.recomputed),
             step_seconds=self.staged.step_seconds,
             largest_peak_bytes=self.staged.largest_peak_bytes,
             fits=self.fits,

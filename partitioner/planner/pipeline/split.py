@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import cycle, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.planner.pipeline.least_cut import least_cut
 from partitioner.planner.pipeline.op_places import Floats
-from partitioner.planner.pipeline.stage_sequence import StageSequence
+from partitioner.planner.pipeline.search_space import Recomputed
+from partitioner.planner.pipeline.stage_sequence import FULL, KEEPS, SELECTIVE, StageSequence
 from partitioner.planner.simulate.program_costs import CALL_SECONDS
 from partitioner.planner.simulate.streams import Streams
 
@@ -32,13 +33,13 @@ class Cut:
 
     Attributes:
         assignment: Device by item.
-        recompute: Stages that recompute, so as to fit.
+        recompute: What stages run again, so as to fit.
         seconds: The estimated step; with bytes over a limit, far more.
         peak_bytes: Estimated, of each device.
     """
 
     assignment: tuple[int, ...]
-    recompute: frozenset[int]
+    recompute: Recomputed
     seconds: float
     peak_bytes: tuple[int, ...]
 
@@ -55,16 +56,16 @@ class _Estimate:
     Attributes:
         seconds: Estimated, without those of the other stages of the device; infinite where constraints forbid it.
         held_bytes: Of the memory of the device, throughout.
-        computed_bytes: What the stage computes again at a time.
+        computed_bytes: What it holds besides while it computes.
         over_bytes: Of both, beyond the stage's share of the limit.
-        recomputes: Whether the stage recomputes.
+        way: What the stage does about its activations.
     """
 
     seconds: Floats
     held_bytes: Floats
     computed_bytes: Floats
     over_bytes: Floats
-    recomputes: NDArray[np.bool_]
+    way: NDArray[np.intp]
 
     @cached_property
     def ends(self) -> Floats:
@@ -117,15 +118,14 @@ class StageSplit:
         sequence, stages = self.sequence, [*pairwise([0, *ends])]
         meanwhile = self._meanwhile(self._seconds(stages))
         assignment = [0] * len(sequence.items.order)
-        seconds, again = [], []
+        seconds, ways = [], list[int]()
         held, computed = np.zeros(len(self._limit_bytes)), np.zeros(len(self._limit_bytes))
         for stage, (start, end) in enumerate(stages):
             device, estimate = sequence.devices[stage], self._estimates[stage]
             seconds.append(float(estimate.seconds[start, end]) + meanwhile[stage])
             held[device] += float(estimate.held_bytes[start, end])
             computed[device] = max(computed[device], float(estimate.computed_bytes[start, end]))
-            if estimate.recomputes[start, end]:
-                again.append(stage)
+            ways.append(int(estimate.way[start, end]))
             for item in sequence.items.order[start:end]:
                 assignment[item] = device
         peaks = held + computed
@@ -133,7 +133,9 @@ class StageSplit:
         step = max(seconds) + float(sequence.last_sums[ends[0]]) + _SECONDS_PER_BYTE_OVER * over
         return Cut(
             assignment=tuple(assignment),
-            recompute=frozenset(again),
+            recompute=Recomputed(
+                *(frozenset(np.flatnonzero(np.equal(ways, way)).tolist()) for way in (FULL, SELECTIVE))
+            ),
             seconds=step,
             peak_bytes=tuple(peaks.astype(int).tolist()),
         )
@@ -141,12 +143,11 @@ class StageSplit:
     def _step_seconds(self, ends: Sequence[int], crossed: tuple[int, int]) -> float:
         """The longest path through the calls of a cut, and updates."""
         sequence, items, stages = self.sequence, self.sequence.items, [*pairwise([0, *ends])]
-        again = np.array([self._estimates[stage].recomputes[places] for stage, places in enumerate(stages)])
+        ways = np.array([self._estimates[stage].way[places] for stage, places in enumerate(stages)])
 
-        def work(sums: Floats) -> Floats:
-            return np.array(
-                [sums[d][end] - sums[d][start] for d, (start, end) in zip(sequence.devices, stages, strict=True)]
-            )
+        def work(*sums: Floats) -> Floats:
+            of_stages = zip(cycle(sums), sequence.devices, stages)
+            return np.array([of[d][end] - of[d][start] for of, d, (start, end) in of_stages])
 
         weights = work(items.weights_seconds) if sequence.parts_backward else np.zeros(len(stages))
         first, last = (sum(end < limit for end in ends[:-1]) for limit in (crossed[0], crossed[1] + 1))
@@ -154,8 +155,8 @@ class StageSplit:
         return calls.step_seconds(
             calls.seconds_of(
                 work(items.forward_seconds),
-                work(items.backward_seconds) + np.where(again, work(items.again_seconds), 0.0),
-                np.where(again, 0.0, weights),
+                work(items.backward_seconds) + work(*(items.again_by_way[way] for way in ways)),
+                np.where(ways == KEEPS, weights, 0.0),
                 CALL_SECONDS,
             ),
             work(items.once_seconds),
@@ -198,7 +199,7 @@ class StageSplit:
         """The same for a cut."""
         items, seconds = self.sequence.items, list[float]()
         for device, estimate, (start, end) in zip(self.sequence.devices, self._estimates, stages, strict=True):
-            of_kinds = [items.pass_seconds, *([items.again_seconds] if estimate.recomputes[start, end] else [])]
+            of_kinds = items.pass_seconds, items.again_by_way[estimate.way[start, end]]
             seconds.append(float(sum(sums[device][end] - sums[device][start] for sums in of_kinds)))
         return seconds
 
@@ -210,30 +211,35 @@ class StageSplit:
 
     def _estimate(self, stage: int) -> _Estimate:
         sequence, items, device = self.sequence, self.sequence.items, self.sequence.devices[stage]
-        seconds = sequence.seconds(stage, sequence.hops)
-        received = self._received(stage)
-        whole = items.between("once_seconds", device) + items.between("update_seconds", device)
-        keeping = sequence.end(stage, seconds) + received + whole
-        recomputing = sequence.end(stage, sequence.recomputing(stage, seconds)) + received + whole
         live, num_stages = sequence.num_live[stage], sequence.devices.count(device)
-        inputs = items.forward_bytes[:, None] * live * sequence.costed.num_sharing(device)
-        computed = sequence.saved_bytes(stage) / max(1, live)
-        # One stage of a device computes again at a time: all share the memory for it.
+        # One stage of a device computes at a time: all share the memory for it.
         limit = self._limit_bytes[device] // num_stages
-        kept, again = sequence.kept_bytes(stage), sequence.held_bytes() + inputs
-        if sequence.recompute == "all":
-            recomputes = np.ones(keeping.shape, dtype=bool)
-        else:
-            more = np.maximum(again + computed / num_stages, limit)
-            recomputes = (kept > more) & (sequence.recompute == "auto") & sequence.trains
-        held, computed = np.where(recomputes, again, kept), np.where(recomputes, computed, 0.0)
+        inputs = items.forward_bytes[:, None] * live * sequence.costed.num_sharing(device)
+        saved, cheaply = sequence.saved_bytes(stage), sequence.saved_bytes(stage, selective=True)
+        held = [sequence.kept_bytes(stage), sequence.held_bytes() + cheaply, sequence.held_bytes() + inputs]
+        again = [np.zeros_like(saved), (saved - cheaply) / max(1, live), saved / max(1, live)]
+        computed = [items.most_passing_bytes + more for more in again]
+        way = self._way([kept + more / num_stages for kept, more in zip(held, computed, strict=True)], limit)
+        ends = sequence.ends(stage, sequence.seconds(stage, sequence.hops), way)
+        whole = items.between("once_seconds", device) + items.between("update_seconds", device)
+        held_bytes, computed_bytes = np.choose(way, held), np.choose(way, computed)
         return _Estimate(
-            seconds=np.where(recomputes, recomputing, keeping) + sequence.forbidden(stage),
-            held_bytes=held,
-            computed_bytes=computed,
-            over_bytes=np.maximum(0.0, held + computed / num_stages - limit),
-            recomputes=recomputes,
+            seconds=ends + self._received(stage) + whole + sequence.forbidden(stage),
+            held_bytes=held_bytes,
+            computed_bytes=computed_bytes,
+            over_bytes=np.maximum(0.0, held_bytes + computed_bytes / num_stages - limit),
+            way=way,
         )
+
+    def _way(self, needed_bytes: Sequence[Floats], limit: int) -> NDArray[np.intp]:
+        """The first way in which a stage fits, else that with the fewest bytes."""
+        sequence, shape = self.sequence, needed_bytes[0].shape
+        if sequence.recompute == "all":
+            return np.full(shape, FULL)
+        if sequence.recompute == "none" or not sequence.trains:
+            return np.full(shape, KEEPS)
+        fits = [needed <= limit for needed in needed_bytes]
+        return np.select(fits, [*range(len(fits))], np.argmin(needed_bytes, axis=0))
 
     def _received(self, stage: int) -> Floats:
         """Seconds of copies to the device of a stage that wait for it: they mostly delay what it does next."""

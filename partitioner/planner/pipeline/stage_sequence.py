@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import takewhile
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partitioner.ir.costed import CostedGraph
 from partitioner.planner.pipeline.calls import Calls
@@ -23,6 +24,9 @@ from partitioner.planner.pipeline.stage_end import StageSeconds
 from partitioner.planner.simulate.program_costs import CALL_SECONDS
 from partitioner.stages.actions import Action, ActionKind
 from partitioner.stages.schedules import ScheduleKind
+
+KEEPS, SELECTIVE, FULL = range(3)
+"""What a stage does about its activations: it keeps them, or runs cheap ops again in its backward, or all of them."""
 
 # Which of the first and of the last stages have no backward is told apart where few items need no gradient.
 _MOST_WITHOUT_BACKWARD = 3
@@ -141,11 +145,16 @@ class StageSequence:
             summing=(items.between("sum_seconds", device) - self.last_sums[:, None]) * (stage > 0),
         )
 
-    def recomputing(self, stage: int, seconds: StageSeconds) -> StageSeconds:
-        """The same where the stage runs its forward again in each backward: one call, with the work of both."""
-        again = self.items.between("again_seconds", self.devices[stage])
-        backward = seconds.backward - self._third_call(stage) + again
-        return replace(seconds, backward=backward, weights=np.zeros_like(seconds.weights))
+    def ends(self, stage: int, keeping: StageSeconds, way: NDArray[np.intp]) -> Floats:
+        """What `end` gives where the stage does this about its activations, by its seconds where it keeps them."""
+        backward = keeping.backward - self._third_call(stage)
+        ends = [np.zeros((1, 1))] * 3
+        for does in np.flatnonzero(np.bincount(way.ravel())):
+            more = between(self.items.again_by_way[does][self.devices[stage]])
+            # The backward of a stage that runs ops again is one call.
+            again = replace(keeping, backward=backward + more, weights=np.zeros_like(keeping.weights))
+            ends[does] = self.end(stage, again if does else keeping)
+        return np.choose(way, ends)
 
     def end(self, stage: int, seconds: StageSeconds) -> Floats:
         """Seconds from the start of the step until all that needs the stage has ended, but for updates."""
@@ -200,7 +209,7 @@ class StageSequence:
         """Estimated bytes of stages whatever they keep: variables, and gradients of two microbatches."""
         return self.items.between("variable_bytes") + 2 * self.items.between("gradient_bytes")
 
-    def saved_bytes(self, stage: int) -> Floats:
-        """Bytes of the activations that are kept for backwards."""
+    def saved_bytes(self, stage: int, *, selective: bool = False) -> Floats:
+        """Bytes of the activations that are kept for backwards, with selective recompute or without."""
         live = self.num_live[stage] * self.costed.num_sharing(self.devices[stage])
-        return self.items.between("saved_bytes") * live
+        return self.items.between("selective_bytes" if selective else "saved_bytes") * live

@@ -100,6 +100,21 @@ def test_ten_steps_equal_the_unplaced_models(name: str, num_devices: int, option
     assert verification.passed, verification
 
 
+def test_stages_that_run_cheap_ops_again_train_to_the_same_numbers_in_less_memory() -> None:
+    model, twin = equal_pair(transformer_without_dropout)
+
+    def planned(**options: Any) -> partitioner.Plan:
+        fixed = {"strategy": "layer-split", "microbatches": 4, "schedule": "1f1b", "time_limit": 8}
+        return partitioner.plan(twin, **asked(devices=cpus(2), batch_size=ROWS, **fixed, **options))
+
+    most = max(planned(recompute="none").predicted.peak_bytes.values())
+    plan = planned(memory_limit=int(0.7 * most))
+    assert {stage.recompute_in_words for stage in plan.stages} == {"selective", "no"}
+    placed = partitioner.place(twin, partitioner.Plan.from_json(plan.to_json()))
+    batch = models.sentences(ROWS)
+    assert relative(losses(placed, batch, 5), losses(model, batch, 5)) < 1e-6
+
+
 @pytest.mark.parametrize("schedule", ["sequential", "gpipe", "1f1b", "zb-h1", "zb-h2", "interleaved"])
 def test_every_schedule_trains_to_the_same_numbers(schedule: str) -> None:
     model, placed = placed_over(lambda: models.compiled(models.dense_stack(7)), 2, microbatches=4, schedule=schedule)
