@@ -39,6 +39,8 @@ def execution_of_plan(
         count, schedule = plan.num_microbatches, plan.schedule
         recompute = frozenset(stage.index for stage in plan.stages_of(0) if stage.recompute)
         rerun = {stage.index: frozenset(plan.rerun) for stage in plan.stages_of(0) if stage.selective}
+        if not step.graph.op.keys() >= set(plan.rerun):
+            rerun = {}  # ops have other names here: all of these stages run again, which takes no more memory
     else:
         count, recompute, rerun = 1 if step.uncuttable else plan.num_microbatches, frozenset(), {}
         schedule = (ScheduleKind.GPIPE if count > 1 else ScheduleKind.SEQUENTIAL).value

@@ -59,8 +59,7 @@ def rebase(plan: PlanDocument, graph: OpGraph) -> PlanDocument:
     """The plan in the names of `graph`, a step of the same kind and fingerprint with other layer names.
 
     Keras numbers unnamed layers anew whenever a process builds a model again. Layers keep their order, so the
-    n-th layer of the graph is the n-th of the plan. Ops that run again are known by their names alone: under other
-    names, all ops of their stages run again, which takes no more memory.
+    n-th layer of the graph is the n-th of the plan.
 
     Raises:
         UsageError: The graph belongs to another model.
@@ -84,8 +83,7 @@ def rebase(plan: PlanDocument, graph: OpGraph) -> PlanDocument:
     device = {name: layer.device for name, layer in zip(names, planned, strict=True)}
     layers = tuple(replace(layer, name=name) for name, layer in zip(names, planned, strict=True))
     placement = {op.name: device[op.layer] for op in graph.ops if op.layer in device}
-    stages = tuple(replace(stage, selective=False) for stage in plan.stages)
-    return plan.placed_anew(placement, layers=layers, stages=stages, rerun=())
+    return plan.placed_anew(placement, layers=layers)
 
 
 def _other_versions(planned: Mapping[str, str]) -> Iterator[str]:

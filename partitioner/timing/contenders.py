@@ -178,7 +178,9 @@ def _on_one_device(plan: PlanDocument, device: str) -> PlanDocument:
         num_microbatches=1,
         schedule="sequential",
         updates=Updates.SYNC.value,
-        stages=(replace(plan.stages[0], index=0, replica=0, device=device, layers=layers, recompute=False),),
+        stages=(
+            replace(plan.stages[0], index=0, replica=0, device=device, layers=layers, recompute=False, selective=False),
+        ),
         layers=tuple(replace(layer, device=device) for layer in plan.layers),
     )
 

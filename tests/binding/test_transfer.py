@@ -152,15 +152,6 @@ def test_rebase_renames_layers_in_order() -> None:
     assert transfer_placement(moved, renamed)["f1_7"] == D[1]
 
 
-def test_all_ops_of_a_stage_run_again_where_the_cheap_ones_have_other_names() -> None:
-    plan = plan_of(model(), SPLIT)
-    first = replace(plan.stages[0], recompute=True, selective=True)
-    plan = replace(plan, stages=(first, *plan.stages[1:]), rerun=("f0",))
-    moved = rebase(plan, model("dense_", "_7"))
-    assert [(stage.recompute, stage.selective) for stage in moved.stages] == [(True, False), (False, False)]
-    assert moved.rerun == ()
-
-
 def test_rebase_leaves_the_ops_of_the_other_graph() -> None:
     """A bug: a saved plan, which has its ops, was refused where Keras numbered the layers anew."""
     plan = plan_of(model(), SPLIT)
