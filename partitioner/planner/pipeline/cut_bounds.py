@@ -103,8 +103,8 @@ class CutBounds:
         chosen = np.flatnonzero(sizes > 0)
         chosen = chosen[np.argsort(seconds[chosen] / sizes[chosen])]
         lacking = float(saved.sum()) - self._most_kept_bytes
-        freed, least = (np.concatenate([[0.0], np.cumsum(values[chosen])]) for values in (sizes, seconds))
-        return float(np.interp(lacking, freed, least))
+        all_freed, taken = (np.concatenate([[0.0], np.cumsum(values[chosen])]) for values in (sizes, seconds))
+        return float(np.interp(lacking, all_freed, taken))
 
     @property
     def _most_kept_bytes(self) -> float:
