@@ -1,5 +1,4 @@
-"""Selective recompute: the forward ops that a stage runs again, rather than keep what they made, if it is short of
-memory.
+"""Selective recompute: the cheap forward ops that a stage short of memory runs again, rather than keep their results.
 
 Attention keeps several matrices of tokens by tokens, and activation functions several tensors of the size of their
 input, that take little time to make again from what the products of matrices before them gave. Running only these again
@@ -19,7 +18,7 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import Op, Phase
 from partitioner.planner.model.buffers import buffers_of
 
-# Twice the size of a head in large Transformers, 128.
+# Of a product of queries and keys: twice the size of a head, which is 128 in large Transformers.
 _MOST_FLOPS_AN_ELEMENT = 256
 
 

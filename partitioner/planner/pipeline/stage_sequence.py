@@ -150,10 +150,11 @@ class StageSequence:
         backward = keeping.backward - self._third_call(stage)
         ends = [np.zeros((1, 1))] * 3
         for does in np.flatnonzero(np.bincount(way.ravel())):
-            more = between(self.items.again_by_way[does][self.devices[stage]])
-            # The backward of a stage that runs ops again is one call.
-            again = replace(keeping, backward=backward + more, weights=np.zeros_like(keeping.weights))
-            ends[does] = self.end(stage, again if does else keeping)
+            taken = keeping
+            if does != KEEPS:  # the backward is one call then
+                again = between(self.items.again_by_way[does][self.devices[stage]])
+                taken = replace(keeping, backward=backward + again, weights=np.zeros_like(keeping.weights))
+            ends[does] = self.end(stage, taken)
         return np.choose(way, ends)
 
     def end(self, stage: int, seconds: StageSeconds) -> Floats:
