@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,12 +24,14 @@ class Measurable:
         run: Runs it to its end on the device to be measured.
         others: Run it on the other devices of the host, with variables of their own.
         calls: By call of what XLA compiled, the ops in it. It is measured as one, and shared out by their costs.
+        is_whole: Whether it is a step of the model. What another takes besides its ops is no overhead of theirs.
     """
 
     costed: CostedGraph
     run: Callable[[], Any]
     others: Sequence[Callable[[], Any]] = ()
     calls: Mapping[str, Collection[str]] = field(default_factory=dict)
+    is_whole: bool = True
 
     @property
     def names(self) -> frozenset[str]:
@@ -46,17 +48,17 @@ def measure_device(
 ) -> MeasuredDevice:
     """A device's costs with the measured times of the steps' ops.
 
-    The overhead is the time of the first step minus the time of its ops, per op that does work. Where ops take longer
-    than their step, as a CPU ran several at once or the profiler slowed them down, all of them count less.
+    The overhead is the time of the fastest step minus the time of its ops, per op that does work: the less they take,
+    the better their difference is known. Then ops count as much as makes each step take what it took: a CPU may run
+    several at once, and the profiler slows them down.
 
     Args:
-        steps: The step of the plan first, then the same at other batch sizes.
+        steps: The step of the plan first, then the same at other batch sizes, then other steps of these devices.
         device: The costs so far.
         budget_seconds: Seconds for all steps together.
         on_progress: Called with the fraction done.
     """
-    overhead = device.overhead_seconds
-    ops: dict[str, MeasuredOp] = {}
+    timed: list[TimedStep] = []
     for number, step in enumerate(steps):
         budget = budget_seconds / len(steps)
         times = time_step(
@@ -66,28 +68,53 @@ def measure_device(
             budget_seconds=(1 - SHARE_OF_CROWD) * budget if step.others else budget,
             on_progress=lambda done, number=number: on_progress((number + done) / len(steps)),
         )
-        alone = seconds_by_name(step, times)
-        if number == 0:
-            overhead = _overhead_seconds(step.costed, times.step_seconds - sum(alone.values()))
         crowded = (
             crowding(step.run, step.others, step.names, budget_seconds=SHARE_OF_CROWD * budget) if step.others else {}
         )
-        alone = within_step(alone, times.step_seconds)
-        ops |= _measured_ops(step.costed, alone, crowding_by_name(step, crowded), times.num_runs)
+        timed.append(TimedStep(step=step, times=times, alone=seconds_by_name(step, times), crowded=crowded))
+    overhead = overhead_seconds(timed)
+    ops: dict[str, MeasuredOp] = {}
+    for one in timed:
+        ratios = crowding_by_name(one.step, one.crowded)
+        ops |= _measured_ops(one.step.costed, one.adding_up(overhead), ratios, one.times.num_runs)
     crowd = 1 + max(len(step.others) for step in steps)
     return device.merged(replace(device, overhead_seconds=overhead, ops=ops, crowd=crowd))
 
 
-def _overhead_seconds(costed: CostedGraph, seconds_left: float) -> float:
-    working = sum(cost.flops > 0 or cost.moved_bytes > 0 for cost in costed.costs)
-    return max(seconds_left, 0.0) / max(working, 1)
+@dataclass(frozen=True, kw_only=True)
+class TimedStep:
+    """A step that was measured.
+
+    Attributes:
+        step: The step.
+        times: What it took.
+        alone: Seconds by op, alone.
+        crowded: Slow-down by op or call beside other devices; empty where there is none.
+    """
+
+    step: Measurable
+    times: StepTimes
+    alone: Mapping[str, float]
+    crowded: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def num_working(self) -> int:
+        """How many ops do work."""
+        return sum(cost.flops > 0 or cost.moved_bytes > 0 for cost in self.step.costed.costs)
+
+    def adding_up(self, overhead_seconds: float) -> dict[str, float]:
+        """Seconds by op alone that, with an overhead each, add up to the step; to no more than it if it is no whole."""
+        total, left = sum(self.alone.values()), self.times.step_seconds
+        left = max(0.0, left - overhead_seconds * self.num_working) if self.step.is_whole else min(left, total)
+        share = left / total if total else 1.0
+        return {name: share * seconds for name, seconds in self.alone.items()}
 
 
-def within_step(op_seconds: Mapping[str, float], step_seconds: float) -> dict[str, float]:
-    """Seconds by op that add up to no more than those of the step."""
-    total = sum(op_seconds.values())
-    share = min(1.0, step_seconds / total) if total else 1.0
-    return {name: share * seconds for name, seconds in op_seconds.items()}
+def overhead_seconds(steps: Iterable[TimedStep]) -> float:
+    """Seconds of the fastest step besides its ops, per op that does work."""
+    fastest = min((one for one in steps if one.step.is_whole), key=lambda one: one.times.step_seconds)
+    left = fastest.times.step_seconds - sum(fastest.alone.values())
+    return max(left, 0.0) / max(fastest.num_working, 1)
 
 
 def seconds_by_name(step: Measurable, times: StepTimes) -> dict[str, float]:

@@ -115,16 +115,11 @@ def _fewer_slots(plan: PlanDocument) -> Iterator[Change]:
         yield "the optimizer sgd, which keeps no slots but learns otherwise", {"optimizer": "sgd"}
 
 
-def _recomputed(plan: PlanDocument) -> Iterator[Change]:
-    if plan.request.get("recompute") == "none":
-        yield "activations computed again rather than kept", {"recompute": "all"}
-
-
 _AGAINST: Mapping[LimitKind, tuple[Callable[[PlanDocument], Iterator[Change]], ...]] = {
     LimitKind.COMPUTE: (more_devices, other_hardware),
     LimitKind.IMBALANCE: (_free_choices, _without_constraints, _more_microbatches, more_devices),
     LimitKind.LINK: (other_links, _fewer_microbatches, _other_replicas),
     LimitKind.BUBBLE: (_more_microbatches, _free_choices, _other_replicas),
-    LimitKind.MEMORY: (fewer_limits, _recomputed, more_devices, other_hardware, _fewer_slots),
+    LimitKind.MEMORY: (fewer_limits, _free_choices, more_devices, other_hardware, _fewer_slots),
 }
 """What may help against each kind of limit, most promising first."""

@@ -31,6 +31,7 @@ from tests.benchmarks.fidelity_models import MODELS
 from tests.benchmarks.logical_devices import start
 from tests.benchmarks.turns import Contender, answer_turns, take_turns
 
+TURN_SECONDS = 1.0
 WAYS = ("train", "infer", "split on 2", "train on 2")
 
 
@@ -97,7 +98,7 @@ def _run(name: str, way: str, others: Path) -> None:
         with as_allowed(is_staged=placed.program.is_staged):
             step(*arguments)["y_pred" if way == "infer" else "loss"].numpy()
 
-    answer_turns(turn, predicted)
+    answer_turns(turn, predicted, seconds=TURN_SECONDS)
 
 
 def _merged(paths: Sequence[Path]) -> MeasuredCosts:

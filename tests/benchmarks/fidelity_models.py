@@ -9,6 +9,7 @@ from tests.benchmarks.keras_models import (
     Built,
     application,
     bidirectional,
+    convolutions,
     encoder,
     gated_decoder,
     lstm,
@@ -44,4 +45,9 @@ MODELS: dict[str, Callable[[], Built]] = {
     "gated-decoder": partial(gated_decoder, 4, 256, 64, 8),
     "bidirectional-lstm": partial(bidirectional, "LSTM", 64, 32, 32),
     "bidirectional-gru": partial(bidirectional, "GRU", 64, 32, 32),
+    # Small also where a core is slow: a step takes less than 30 ms.
+    "mlp-256-deep": partial(perceptron, 256, 6, 128),
+    "convolutions": partial(convolutions, 32),
+    "small-vision-transformer": partial(vision_transformer, 2, 64, 32, 8, dropout=0.0),
+    "small-bidirectional-gru": partial(bidirectional, "GRU", 32, 16, 32),
 }

@@ -31,6 +31,7 @@ from tests.benchmarks.mixed_models import MODELS
 from tests.benchmarks.turns import Contender, answer_turns, take_turns
 
 DEVICES = ["CPU:0", "CPU:1"]
+TURN_SECONDS = 0.5
 PEER = "MirroredStrategy"
 FREE = "mirrored, free"
 WAYS = ("single", "layer-split", "mirrored", "auto")
@@ -90,7 +91,7 @@ def _run(name: str, way: str, costs: Path) -> None:
         seconds = None if way == FREE else plan.predicted.step_seconds
         said = {"text": text, "seconds": seconds, "plan": json.dumps([way == FREE, *ran])}
     model.make_train_function()
-    answer_turns(lambda: _loss(model.train_function(steps)), said)
+    answer_turns(lambda: _loss(model.train_function(steps)), said, seconds=TURN_SECONDS)
 
 
 def _peer(name: str) -> tuple[Any, Any]:

@@ -60,15 +60,23 @@ def take_turns(contenders: Mapping[str, Sequence[object]], rounds: int) -> dict[
             process.wait()
 
 
-def answer_turns(turn: Callable[[], object], said: Mapping[str, Any] | None = None, *, warmups: int = 5) -> None:
-    """Be a contender: run `turn` some times, say so, then once more for each line on stdin."""
+def answer_turns(
+    turn: Callable[[], object], said: Mapping[str, Any] | None = None, *, warmups: int = 5, seconds: float = 0.0
+) -> None:
+    """Be a contender: run `turn` some times, say so, then once more for each line on stdin.
+
+    With `seconds`, it runs for so long each time, and the median run counts: the first finds others' data in caches.
+    """
     for _ in range(warmups):
         turn()
     print(json.dumps(said or {}), flush=True)
     for _ in sys.stdin:
-        start = time.perf_counter()
-        turn()
-        print(time.perf_counter() - start, flush=True)
+        runs: list[float] = []
+        while not runs or sum(runs) < seconds:
+            start = time.perf_counter()
+            turn()
+            runs.append(time.perf_counter() - start)
+        print(statistics.median(runs), flush=True)
 
 
 def _answer(name: str, process: Any) -> str:

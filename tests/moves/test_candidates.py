@@ -138,6 +138,12 @@ def test_against_memory_higher_limits_and_fewer_slots() -> None:
     assert {"optimizer": "sgd"} in tried
 
 
+def test_against_memory_what_is_computed_again_is_left_to_the_planner_before_machines_are() -> None:
+    small = Baseline(name="single-device", step_seconds=5e-3, fits=False)
+    tried = changes(plan((5, 5), {**GIVEN, "recompute": "none"}, baselines=(small,)))
+    assert tried[0] == {"recompute": None}
+
+
 def test_faster_links_are_much_faster_than_the_one_before() -> None:
     """Of 31.5 GB/s, 1.5 times is 47.3: the NVLink bridge has 56.25, and NVLink 2 has 150."""
     linked = plan((5, 5), GIVEN)

@@ -17,7 +17,7 @@ from partitioner.planner.model.tolerances import AS_FAST, ROUNDING
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
 from partitioner.planner.pipeline.one_piece import OnePieceBound, one_piece_bound
 from partitioner.planner.pipeline.search import PipelineSearch
-from partitioner.planner.pipeline.search_space import PREFERENCE, PipelineCandidate, PipelineSearchSpace
+from partitioner.planner.pipeline.search_space import PREFERENCE, PipelineCandidate, PipelineSearchSpace, Recompute
 from partitioner.planner.placement.evaluator import Evaluation
 from partitioner.spelling import argument, arguments
 
@@ -230,10 +230,10 @@ class ExecutionSelector:
         size = self.costed.graph.batch_size
         more = tuple(2**power for power in range(1, size.bit_length()) if 2**power not in search_space.counts)
         recompute = self.costed.graph.training and search_space.recompute == "none"
-        tries = [
+        tries: list[tuple[tuple[int, ...], Recompute]] = [
             (more, search_space.recompute),
-            (search_space.counts if recompute else (), "all"),
-            (more if recompute else (), "all"),
+            (search_space.counts if recompute else (), "auto"),
+            (more if recompute else (), "auto"),
         ]
         for counts, how in tries:
             other = replace(search_space, counts=counts, recompute=how)
@@ -243,7 +243,7 @@ class ExecutionSelector:
             if fitting := selector.fitting():
                 count = min(candidate.num_microbatches for candidate in fitting)
                 changes: dict[str, Any] = {} if count in search_space.counts else {"microbatches": count}
-                return arguments(**changes, **({"recompute": "all"} if how == "all" else {}))
+                return arguments(**changes, **({} if how == search_space.recompute else {"recompute": how}))
         return ""
 
     def _stage_search(self, unpipelined: Sequence[Evaluation]) -> PipelineSearch:

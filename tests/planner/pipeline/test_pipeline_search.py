@@ -212,7 +212,7 @@ def test_what_does_not_fit_is_told_of_recompute_where_that_helps() -> None:
     with pytest.raises(OutOfMemoryError) as raised:
         find(tight, microbatching(tight, 1, schedules=(GPIPE,), recompute="none"))
     assert raised.value.shortfall is not None
-    assert as_flags(raised.value.shortfall.alternatives[0]) == "--recompute all"
+    assert as_flags(raised.value.shortfall.alternatives[0]) == "--recompute auto"
 
 
 def test_microbatches_that_no_schedule_takes_are_refused() -> None:
