@@ -5,7 +5,8 @@ Then it plans every model with what was measured on all the *others* (leave one 
 measured there and then (what `--costs measured` does), and runs that plan: training and inference, on one device, and
 training on two, split in one piece and in 8 microbatches, in turns. Logical CPU devices run one op at a time, each on
 one thread; one device is held to a core. A step is a call of the emitted function: what Keras adds to each (1 to 2 ms,
-placed or not) is not in the plan. Two busy loops take turns as well: only rounds in which these got two cores count.
+placed or not) is not in the plan. In each turn steps run for a second, and the median counts, as training runs warm.
+Two busy loops take turns as well: only rounds in which these got two cores count.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ does and as plans assume: else a single device would use both cores. Beside them
 `tf.distribute.MirroredStrategy` on two logical devices, each replica with half of the batch; as its devices run ops as
 they like, the mirrored plan takes turns in that way too, with as many threads. It prints a table per model, and one of
 all: mirrored over MirroredStrategy, both free in that way, and `auto` over the fastest. Strategies that give the same
-plan count as one, with the turns of all. Two busy loops take turns as well: only rounds in which these got two cores
-count.
+plan count as one, with the turns of all. In each turn steps run for half a second, and the median counts, as training
+runs warm. Two busy loops take turns as well: only rounds in which these got two cores count.
 """
 
 from __future__ import annotations
