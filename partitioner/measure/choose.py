@@ -198,7 +198,7 @@ def _measured_device(
     ]
     if sums is not None and sums.graph.ops:
         run, *beside = (adding(sums.graph, name) for name in (placed.name, *neighbours))
-        measurable.append(Measurable(costed=sums, run=run, others=beside, is_whole=False))
+        measurable.append(Measurable(costed=sums, run=run, others=beside, is_of_model=False))
     return measure_device(
         measurable,
         before,

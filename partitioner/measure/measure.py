@@ -24,14 +24,14 @@ class Measurable:
         run: Runs it to its end on the device to be measured.
         others: Run it on the other devices of the host, with variables of their own.
         calls: By call of what XLA compiled, the ops in it. It is measured as one, and shared out by their costs.
-        is_whole: Whether it is a step of the model. What another takes besides its ops is no overhead of theirs.
+        is_of_model: Whether it is a step of the model. What another takes besides its ops is no overhead of theirs.
     """
 
     costed: CostedGraph
     run: Callable[[], Any]
     others: Sequence[Callable[[], Any]] = ()
     calls: Mapping[str, Collection[str]] = field(default_factory=dict)
-    is_whole: bool = True
+    is_of_model: bool = True
 
     @property
     def names(self) -> frozenset[str]:
@@ -103,16 +103,16 @@ class TimedStep:
         return sum(cost.flops > 0 or cost.moved_bytes > 0 for cost in self.step.costed.costs)
 
     def adding_up(self, overhead_seconds: float) -> dict[str, float]:
-        """Seconds by op alone that, with an overhead each, add up to the step; to no more than it if it is no whole."""
+        """Seconds by op alone that, with an overhead each, add up to a step of the model; to no more than another."""
         total, left = sum(self.alone.values()), self.times.step_seconds
-        left = max(0.0, left - overhead_seconds * self.num_working) if self.step.is_whole else min(left, total)
+        left = max(0.0, left - overhead_seconds * self.num_working) if self.step.is_of_model else min(left, total)
         share = left / total if total else 1.0
         return {name: share * seconds for name, seconds in self.alone.items()}
 
 
 def overhead_seconds(steps: Iterable[TimedStep]) -> float:
     """Seconds of the fastest step besides its ops, per op that does work."""
-    fastest = min((one for one in steps if one.step.is_whole), key=lambda one: one.times.step_seconds)
+    fastest = min((one for one in steps if one.step.is_of_model), key=lambda one: one.times.step_seconds)
     left = fastest.times.step_seconds - sum(fastest.alone.values())
     return max(left, 0.0) / max(fastest.num_working, 1)
 

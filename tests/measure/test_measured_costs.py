@@ -128,11 +128,11 @@ def test_ops_of_a_call_are_slowed_down_as_the_call_is() -> None:
     assert crowding_by_name(step, ratios) == {"called_0": 1.6, "op0": 1.6, "op1": 1.6, "op2": 1.2}
 
 
-def timed(step_seconds: float, *op_seconds: float, is_whole: bool = True) -> TimedStep:
+def timed(step_seconds: float, *op_seconds: float, is_of_model: bool = True) -> TimedStep:
     costed = chain([1.0] * len(op_seconds), [256] * len(op_seconds)).costed()
     alone = {f"op{index}": seconds for index, seconds in enumerate(op_seconds)}
     return TimedStep(
-        step=Measurable(costed=costed, run=lambda: None, is_whole=is_whole),
+        step=Measurable(costed=costed, run=lambda: None, is_of_model=is_of_model),
         times=StepTimes(step_seconds=step_seconds, op_seconds=alone, num_runs=3),
         alone=alone,
     )
@@ -141,14 +141,14 @@ def timed(step_seconds: float, *op_seconds: float, is_whole: bool = True) -> Tim
 def test_ops_that_ran_at_once_take_no_longer_than_their_step() -> None:
     """Bug: an LSTM of 23 ms, of whose gates two threads compute two at once, was predicted at 27."""
     assert timed(2.0, 3.0, 1.0).adding_up(0.0) == {"op0": 1.5, "op1": 0.5}
-    assert timed(5.0, 3.0, 1.0, is_whole=False).adding_up(0.5) == {"op0": 3.0, "op1": 1.0}
+    assert timed(5.0, 3.0, 1.0, is_of_model=False).adding_up(0.5) == {"op0": 3.0, "op1": 1.0}
     assert timed(1.0).adding_up(0.0) == {}
 
 
 def test_the_overhead_of_ops_is_read_where_they_take_the_least() -> None:
     """Bug: ops of a decoder's 460 ms differed from their step by 5 to 25 ms, so that eight parts took 263 to 311."""
     whole, part = timed(460.0, 290.0, 145.0), timed(68.0, 40.0, 20.0)
-    sums = timed(5.0, 0.5, is_whole=False)  # what this takes besides is to hand over its results
+    sums = timed(5.0, 0.5, is_of_model=False)  # what this takes besides is to hand over its results
     overhead = overhead_seconds([whole, part, sums])
     assert overhead == 4.0
     assert part.adding_up(overhead) == {"op0": 40.0, "op1": 20.0}

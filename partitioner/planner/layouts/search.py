@@ -279,7 +279,7 @@ class _Search:
     def _nothing_fits(self, status: str) -> Exception:
         if (refusal := self.selector.refusal()) is not None:
             return refusal
-        if self._is_late(status):
+        if self._is_late(status) and not self._promises_no_fit():
             return TimeLimitError(
                 f"no placement that fits was found within {self.time_limit_seconds:g} s",
                 notes=[_closest_note(*self.placements.closest(1))] if self.explains else [],

@@ -117,7 +117,7 @@ class PipelineSearch:
     @property
     def has_fitting_cut(self) -> bool:
         """Whether a cut into the most microbatches, which need the least memory, is estimated to fit."""
-        most = self.possible.counts[-1]
+        most = max(self.possible.counts, default=1)
         cuts = (self.evaluator.cut(*shape) for shape in self.possible if shape[1] == most)
         return any(cut is not None and cut.fits for cut in cuts)
 
