@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from cost_models.calls import CallCost
 from cost_models.hardware import Device, Link
 from cost_models.roofline import op_seconds
 from cost_models.specs import OpCost, OpSpec, TensorSpec
@@ -74,6 +75,7 @@ class MeasuredDevice:
         overhead_seconds: Time between two working ops, beyond their own time.
         ops: Measured ops by signature.
         crowd: Number of busy devices, with this device, when `crowded_seconds` was measured; 1 if it was not.
+        call: What calls of stage programs take; None if it was not measured.
     """
 
     type: str
@@ -82,6 +84,7 @@ class MeasuredDevice:
     overhead_seconds: float
     ops: Mapping[str, MeasuredOp] = field(default_factory=dict)
     crowd: int = 1
+    call: CallCost | None = None
 
     def seconds(self, op: OpSpec, cost: OpCost, device: Device, dtype: str, *, crowded: bool = False) -> float:
         """Seconds of an execution of `op`, measured or inferred, with the overhead.

@@ -12,6 +12,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.calls import CallCost
 from cost_models.catalogue import link_named
 from cost_models.communication import transfer_seconds
 from cost_models.gpu_constants import GPU
@@ -41,6 +42,7 @@ class CostedGraph:
             from ops that were. Devices that it lacks have their rooflines.
         crowded: The same while all devices of the topology are busy, for devices with such measurements.
         measured_ops: Names of the ops whose very shapes were measured.
+        measured_calls: What calls of stage programs take by index of a device, where measured.
         kernels: The kernels that TensorFlow chooses for its ops.
         sharing: Number of replicas that each device of the topology works for; empty where each works for one replica.
             Forwards and backwards take that many times as long there; updates run once for all replicas.
@@ -55,6 +57,7 @@ class CostedGraph:
     measured: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     crowded: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     measured_ops: frozenset[str] = frozenset()
+    measured_calls: Mapping[int, CallCost] = field(default_factory=dict)
     kernels: Kernels = ONEDNN
     sharing: tuple[int, ...] = ()
     fusion: Fusion | None = None
@@ -145,6 +148,15 @@ class CostedGraph:
             return sum(transfer_seconds(tensor.size_bytes, link) for tensor in copied)
 
         return tuple(map(seconds, graph.ops))
+
+    def call(self, device: int) -> CallCost:
+        """What a call of a stage program takes on a device, besides its ops."""
+        return self.measured_calls.get(device, CallCost())
+
+    @cached_property
+    def least_call_seconds(self) -> float:
+        """Seconds of any call on any device at the least, whatever it is given."""
+        return min(self.call(device).seconds for device in range(len(self.topology.devices)))
 
     def num_sharing(self, device: int) -> int:
         """Number of replicas that a device works for."""

@@ -25,6 +25,7 @@ from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName, share_memory
 from partitioner.ir.execution import Execution
 from partitioner.ir.step import RESULTS, CapturedStep
+from partitioner.measure.call_times import time_calls
 from partitioner.measure.gradient_sums import adding, gradient_sums
 from partitioner.measure.imported_costs import costs_notes, refuse_other_devices
 from partitioner.measure.link_times import time_link
@@ -168,6 +169,8 @@ def _measured_device(
     sums = cost_ops(gradient_sums(step), topology) if len(graphs) > 1 else None
     is_known = all(before.has(spec) for costed in filter(None, [*graphs.values(), sums]) for spec in costed.graph.specs)
     neighbours = _sharing_memory(index, topology)
+    if before.call is None and len(graphs) > 1 and kind[0] == "CPU":  # the host of a GPU calls ahead of it
+        before = replace(before, call=time_calls([placed.name, *neighbours[:1]]))
     if is_known and before.crowd == 1 + len(neighbours):
         return before
     whole = graphs[step.graph.batch_size]

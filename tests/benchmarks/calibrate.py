@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cost_models.calls import CallCost
 from cost_models.catalogue import device_named, link_named
 from cost_models.flops import op_cost
 from cost_models.gpu_constants import GPU, GpuConstants
@@ -34,7 +35,6 @@ from partitioner.ir.op_graph import OpGraph, VariableKind
 from partitioner.ir.op_seconds import seconds_of_ops
 from partitioner.planner.model.fusion import fuse
 from partitioner.planner.simulate.exchange_seconds import sum_times
-from partitioner.planner.simulate.program_costs import CALL_SECONDS
 from tests.benchmarks.published import LINKS, is_persistent, published_seconds, rows_of
 
 BOUNDS: Mapping[str, tuple[float, float]] = {
@@ -80,7 +80,7 @@ class Row:
         host = 0.0 if self.fusion else constants.dispatch_seconds
         count = int(self.fields["gpus"])
         step = queued_seconds(filter(None, own), host)
-        return step if count == 1 else step + CALL_SECONDS + self._sum_seconds(count, constants)
+        return step if count == 1 else step + CallCost().seconds + self._sum_seconds(count, constants)
 
     def _sum_seconds(self, count: int, constants: GpuConstants) -> float:
         placed = [

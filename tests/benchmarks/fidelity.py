@@ -109,7 +109,9 @@ def _merged(paths: Sequence[Path]) -> MeasuredCosts:
     ops = {key: op for device in devices for key, op in device.ops.items()}
     overhead = statistics.median(device.overhead_seconds for device in devices)
     one = devices[0]
-    device = MeasuredDevice(type=one.type, title=one.title, hardware=one.hardware, overhead_seconds=overhead, ops=ops)
+    device = MeasuredDevice(
+        type=one.type, title=one.title, hardware=one.hardware, overhead_seconds=overhead, ops=ops, call=one.call
+    )
     return MeasuredCosts(versions=found[0].versions, devices=(device,), links=found[0].links)
 
 

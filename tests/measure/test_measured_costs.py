@@ -12,6 +12,7 @@ import pytest
 from asking import asked
 
 import partitioner
+from cost_models.calls import CallCost
 from partitioner.errors import UsageError
 from partitioner.ir.plan import Origin
 from partitioner.measure.measure import Measurable, TimedStep, crowding_by_name, overhead_seconds, seconds_by_name
@@ -179,6 +180,20 @@ def test_devices_that_share_memory_are_measured_beside_each_other(tmp_path: Path
     (known,) = read_costs(path).devices
     assert known.crowd == len(DEVICES)
     assert any(op.crowded_seconds for op in known.ops.values())
+
+
+def test_calls_are_measured_where_there_may_be_microbatches(tmp_path: Path) -> None:
+    model, path = models.mlp(), tmp_path / "costs.json"
+    plan(model, costs="measured", strategy="single", microbatches=1).save_costs(path)
+    assert [device.call for device in read_costs(path).devices] == [None]
+    plan(model, costs="measured", strategy="single", microbatches=2).save_costs(path)
+    costs = read_costs(path)
+    (known,) = costs.devices
+    assert known.call is not None
+    write_costs(replace(costs, devices=(replace(known, call=CallCost(seconds=1.0)),)), path)
+    whole, in_two = (plan(model, costs=path, strategy="single", microbatches=count) for count in (1, 2))
+    assert whole.predicted.step_seconds < 1
+    assert in_two.predicted.step_seconds > 3  # a forward with its backward of each microbatch, and updates
 
 
 def test_replicas_and_pipelines_of_a_host_take_what_ops_take_beside_others(tmp_path: Path) -> None:

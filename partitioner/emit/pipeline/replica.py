@@ -11,7 +11,7 @@ import tensorflow as tf
 from partitioner.emit.graph.mirrored_variable import copy_on
 from partitioner.emit.graph.variables import held_variable
 from partitioner.emit.pipeline.microbatches import HOST
-from partitioner.emit.pipeline.stage_function import StageFunction, StageFunctions
+from partitioner.emit.pipeline.stage_function import StageFunction, StageFunctions, run_independently
 from partitioner.ir.execution import SEED_STRIDE, Execution
 from partitioner.ir.stage_programs import Gather, StagePrograms
 from partitioner.ir.step import CapturedStep
@@ -158,7 +158,7 @@ class ReplicaRun:
         with tf.device(device), tf.control_dependencies(after):
             totals = [self.totals[n] if n in self.totals else self._zero(n, function) for n in function.sums]
         made = self._call(function, part, totals=totals, after=after, name=str(action))
-        _run_independently(made[function.label])
+        run_independently(made[function.label])
         self.totals |= {name: made[name] for name in function.sums}
         part |= made
         # Python drops a control edge to an op that already reads its source, and with it the order of calls
@@ -187,14 +187,3 @@ class ReplicaRun:
         with tf.device(program.device), tf.control_dependencies(after), tf.name_scope(name or function.label):
             made = function.call([*given, *totals, *outside])
         return dict(zip((*program.outputs, function.label), made, strict=True))
-
-
-def _run_independently(tensor: Any) -> None:
-    """Let the call that makes a tensor wait for its inputs and its control inputs only.
-
-    TensorFlow would chain all calls with state (a random generator, a Python function) in the order they are made in,
-    whichever stage they belong to, and no two devices would ever work at the same time.
-    """
-    graph: Any = tf.compat.v1.get_default_graph()
-    if graph.experimental_acd_manager is not None:
-        graph.experimental_acd_manager.run_independently(tensor.op)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
@@ -51,7 +52,6 @@ class StageFunction:
         is_compiled: Whether XLA compiles what it can of it.
         atomic: TensorFlow's function. Takes the values of `program.inputs`, `sums` and `captures`, and returns those of
             `program.outputs`, and a last value that says that it has ended.
-        isolated: A function that only calls `atomic`. See `call`.
     """
 
     program: StageProgram
@@ -60,7 +60,11 @@ class StageFunction:
     captures: tuple[str, ...]
     is_compiled: bool
     atomic: Any
-    isolated: Any
+
+    @cached_property
+    def isolated(self) -> Any:
+        """A function that only calls `atomic`. See `call`."""
+        return _isolated(self.atomic)
 
     def call(self, values: Sequence[Any]) -> Sequence[Any]:
         """Call it eagerly, or add a call to the graph; call `register` after all calls are made.
@@ -181,7 +185,6 @@ class StageFunctions:
             captures=captures,
             is_compiled=is_compiled,
             atomic=function,
-            isolated=_isolated(function),
         )
 
     def _compiled(self, placed: Any, device: str, results: Sequence[str], values: Mapping[str, str]) -> GraphWithCalls:
@@ -318,6 +321,17 @@ def _isolated(function: Any) -> Any:
     return atomic_function.AtomicFunction(
         called.name + "_isolated", runtime, function.function_type, children=[function, *function.children]
     )
+
+
+def run_independently(tensor: Any) -> None:
+    """Let the call that makes a tensor wait for its inputs and its control inputs only.
+
+    TensorFlow would chain all calls with state (a random generator, a Python function) in the order they are made in,
+    whichever stage they belong to, and no two devices would ever work at the same time.
+    """
+    graph: Any = tf.compat.v1.get_default_graph()
+    if graph.experimental_acd_manager is not None:
+        graph.experimental_acd_manager.run_independently(tensor.op)
 
 
 def _keep_on_host(op: Any, attribute: str, dtypes: Sequence[Any]) -> None:

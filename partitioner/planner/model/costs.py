@@ -105,6 +105,7 @@ def _with_measured(costed: CostedGraph, measured: Mapping[int, MeasuredDevice]) 
         measured={index: column(index, device, crowded=False) for index, device in measured.items()},
         crowded={index: column(index, device, crowded=True) for index, device in measured.items() if device.crowd > 1},
         measured_ops=frozenset(op.name for op, is_measured in zip(graph.ops, are_measured, strict=True) if is_measured),
+        measured_calls={index: device.call for index, device in measured.items() if device.call is not None},
     )
 
 

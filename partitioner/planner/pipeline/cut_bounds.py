@@ -15,7 +15,6 @@ from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.solve.problem import CutProblem
 from partitioner.planner.pipeline.stage_end import StageSeconds
 from partitioner.planner.pipeline.stage_sequence import FULL, KEEPS, SELECTIVE, StageSequence
-from partitioner.planner.simulate.program_costs import CALL_SECONDS
 
 # Memory is taken to be less than this many times its estimate.
 _TIMES_OF_ESTIMATE = 2
@@ -64,7 +63,7 @@ class CutBounds:
             once=_least(items.once_seconds),
             summing=_least(items.sum_seconds),
             updating=_least(items.update_seconds),
-            call_seconds=CALL_SECONDS,
+            call_seconds=sequence.costed.least_call_seconds,
             there_seconds=there,
             back_seconds=back,
             crossed=crossed,

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from cost_models.hardware import Link
 from cost_models.topology import Topology
 from partitioner.planner.pipeline.op_places import Floats
-from partitioner.planner.simulate.program_costs import CALL_SECONDS
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -27,16 +26,18 @@ class Hop:
         there: Of activations.
         back: Of gradients.
         goes_back: Whether gradients cross.
+        call_seconds: Of a call, at the least.
     """
 
     there: Floats
     back: Floats
     goes_back: NDArray[np.bool_]
+    call_seconds: float
 
     @cached_property
     def called(self) -> tuple[Floats, Floats]:
         """The same with the calls that the two are handed to."""
-        return self.there + CALL_SECONDS, self.back + np.where(self.goes_back, CALL_SECONDS, 0.0)
+        return self.there + self.call_seconds, self.back + np.where(self.goes_back, self.call_seconds, 0.0)
 
     @cached_property
     def least(self) -> tuple[float, float, float]:
@@ -46,7 +47,12 @@ class Hop:
 
 
 def hops_between(
-    devices: Sequence[int], topology: Topology, *, crossing: tuple[Floats, Floats], counted: tuple[Floats, Floats]
+    devices: Sequence[int],
+    topology: Topology,
+    *,
+    crossing: tuple[Floats, Floats],
+    counted: tuple[Floats, Floats],
+    call_seconds: float,
 ) -> list[Hop]:
     """The hops over the boundaries between the stages of these devices.
 
@@ -55,6 +61,7 @@ def hops_between(
         topology: Their links.
         crossing: Bytes of all activations, and of all gradients, that cross.
         counted: Those of them that take time.
+        call_seconds: Of a call, at the least.
     """
     known: dict[tuple[Link, Link] | None, Hop] = {}
     hops = []
@@ -67,7 +74,7 @@ def hops_between(
                 else np.zeros(len(every))
                 for link, every, some in zip(links or (None, None), crossing, counted, strict=True)
             )
-            known[links] = Hop(there=there, back=back, goes_back=crossing[1] > 0)
+            known[links] = Hop(there=there, back=back, goes_back=crossing[1] > 0, call_seconds=call_seconds)
         hops.append(known[links])
     return hops
 

@@ -17,7 +17,6 @@ from partitioner.planner.pipeline.least_cut import least_cut
 from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.search_space import Recomputed
 from partitioner.planner.pipeline.stage_sequence import FULL, KEEPS, SELECTIVE, StageSequence
-from partitioner.planner.simulate.program_costs import CALL_SECONDS
 from partitioner.planner.simulate.streams import Streams
 
 # A byte over a limit counts as so many seconds, more than any step takes: first what fits, then the fastest.
@@ -157,7 +156,7 @@ class StageSplit:
                 work(items.forward_seconds),
                 work(items.backward_seconds) + work(*(items.again_by_way[way] for way in ways)),
                 np.where(ways == KEEPS, weights, 0.0),
-                CALL_SECONDS,
+                sequence.costed.least_call_seconds,
             ),
             work(items.once_seconds),
             work(items.sum_seconds),

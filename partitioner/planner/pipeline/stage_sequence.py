@@ -21,7 +21,6 @@ from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.ordered_items import OrderedItems, between
 from partitioner.planner.pipeline.search_space import Recompute
 from partitioner.planner.pipeline.stage_end import StageSeconds
-from partitioner.planner.simulate.program_costs import CALL_SECONDS
 from partitioner.stages.actions import Action, ActionKind
 from partitioner.stages.schedules import ScheduleKind
 
@@ -112,6 +111,7 @@ class StageSequence:
             self.costed.topology,
             crossing=(self.items.forward_bytes, self.items.backward_bytes),
             counted=(forward_bytes, backward_bytes),
+            call_seconds=self.costed.least_call_seconds,
         )
 
     def least_hop_seconds(self, crossed: tuple[int, int]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -124,7 +124,8 @@ class StageSequence:
     def seconds(self, stage: int, hops: Sequence[Hop]) -> StageSeconds:
         """Seconds of a microbatch; hops are what it takes over boundaries."""
         items, device, last = self.items, self.devices[stage], self.num_stages - 1
-        calls = 2 * CALL_SECONDS if self.trains and last else CALL_SECONDS
+        call = self.costed.least_call_seconds
+        calls = 2 * call if self.trains and last else call
         later = items.weights_seconds if self.parts_backward else np.zeros_like(items.weights_seconds)
         there, back = items.forward_seconds.min(axis=0), (items.backward_seconds - later).min(axis=0)
         both = (items.pass_seconds - later).min(axis=0)
@@ -135,8 +136,8 @@ class StageSequence:
             # A stage whose results need no gradient waits for none.
             behind = np.where(items.backward_bytes > 0, behind, 0.0)
         return StageSeconds(
-            forward=items.between("forward_seconds", device) + CALL_SECONDS,
-            backward=items.between("backward_seconds", device) + calls - CALL_SECONDS + third_call,
+            forward=items.between("forward_seconds", device) + call,
+            backward=items.between("backward_seconds", device) + calls - call + third_call,
             weights=self._later(stage) + third_call,
             arriving=(there + hops_there)[:, None],
             returning=(back + hops_back)[:, None],
@@ -179,7 +180,8 @@ class StageSequence:
 
     def _third_call(self, stage: int) -> Floats:
         """Of what is left for later, where there is something, and a stage before that does not wait for it."""
-        return np.where((self._later(stage) > 0) & (self.items.backward_bytes > 0)[:, None], CALL_SECONDS, 0.0)
+        is_called = (self._later(stage) > 0) & (self.items.backward_bytes > 0)[:, None]
+        return np.where(is_called, self.costed.least_call_seconds, 0.0)
 
     def _num_late(self, stage: int) -> int:
         """Microbatches whose gradients of weights come behind the last backward of a stage."""

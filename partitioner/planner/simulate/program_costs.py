@@ -16,12 +16,9 @@ from partitioner.planner.model.kernel_memory import scratch_of_ops, sizes_of_ten
 from partitioner.planner.simulate.memory_use import largest_tensors, most_over_time
 from partitioner.stages.run_ahead import Order, keeps_order, order_among, run_ahead_limits
 
-CALL_SECONDS = 70e-6
-"""To start a function and to hand over its results: 50 to 90 us between CPU devices of TensorFlow 2.21 on a 2-core x86
-virtual machine."""
 OP_SECONDS = 2.5e-6
-"""To dispatch an op inside a function, measured on the same machine, where the device's launch overhead is not larger.
-Only stage programs are charged with it: it makes very small microbatches unprofitable."""
+"""To dispatch an op inside a function, measured on a 2-core x86 virtual machine, where the device's launch overhead is
+not larger. Only stage programs are charged with it: it makes very small microbatches unprofitable."""
 _PARTS = 8
 """Parts of a call, each with its peak bytes: tensors that are sent after a call, or received for the next call, rarely
 overlap with the peak of a call."""
@@ -71,6 +68,7 @@ class StageCosts:
             0.0 if index in costed.measured or costed.fusion else max(0.0, OP_SECONDS - seconds)
             for index, seconds in enumerate(launch)
         ]
+        self._sums = frozenset(costed.sums)
         self._costs: dict[tuple[object, ...], ProgramCost] = {}
 
     def all(self, programs: StagePrograms) -> list[ProgramCost]:
@@ -131,10 +129,13 @@ class StageCosts:
         # Replicas that share a device share its time.
         times = 1 if program.kind is ProgramKind.UPDATE else self.costed.num_sharing(device)
         own = [self._seconds[name][device] for name in program.ops]
+        # A total is given for each gradient that is added to one.
+        num_tensors = len(program.inputs) + len(program.outputs) + len(self._sums.intersection(program.outputs))
+        call = self.costed.call(device).of(num_tensors)
         if host := self.costed.dispatch_seconds[device]:
             # The host of a GPU starts the next op while the GPU is busy.
-            return times * CALL_SECONDS + queued_seconds(filter(None, own), host)
-        return times * (CALL_SECONDS + len(program.ops) * self._dispatch_seconds[device]) + sum(own)
+            return times * call + queued_seconds(filter(None, own), host)
+        return times * (call + len(program.ops) * self._dispatch_seconds[device]) + sum(own)
 
     def _op_seconds(self, name: str, device: int) -> float:
         return self._seconds[name][device] + self._dispatch_seconds[device]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from graphs import device, link
 
 from cost_models.topology import Topology, TopologyDevice
 from partitioner.ir.devices import DeviceName
-from partitioner.planner.pipeline.hops import hops_between, seconds_before, seconds_behind
-from partitioner.planner.simulate.program_costs import CALL_SECONDS
+from partitioner.planner.pipeline.hops import Hop, hops_between, seconds_before, seconds_behind
+from partitioner.planner.pipeline.op_places import Floats
 
+CALL_SECONDS = 0.125
 # By boundary of four items: its bytes there and back. Gradients cross the last two only.
 THERE, BACK = np.array([0.0, 256.0, 512.0, 1024.0, 0.0]), np.array([0.0, 0.0, 512.0, 256.0, 0.0])
 
@@ -27,8 +30,12 @@ def two_hosts() -> Topology:
     return Topology.of_hosts(placed, [0, 0, 1], within=link(0.25, 1024.0), between=link(2.0, 256.0))
 
 
+def hops(devices: Sequence[int], *, counted: tuple[Floats, Floats] = (THERE, BACK)) -> list[Hop]:
+    return hops_between(devices, two_hosts(), crossing=(THERE, BACK), counted=counted, call_seconds=CALL_SECONDS)
+
+
 def test_each_boundary_is_over_the_link_of_its_devices() -> None:
-    within, between = hops_between([0, 1, 2], two_hosts(), crossing=(THERE, BACK), counted=(THERE, BACK))
+    within, between = hops([0, 1, 2])
     np.testing.assert_allclose(within.there, [0.0, 0.5, 0.75, 1.25, 0.0])
     np.testing.assert_allclose(within.back, [0.0, 0.0, 0.75, 0.5, 0.0])
     np.testing.assert_allclose(between.there, [0.0, 3.0, 4.0, 6.0, 0.0])
@@ -36,24 +43,24 @@ def test_each_boundary_is_over_the_link_of_its_devices() -> None:
 
 
 def test_what_crosses_takes_the_latency_even_where_it_does_not_count() -> None:
-    (hop,) = hops_between([0, 2], two_hosts(), crossing=(THERE, BACK), counted=(np.zeros(5), np.zeros(5)))
+    (hop,) = hops([0, 2], counted=(np.zeros(5), np.zeros(5)))
     np.testing.assert_allclose(hop.there, [0.0, 2.0, 2.0, 2.0, 0.0])
     np.testing.assert_allclose(hop.back, [0.0, 0.0, 2.0, 2.0, 0.0])
 
 
 def test_the_same_device_costs_a_call_alone() -> None:
-    (hop,) = hops_between([1, 1], two_hosts(), crossing=(THERE, BACK), counted=(THERE, BACK))
+    (hop,) = hops([1, 1])
     np.testing.assert_allclose(hop.called[0], CALL_SECONDS)
     np.testing.assert_allclose(hop.called[1], np.array([0, 0, 1, 1, 0]) * CALL_SECONDS)
 
 
 def test_boundaries_before_and_behind_a_stage() -> None:
     """The slow link is between the last two stages, and counts as such for the first, which knows not where it is."""
-    hops = hops_between([0, 1, 2], two_hosts(), crossing=(THERE, BACK), counted=(THERE, BACK))
-    there, back = seconds_before(hops, 2)
+    both = hops([0, 1, 2])
+    there, back = seconds_before(both, 2)
     np.testing.assert_allclose(there[2], 4.0 + 0.5 + 2 * CALL_SECONDS)
     np.testing.assert_allclose(back[2], 4.0 + 0.0 + CALL_SECONDS)
     # Over the second boundary at the least 3 s there, where no gradient comes back.
-    np.testing.assert_allclose(seconds_behind(hops, 0)[3], (1.25 + 0.5) + 3.0 + 3 * CALL_SECONDS)
-    assert seconds_before(hops, 0) == (0.0, 0.0)
-    assert seconds_behind(hops, 2) == pytest.approx(0.0)
+    np.testing.assert_allclose(seconds_behind(both, 0)[3], (1.25 + 0.5) + 3.0 + 3 * CALL_SECONDS)
+    assert seconds_before(both, 0) == (0.0, 0.0)
+    assert seconds_behind(both, 2) == pytest.approx(0.0)

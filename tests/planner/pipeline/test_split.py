@@ -13,6 +13,7 @@ from graphs import Builder, link, microbatching, pinned, pipeline, random_steps,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cost_models.calls import CallCost
 from cost_models.topology import Topology
 from partitioner.deadline import Deadline
 from partitioner.ir.costed import CostedGraph
@@ -23,9 +24,9 @@ from partitioner.planner.pipeline.least_share import least_interleaved_share
 from partitioner.planner.pipeline.search import PipelineSearch
 from partitioner.planner.pipeline.search_space import Recompute, Recomputed
 from partitioner.planner.pipeline.stage_sequence import FULL, KEEPS, SELECTIVE
-from partitioner.planner.simulate.program_costs import CALL_SECONDS
 from partitioner.stages.schedules import ScheduleKind
 
+CALL_SECONDS = CallCost().seconds
 FREE = link(0.0, 2.0**60)
 GPIPE, ONE_F_ONE_B, SEQUENTIAL, ZB_H1, ZB_H2 = (
     ScheduleKind(name) for name in ("gpipe", "1f1b", "sequential", "zb-h1", "zb-h2")

@@ -7,8 +7,11 @@ from dataclasses import replace
 import pytest
 from graphs import Builder, cut_up, on, pipeline, topology
 
+from cost_models.calls import CallCost
 from partitioner.ir.costed import CostedGraph
-from partitioner.planner.simulate.program_costs import CALL_SECONDS, OP_SECONDS, ProgramCost, StageCosts
+from partitioner.planner.simulate.program_costs import OP_SECONDS, ProgramCost, StageCosts
+
+CALL_SECONDS = CallCost().seconds
 
 
 def costs_of(costed: CostedGraph, **places: int) -> dict[str, ProgramCost]:
@@ -35,6 +38,21 @@ def test_what_a_device_takes_to_launch_an_op_covers_its_dispatch() -> None:
     costed = replace(costed, topology=replace(costed.topology, devices=(placed,)))
     # Of a single stage the program has both, an op of 1 s and one of 2 s.
     assert costs_of(costed)["forward0"].seconds == pytest.approx(3.002 + CALL_SECONDS, rel=1e-12)
+
+
+def test_a_measured_call_takes_longer_the_more_tensors_it_passes() -> None:
+    """`forward1` is given an activation and a parameter, and returns an activation. `backward1` is given two and
+    returns two gradients; a total that the one of its parameter is added to comes on top."""
+    costed = replace(pipeline(2, forward=1.0, backward=2.0).costed(), sums=("d1:0",))
+    few, many = (
+        costs_of(replace(costed, measured_calls={1: call}), **second_half())
+        for call in (CallCost(seconds=0.25), CallCost(seconds=0.25, tensor_seconds=0.125))
+    )
+    assert few["forward1"].seconds == pytest.approx(1.0 + 0.25 + OP_SECONDS, rel=1e-12)
+    longer = {name: many[name].seconds - few[name].seconds for name in few}
+    assert longer["forward1"] == pytest.approx(3 * 0.125, rel=1e-12)
+    assert longer["backward1"] == pytest.approx(5 * 0.125, rel=1e-12)
+    assert longer["forward0"] == longer["backward0"] == 0.0
 
 
 def test_a_faster_device_is_faster_but_for_dispatch() -> None:
