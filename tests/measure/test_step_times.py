@@ -15,6 +15,7 @@ from partitioner.measure.profiler import Event, events_of
 from partitioner.measure.step_times import (
     LEAST_RUNS,
     LEAST_WARMUPS,
+    MOST_RUNS,
     MOST_WARMUPS,
     faster_half,
     refuse_missing_device_plane,
@@ -141,7 +142,7 @@ def test_a_step_is_timed_op_by_op() -> None:
     assert sum(times.op_seconds.values()) < 3 * times.step_seconds
 
 
-@pytest.mark.parametrize("runs_before", [1, MOST_WARMUPS + 6])
+@pytest.mark.parametrize("runs_before", [1, MOST_WARMUPS + 9])
 def test_ctrl_c_keeps_what_was_measured(runs_before: int) -> None:
     run, calls = products(), []
 
@@ -155,8 +156,19 @@ def test_ctrl_c_keeps_what_was_measured(runs_before: int) -> None:
             time_step(interrupted, {"large", "small"})
     else:
         times = time_step(interrupted, {"large", "small"})
-        assert 3 <= times.num_runs <= (MOST_WARMUPS + 6 - LEAST_WARMUPS) / 2
+        assert 3 <= times.num_runs <= (MOST_WARMUPS + 9 - LEAST_WARMUPS) / 3
         assert times.op_seconds["large"] > 0
+
+
+def test_a_short_step_is_timed_warm() -> None:
+    """It takes longer between profiles: runs there do not count."""
+    calls: list[None] = []
+
+    def run() -> None:
+        calls.append(None)
+        time.sleep(0.01 if len(calls) <= 3 * MOST_RUNS else 0.001)
+
+    assert 0.001 <= time_step(run, ()).step_seconds < 0.005
 
 
 def test_runs_that_other_work_slowed_down_do_not_count() -> None:
