@@ -12,7 +12,7 @@ from partitioner.deadline import SHARE_OF_CROWD
 from partitioner.ir.costed import CostedGraph
 from partitioner.measure.crowd import crowding
 from partitioner.measure.fused import shared_seconds
-from partitioner.measure.step_times import StepTimes, time_step
+from partitioner.measure.step_times import StepTimes, time_step, timed_warm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,7 @@ def measure_device(
             crowding(step.run, step.others, step.names, budget_seconds=SHARE_OF_CROWD * budget) if step.others else {}
         )
         timed.append(TimedStep(step=step, times=times, alone=seconds_by_name(step, times), crowded=crowded))
+    timed = [replace(one, times=timed_warm(one.times, one.step.run)) for one in timed]
     overhead = overhead_seconds(timed)
     ops: dict[str, MeasuredOp] = {}
     for one in timed:

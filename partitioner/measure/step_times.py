@@ -86,7 +86,6 @@ def time_step(
     pairs: list[WatchedRun] = []
     ops_of_run: list[dict[str, float]] = []
     kernels: dict[str, str] = {}
-    moment: list[float] = []
     start = time.perf_counter()
     try:
         warm_up(run)
@@ -100,12 +99,10 @@ def time_step(
             ops_of_run.append(seconds_by_op(pair.events, ops, slowed=pair.slowed))
             kernels |= kernel_by_op(pair.events, ops)
             on_progress(min(1.0, max(len(ops_of_run) / MOST_RUNS, passed / budget_seconds)))
-        if statistics.median(pair.plain_seconds for pair in pairs) < SHORT_SECONDS:
-            moment = _run_for(run, MOMENT_SECONDS)
     except KeyboardInterrupt:
         if not ops_of_run:
             raise
-    plain = moment or [pair.plain_seconds for pair in pairs]
+    plain = [pair.plain_seconds for pair in pairs]
     faster = faster_half(ops_of_run, [pair.seconds for pair in pairs])
     seen = dict.fromkeys(name for seconds in faster for name in seconds)
     return StepTimes(
@@ -124,12 +121,17 @@ def watched_run(run: Callable[[], object]) -> WatchedRun:
     return WatchedRun(events=events, seconds=watched[0], plain_seconds=plain)
 
 
-def _run_for(run: Callable[[], object], seconds: float) -> list[float]:
-    """Run a step for so long, at least once; the seconds of each run."""
-    taken = [_seconds(run)]
-    while sum(taken) < seconds:
-        taken.append(_seconds(run))
-    return taken
+def timed_warm(times: StepTimes, run: Callable[[], object]) -> StepTimes:
+    """The same times, but for those of a short step as it takes them in a moment of its own; Ctrl-C leaves them."""
+    if times.step_seconds >= SHORT_SECONDS:
+        return times
+    taken: list[float] = []
+    try:
+        while sum(taken) < MOMENT_SECONDS:
+            taken.append(_seconds(run))
+    except KeyboardInterrupt:
+        return times
+    return replace(times, step_seconds=statistics.median(faster_half(taken, taken)))
 
 
 def faster_half(runs: Sequence[_Run], seconds: Sequence[float]) -> list[_Run]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from partitioner.measure.profiler import Event, events_of
 from partitioner.measure.step_times import (
     LEAST_RUNS,
     LEAST_WARMUPS,
-    MOST_RUNS,
     MOST_WARMUPS,
+    SHORT_SECONDS,
+    StepTimes,
     faster_half,
     refuse_missing_device_plane,
     seconds_by_op,
     time_step,
+    timed_warm,
 )
 
 
@@ -161,14 +164,21 @@ def test_ctrl_c_keeps_what_was_measured(runs_before: int) -> None:
 
 
 def test_a_short_step_is_timed_warm() -> None:
-    """It takes longer between profiles: runs there do not count."""
-    calls: list[None] = []
+    """It took longer between profiles; a step that takes longer than a moment is not run again."""
+    cold = StepTimes(step_seconds=0.01, op_seconds={"op": 0.005}, num_runs=3)
+    found = timed_warm(cold, lambda: time.sleep(0.001))
+    assert 0.001 <= found.step_seconds < 0.005
+    assert found == replace(cold, step_seconds=found.step_seconds)
+    long = replace(cold, step_seconds=SHORT_SECONDS)
+    assert timed_warm(long, lambda: pytest.fail("it ran")) is long
 
-    def run() -> None:
-        calls.append(None)
-        time.sleep(0.01 if len(calls) <= 3 * MOST_RUNS else 0.001)
 
-    assert 0.001 <= time_step(run, ()).step_seconds < 0.005
+def test_ctrl_c_leaves_the_times_of_a_short_step() -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    cold = StepTimes(step_seconds=0.01, op_seconds={}, num_runs=3)
+    assert timed_warm(cold, interrupted) is cold
 
 
 def test_runs_that_other_work_slowed_down_do_not_count() -> None:
