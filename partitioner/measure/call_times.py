@@ -18,10 +18,12 @@ from partitioner.emit.graph.rewriting import as_given
 from partitioner.emit.pipeline.stage_function import StageFunction, run_independently
 from partitioner.ir.stage_programs import ProgramKind, StageProgram
 from partitioner.measure.link_times import fit_line
+from partitioner.measure.step_times import faster_half
 
 NUMS_OF_TENSORS = (1, 49)
 """That calls are given; they return as many."""
 ROUNDS = (8, 24)
+"""Calls on each device in a step of fewer and in one of more."""
 RUNS = 15
 _numbers = itertools.count()
 
@@ -47,7 +49,8 @@ def _call_seconds(devices: Sequence[str], num_tensors: int) -> float:
             start = time.perf_counter()
             step()
             seconds.append(time.perf_counter() - start)
-    return max(statistics.median(more) - statistics.median(fewer), 0.0) / (ROUNDS[1] - ROUNDS[0])
+    less, most = (statistics.median(faster_half(seconds, seconds)) for seconds in (fewer, more))
+    return max(most - less, 0.0) / (ROUNDS[1] - ROUNDS[0])
 
 
 def _idle_program(device: str, num_tensors: int) -> StageFunction:
