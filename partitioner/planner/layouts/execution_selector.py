@@ -48,6 +48,14 @@ class ExecutionSelector:
         return self.search_space is None or self.search_space.allows_unpipelined
 
     @property
+    def is_refuted_unpipelined(self) -> bool:
+        """Whether the step may run as one graph, but no placement of that is as fast as a known pipeline."""
+        if not self.allows_unpipelined or self.objective is Objective.MEMORY:
+            return False
+        steps = [candidate.staged.step_seconds for candidate in self.fitting()]
+        return self._unpipelined_bound >= min(steps, default=math.inf)
+
+    @property
     def is_of_replica(self) -> bool:
         """Whether the step is that of one replica of several."""
         return self.search_space is not None and self.search_space.is_of_replica
@@ -84,9 +92,12 @@ class ExecutionSelector:
         """Lower bound on the step of every plan of the family; None where there is no search of stages."""
         if self.evaluator is None:
             return None
-        bounds = [self._one_piece.seconds] if self.allows_unpipelined else []
+        bounds = []
+        if self.allows_unpipelined:
+            bounds.append(self._unpipelined_bound if self.is_refuted_unpipelined else self._one_piece.seconds)
         if self.pipelines_help(unpipelined):
-            bounds += [shape.bound_seconds for shape in self._stage_search(unpipelined).shapes]
+            search = self._stage_search(unpipelined)
+            bounds += map(search.bound_seconds, search.shapes)
         return min(bounds, default=None)
 
     def family(self, unpipelined: Sequence[Evaluation]) -> str:

@@ -149,14 +149,17 @@ class _Search:
         )
 
     def _searched(self) -> SolverSummary:
-        """Search pipelines, then placements as one graph, then pipelines like these, until the best is proved."""
-        starts, solved = self.placements.starts(), SolverSummary()
-        placements = self.placements
+        """Search pipelines, then placements as one graph if these can be faster, then pipelines like these.
+
+        Ends where the best is proved.
+        """
+        placements, starts, solved = self.placements, self.placements.starts(), SolverSummary()
         if self.selector.pipelines_help(self._fitting()) and not self._is_proved():
             replace(self.selector, deadline=self.deadline.at_share(SHARE_OF_PIPELINES)).search(self._fitting())
             placements = replace(placements, deadline=self.deadline.at_share(SHARE_AS_ONE_GRAPH))
             self._tell()
-        if self.selector.allows_unpipelined and not self._is_settled() and not placements.is_too_large:
+        is_refuted = self.selector.is_refuted_unpipelined
+        if not (is_refuted or self._is_settled() or placements.is_too_large) and self.selector.allows_unpipelined:
             closest = self.selector.closest_in_one_piece()
             self._improve_cuts(closest)
             starts += placements.repaired(_assignments(closest, self.coarsening))
@@ -167,7 +170,7 @@ class _Search:
             simulated = sorted(self._as_one_graph_may(), key=placements.objective_key)
             given = [made.placement for made in simulated]
             given += map(self.coarsening.placement, [*starts, *solved.answers])
-            self.selector.improve(self._fitting(), given)
+            self.selector.improve(self._fitting(), [] if is_refuted else given)
         self.placements = placements
         return solved
 

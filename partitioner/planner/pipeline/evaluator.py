@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +41,13 @@ from partitioner.planner.simulate.pipelined import simulate_stages
 from partitioner.planner.simulate.program_costs import StageCosts
 from partitioner.stages.schedules import ScheduleKind, device_orders, max_live, max_waiting
 
-Shape = tuple[tuple[int, ...], int, ScheduleKind]
-"""Devices of stages, number of microbatches, and schedule."""
+
+class Shape(NamedTuple):
+    """Devices of stages, a number of microbatches and a schedule."""
+
+    devices: tuple[int, ...]
+    num_microbatches: int
+    schedule: ScheduleKind
 
 
 class PipelineEvaluator:
@@ -177,13 +183,23 @@ class PipelineEvaluator:
             self._cuts[key] = StageSplit(sequence=sequence, spare_bytes=spare_bytes).best()
         return self._cuts[key]
 
-    def cut_bound_seconds(self, devices: tuple[int, ...], num_microbatches: int, schedule: ScheduleKind) -> float:
-        """Lower bound on the step of all such cuts; infinite where none fits."""
+    def cut_bound_seconds(
+        self,
+        devices: tuple[int, ...],
+        num_microbatches: int,
+        schedule: ScheduleKind,
+        *,
+        enough_seconds: float = math.inf,
+    ) -> float:
+        """Lower bound on the step of all such cuts; infinite where none fits. It need not be larger than enough."""
         how = self.search_space.recompute
         key = (devices, num_microbatches, schedule, how)
         if key not in self._cut_bounds:
-            bounds = CutBounds(sequence=self._sequence(devices, num_microbatches, schedule, how))
-            self._cut_bounds[key] = bounds.seconds() + self._certain_sum_seconds
+            bound = self.work_bound_seconds(devices, num_microbatches, schedule)
+            if bound < enough_seconds:
+                bounds = CutBounds(sequence=self._sequence(devices, num_microbatches, schedule, how))
+                bound = bounds.seconds() + self._certain_sum_seconds
+            self._cut_bounds[key] = bound
         return self._cut_bounds[key]
 
     def work_bound_seconds(self, devices: Sequence[int], num_microbatches: int, schedule: ScheduleKind) -> float:

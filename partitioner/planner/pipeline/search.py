@@ -39,16 +39,6 @@ _SHARE_OF_CLOSER, _SECONDS_CLOSER = 0.25, 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Shape:
-    """Devices of stages, a number of microbatches and a schedule; with the bound of all its pipelines."""
-
-    devices: tuple[int, ...]
-    num_microbatches: int
-    schedule: ScheduleKind
-    bound_seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class PipelineSearch:
     """A search of pipelines.
 
@@ -77,13 +67,13 @@ class PipelineSearch:
             found = self.eligible()[1:] if self.deadline.is_soft else self.evaluator.candidates()
             if self.deadline.is_over and found:
                 break
-            least = max(shape.bound_seconds, cut.seconds / _MARGIN if self.eligible() else 0.0)
+            least = max(self.bound_seconds(shape), cut.seconds / _MARGIN if self.eligible() else 0.0)
             if not (self._is_needless(shape) or self._is_hopeless(least)):
                 self._try_cut(shape, cut)
         if self.evaluator.search_space.recompute == "auto":
             self._recompute()
 
-    def _try_cut(self, shape: _Shape, cut: Cut) -> None:
+    def _try_cut(self, shape: Shape, cut: Cut) -> None:
         """Simulate a cut; where it was estimated to fit and does not, another one that leaves what this one lacked."""
         found = self._try(cut.assignment, shape.num_microbatches, shape.schedule, cut.recompute)
         if found is None or found.fits or not cut.fits:
@@ -97,13 +87,13 @@ class PipelineSearch:
         if other is not None and other.fits and not self._is_hopeless(other.seconds / _MARGIN):
             self._try(other.assignment, shape.num_microbatches, shape.schedule, other.recompute)
 
-    def _by_estimate(self) -> Iterator[tuple[_Shape, Cut]]:
+    def _by_estimate(self) -> Iterator[tuple[Shape, Cut]]:
         """The cuts of shapes, the least estimate first; none of shapes whose bound is hopeless when it is their turn.
 
         A shape waits by its bound until its cut is estimated, as most need not be.
         """
         waiting: list[tuple[float, int, Cut | None]] = [
-            (shape.bound_seconds, index, None) for index, shape in enumerate(self.shapes)
+            (self.bound_seconds(shape), index, None) for index, shape in enumerate(self.shapes)
         ]
         heapify(waiting)
         while waiting:
@@ -111,14 +101,14 @@ class PipelineSearch:
             shape = self.shapes[index]
             if cut is not None:
                 yield shape, cut
-            elif not self._is_hopeless(shape.bound_seconds) and (cut := self._cut(shape)):
+            elif not self._is_hopeless(self.bound_seconds(shape)) and (cut := self._cut(shape)):
                 heappush(waiting, (cut.seconds, index, cut))
 
     @property
     def has_fitting_cut(self) -> bool:
         """Whether a cut into the most microbatches, which need the least memory, is estimated to fit."""
         most = max(self.possible.counts, default=1)
-        cuts = (self.evaluator.cut(*shape) for shape in self.possible if shape[1] == most)
+        cuts = (self._cut(shape) for shape in self.possible if shape.num_microbatches == most)
         return any(cut is not None and cut.fits for cut in cuts)
 
     def improve(self, given: Sequence[Assignment]) -> None:
@@ -169,23 +159,14 @@ class PipelineSearch:
         )
 
     @cached_property
-    def shapes(self) -> list[_Shape]:
+    def shapes(self) -> list[Shape]:
         """All shapes in which the step can run."""
-        shapes = [
-            _Shape(
-                devices=stages,
-                num_microbatches=count,
-                schedule=schedule,
-                bound_seconds=self._bound_seconds((stages, count, schedule)),
-            )
-            for stages, count, schedule in self.possible
-        ]
-        return [shape for shape in shapes if shape.bound_seconds < float("inf")] or shapes
+        shapes = list(self.possible)
+        return [shape for shape in shapes if self.bound_seconds(shape) < math.inf] or shapes
 
-    def _bound_seconds(self, shape: Shape) -> float:
-        """A bound of all pipelines of a shape: the work of a device, where that is too much already."""
-        work = self.evaluator.work_bound_seconds(*shape)
-        return work if work >= self._most_seconds else self.evaluator.cut_bound_seconds(*shape)
+    def bound_seconds(self, shape: Shape) -> float:
+        """Lower bound on the step of all pipelines of a shape, or no less than a step that is known."""
+        return self.evaluator.cut_bound_seconds(*shape, enough_seconds=self._most_seconds)
 
     @cached_property
     def _most_seconds(self) -> float:
@@ -200,20 +181,35 @@ class PipelineSearch:
         seconds = _SECONDS_CLOSER if self.deadline.is_soft else min(_SECONDS_CLOSER, _SHARE_OF_CLOSER * left)
         if not (is_worth_it and seconds):
             return
-        shapes = [shape for shape in self.possible if len(shape[0]) > 1]
-        bounds = {shape: self._bound_seconds(shape) for shape in shapes}
-        enough = self._most_seconds
-        for shape in sorted(shapes, key=bounds.__getitem__):
-            if bounds[shape] >= enough:
-                break
-            if (cut := self.evaluator.cut(*shape)) is not None and cut.fits:
-                enough = min(enough, _MARGIN * cut.seconds)
-        below = [shape for shape in shapes if bounds[shape] < enough < math.inf]
+        enough, promising = self._promising()
+        below = [shape for shape in promising if self.bound_seconds(shape) < enough < math.inf]
         if below:
             self.evaluator.look_closer(below, enough, seconds)
 
-    def _cut(self, shape: _Shape) -> Cut | None:
-        return self.evaluator.cut(shape.devices, shape.num_microbatches, shape.schedule)
+    def _promising(self) -> tuple[float, list[Shape]]:
+        """The step of the best estimate and somewhat more, and the shapes whose bounds were below, the least first.
+
+        The bounds of other shapes are left where they pass that step.
+        """
+        shapes = [shape for shape in self.possible if len(shape.devices) > 1]
+        enough, promising = self._most_seconds, list[Shape]()
+        waiting = [(self.evaluator.work_bound_seconds(*shape), index, False) for index, shape in enumerate(shapes)]
+        heapify(waiting)
+        while waiting and waiting[0][0] < enough:
+            _, index, is_raised = heappop(waiting)
+            shape = shapes[index]
+            if not is_raised:
+                heappush(waiting, (self.bound_seconds(shape), index, True))
+                continue
+            promising.append(shape)
+            if (cut := self._cut(shape)) is not None and cut.fits:
+                enough = min(enough, _MARGIN * cut.seconds)
+        for _, index, _ in waiting:
+            self.evaluator.cut_bound_seconds(*shapes[index], enough_seconds=enough)
+        return enough, promising
+
+    def _cut(self, shape: Shape) -> Cut | None:
+        return self.evaluator.cut(*shape)
 
     def _is_hopeless(self, least_seconds: float) -> bool:
         """Whether pipelines that take so long at the least are slower than the best known."""
@@ -221,7 +217,7 @@ class PipelineSearch:
             return False
         return least_seconds > self._best_seconds * AS_FAST
 
-    def _is_needless(self, shape: _Shape) -> bool:
+    def _is_needless(self, shape: Shape) -> bool:
         """Whether more microbatches on one device are tried, which save only memory, though fewer fit.
 
         Replicas of one device have no other use of them.

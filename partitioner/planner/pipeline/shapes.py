@@ -36,7 +36,7 @@ class Shapes:
                 for schedule in self.schedules(devices, count):
                     stages = devices * (2 if schedule is ScheduleKind.INTERLEAVED else 1)
                     if len(stages) <= len(self.evaluator.order):
-                        yield stages, count, schedule
+                        yield Shape(stages, count, schedule)
 
     @property
     def counts(self) -> list[int]:

@@ -192,10 +192,11 @@ class StageSequence:
     # -- where stages may be, and their bytes ----------------------------------------------------------------------
 
     def forbidden(self, stage: int) -> Floats:
-        """0 for a stage of at least one item, all of which may be on its device, else infinite."""
+        """0 for a stage of items that may all be on its device, and of which one runs forward, else infinite."""
         wrong = [self.devices[stage] not in self.allowed[item] for item in self.items.order]
         counts = np.concatenate([[0], np.cumsum(wrong)])
-        return np.where((between(counts) > 0) | np.tri(len(counts), dtype=bool), np.inf, 0.0)
+        is_idle = self.num_stages > 1 and between(self.items.forward_seconds.max(axis=0)) <= 0
+        return np.where((between(counts) > 0) | is_idle | np.tri(len(counts), dtype=bool), np.inf, 0.0)
 
     def limit_bytes(self, stage: int) -> int:
         """The stage's share of the memory of its device."""

@@ -65,6 +65,26 @@ def test_of_a_layout_that_cannot_win_one_pipeline_is_simulated() -> None:
     assert best.schedule.step_seconds == pytest.approx(54.0, abs=DISPATCH)
 
 
+def test_no_solver_looks_for_a_step_in_one_piece_that_cannot_be_as_fast() -> None:
+    """Forwards in a row take 96 s in one piece, and a pipeline of two equal stages 9 * 2 * 25 / 8 at the most."""
+    costed = pipeline(4, forward=24.0, backward=1.0).costed(topology(2, wire=FREE))
+    pipelined, whole = (find(costed, microbatching(costed, 1, *counts)) for counts in ((8,), ()))
+    assert (pipelined.solver.seconds, whole.solver.seconds > 0) == (0.0, True)
+    assert pipelined.solver.family_lower_bound is not None
+    assert pipelined.solver.family_lower_bound <= pipelined.schedule.step_seconds < 57
+    assert whole.schedule.step_seconds >= 96
+
+
+def test_bounds_of_shapes_that_cannot_win_are_left_where_they_pass_what_is_enough() -> None:
+    costed = pipeline(6, forward=8.0, backward=16.0).costed(topology(2, wire=link(latency_seconds=5.0)))
+    evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, 2, 8))
+    shape = (0, 1), 2, ONE_F_ONE_B
+    work = evaluator.work_bound_seconds(*shape)
+    assert evaluator.cut_bound_seconds(*shape, enough_seconds=work) == work
+    fresh = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, 2, 8))
+    assert fresh.cut_bound_seconds(*shape, enough_seconds=1.01 * work) > work
+
+
 def test_two_stages_per_device_shorten_the_bubble() -> None:
     costed = pipeline(4, forward=16.0, backward=16.0).costed(topology(2, wire=FREE))
     result = find(costed, microbatching(costed, 4))

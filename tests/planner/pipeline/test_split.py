@@ -17,6 +17,7 @@ from cost_models.calls import CallCost
 from cost_models.topology import Topology
 from partitioner.deadline import Deadline
 from partitioner.ir.costed import CostedGraph
+from partitioner.ir.op_graph import Phase
 from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
@@ -184,6 +185,20 @@ def test_items_stay_on_the_devices_that_are_allowed() -> None:
     assert [cut.assignment[items.item_of[f"f{i}"]] for i in range(4)] == [0, 1, 1, 1]
     backwards = PipelineEvaluator(costed, coarsen(costed, constraints=pinned(f0=1, f3=0)), microbatching(costed, 4))
     assert backwards.cut((0, 1), 4, GPIPE) is None
+
+
+def test_updates_alone_are_no_stage() -> None:
+    """With the counter of the optimizer alone behind a boundary, a cut was a step on one device, and no layer split."""
+    made = pipeline(1, forward=8.0, backward=16.0)
+    made.add("tail", 0.5, "f0", size_bytes=4)
+    made.add("counter", 0.0, size_bytes=8, phase=Phase.UPDATE)
+    costed = made.costed(topology(2, wire=link(latency_seconds=100.0)))
+    evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, 4))
+    cut = evaluator.cut((0, 1), 4, GPIPE)
+    assert cut is not None
+    programs = evaluator.programs(cut.assignment)
+    assert programs is not None
+    assert len(programs.stages) == 2
 
 
 def test_a_cut_leaves_the_bytes_that_are_to_be_spare() -> None:
