@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,13 +16,12 @@ from partitioner.emit.graph.rewriting import as_given
 from partitioner.emit.pipeline.stage_function import StageFunction, run_independently
 from partitioner.ir.stage_programs import ProgramKind, StageProgram
 from partitioner.measure.link_times import fit_line
-from partitioner.measure.step_times import faster_half
+from partitioner.measure.step_times import seconds_in_turns
 
 NUMS_OF_TENSORS = (1, 49)
 """That calls are given; they return as many."""
 ROUNDS = (8, 24)
 """Calls on each device in a step of fewer and in one of more."""
-RUNS = 15
 _numbers = itertools.count()
 
 
@@ -35,22 +32,15 @@ def time_calls(devices: Sequence[str]) -> CallCost:
     device, as in a pipeline; the others stay. What a call takes is the difference of a step of more calls to one of
     fewer. With two numbers of tensors it makes a line through the numbers given and returned.
     """
-    seconds = [_call_seconds(devices, count) for count in NUMS_OF_TENSORS]
+    steps: dict[tuple[int, int], Callable[[], None]] = {}
+    for count in NUMS_OF_TENSORS:
+        functions = [_idle_program(device, count) for device in devices]
+        steps |= {(count, rounds): _step(functions, count, rounds) for rounds in ROUNDS}
+    taken = dict(zip(steps, seconds_in_turns([*steps.values()]), strict=True))
+    fewer, more = ROUNDS
+    seconds = [max(taken[count, more] - taken[count, fewer], 0.0) / (more - fewer) for count in NUMS_OF_TENSORS]
     any_call, each = fit_line([2 * count for count in NUMS_OF_TENSORS], seconds)
     return CallCost(seconds=any_call, tensor_seconds=each)
-
-
-def _call_seconds(devices: Sequence[str], num_tensors: int) -> float:
-    functions = [_idle_program(device, num_tensors) for device in devices]
-    steps = [_step(functions, num_tensors, rounds) for rounds in ROUNDS]
-    fewer, more = [], []
-    for _ in range(RUNS):
-        for step, seconds in zip(steps, (fewer, more), strict=True):
-            start = time.perf_counter()
-            step()
-            seconds.append(time.perf_counter() - start)
-    less, most = (statistics.median(faster_half(seconds, seconds)) for seconds in (fewer, more))
-    return max(most - less, 0.0) / (ROUNDS[1] - ROUNDS[0])
 
 
 def _idle_program(device: str, num_tensors: int) -> StageFunction:

@@ -72,7 +72,8 @@ def measure_device(
             crowding(step.run, step.others, step.names, budget_seconds=SHARE_OF_CROWD * budget) if step.others else {}
         )
         timed.append(TimedStep(step=step, times=times, alone=seconds_by_name(step, times), crowded=crowded))
-    timed = [replace(one, times=timed_warm(one.times, one.step.run)) for one in timed]
+    warm = timed_warm([(one.times, one.step.run) for one in timed])
+    timed = [replace(one, times=times) for one, times in zip(timed, warm, strict=True)]
     overhead = overhead_seconds(timed)
     ops: dict[str, MeasuredOp] = {}
     for one in timed:

@@ -19,9 +19,11 @@ LEAST_WARMUPS, MOST_WARMUPS = 2, 12
 STABLE = 0.1
 """Two runs in a row that differ by less than this share are warm: kernels are chosen, memory is allocated."""
 LEAST_RUNS, MOST_RUNS = 3, 25
-SHORT_SECONDS, MOMENT_SECONDS = 0.02, 0.2
-"""A shorter step is timed in a moment of its own, as training runs it: one of 0.3 ms takes twice as long in the runs
+SHORT_SECONDS = 0.02
+"""A shorter step is timed in moments of its own, as training runs it: one of 0.3 ms takes twice as long in the runs
 between profiles. That comes last, as the profiler leaves out the ops that a hundred runs have shown to be cheap."""
+MOMENTS, MOMENT_SECONDS = 10, 0.05
+"""Of what takes turns: for a second or two, a machine that others use may take a fifth longer for all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,17 +123,34 @@ def watched_run(run: Callable[[], object]) -> WatchedRun:
     return WatchedRun(events=events, seconds=watched[0], plain_seconds=plain)
 
 
-def timed_warm(times: StepTimes, run: Callable[[], object]) -> StepTimes:
-    """The same times, but for those of a short step as it takes them in a moment of its own; Ctrl-C leaves them."""
-    if times.step_seconds >= SHORT_SECONDS:
-        return times
-    taken: list[float] = []
+def timed_warm(steps: Sequence[tuple[StepTimes, Callable[[], object]]]) -> list[StepTimes]:
+    """The times of some steps, with those of short ones as these run over and over; Ctrl-C leaves all.
+
+    Args:
+        steps: What was measured, and what runs each step.
+    """
+    short = [number for number, (times, _) in enumerate(steps) if times.step_seconds < SHORT_SECONDS]
+    found = [times for times, _ in steps]
     try:
-        while sum(taken) < MOMENT_SECONDS:
-            taken.append(_seconds(run))
+        warm = seconds_in_turns([steps[number][1] for number in short])
     except KeyboardInterrupt:
-        return times
-    return replace(times, step_seconds=statistics.median(faster_half(taken, taken)))
+        return found
+    for number, seconds in zip(short, warm, strict=True):
+        found[number] = replace(found[number], step_seconds=seconds)
+    return found
+
+
+def seconds_in_turns(runs: Sequence[Callable[[], object]]) -> list[float]:
+    """Seconds of each run: the median of the faster half of those in several moments of its own."""
+    taken: list[list[float]] = [[] for _ in runs]
+    for _ in range(MOMENTS):
+        for run, seconds in zip(runs, taken, strict=True):
+            run()  # finds the data of others in caches
+            moment: list[float] = []
+            while sum(moment) < MOMENT_SECONDS:
+                moment.append(_seconds(run))
+            seconds += moment
+    return [statistics.median(faster_half(seconds, seconds)) for seconds in taken]
 
 
 def faster_half(runs: Sequence[_Run], seconds: Sequence[float]) -> list[_Run]:

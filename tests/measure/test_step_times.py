@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from partitioner.measure.profiler import Event, events_of
 from partitioner.measure.step_times import (
     LEAST_RUNS,
     LEAST_WARMUPS,
+    MOMENTS,
     MOST_WARMUPS,
     SHORT_SECONDS,
     StepTimes,
     faster_half,
     refuse_missing_device_plane,
     seconds_by_op,
+    seconds_in_turns,
     time_step,
     timed_warm,
 )
@@ -163,22 +166,35 @@ def test_ctrl_c_keeps_what_was_measured(runs_before: int) -> None:
         assert times.op_seconds["large"] > 0
 
 
-def test_a_short_step_is_timed_warm() -> None:
-    """It took longer between profiles; a step that takes longer than a moment is not run again."""
+def test_short_steps_are_timed_warm() -> None:
+    """They took longer between profiles; a step that takes longer than a moment is not run again."""
     cold = StepTimes(step_seconds=0.01, op_seconds={"op": 0.005}, num_runs=3)
-    found = timed_warm(cold, lambda: time.sleep(0.001))
-    assert 0.001 <= found.step_seconds < 0.005
-    assert found == replace(cold, step_seconds=found.step_seconds)
     long = replace(cold, step_seconds=SHORT_SECONDS)
-    assert timed_warm(long, lambda: pytest.fail("it ran")) is long
+    short, untouched = timed_warm([(cold, lambda: time.sleep(0.001)), (long, lambda: pytest.fail("it ran"))])
+    assert 0.001 <= short.step_seconds < 0.005
+    assert short == replace(cold, step_seconds=short.step_seconds)
+    assert untouched == long
 
 
-def test_ctrl_c_leaves_the_times_of_a_short_step() -> None:
+def test_steps_take_turns() -> None:
+    """A short step was timed in one moment; where the machine was slower then, all of its ops were."""
+    ran: list[str] = []
+
+    def run(name: str, seconds: float) -> None:
+        time.sleep(seconds)
+        ran.append(name)
+
+    short, long = seconds_in_turns([lambda: run("a", 0.001), lambda: run("b", 0.01)])
+    assert [name for name, _ in groupby(ran)] == ["a", "b"] * MOMENTS
+    assert 0.001 <= short < 0.01 <= long < 0.1
+
+
+def test_ctrl_c_leaves_the_times_of_short_steps() -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
     cold = StepTimes(step_seconds=0.01, op_seconds={}, num_runs=3)
-    assert timed_warm(cold, interrupted) is cold
+    assert timed_warm([(cold, interrupted)]) == [cold]
 
 
 def test_runs_that_other_work_slowed_down_do_not_count() -> None:
