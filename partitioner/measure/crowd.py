@@ -20,9 +20,11 @@ def crowding(
     *,
     budget_seconds: float,
 ) -> dict[str, float]:
-    """Slow-down of each op: its duration beside other devices over its duration alone.
+    """Slow-down of each op beside other devices.
 
-    Both vary, so that it may be below 1. Ctrl-C ends it; the result is then empty.
+    That is its duration there over its duration alone, times what the step is slowed down by more than its ops are:
+    devices that share threads wait for them, in which no op runs. Both vary, so that it may be below 1. Ctrl-C ends it;
+    the result is then empty.
 
     Args:
         run: Runs the step to its end on a device.
@@ -31,24 +33,30 @@ def crowding(
         budget_seconds: Seconds after which to stop, if there are at least a few runs.
     """
     try:
-        alone = _median_by_op(run, ops, budget_seconds / 2)
+        alone, alone_seconds = _medians(run, ops, budget_seconds / 2)
         with _busy(others):
-            beside = _median_by_op(run, ops, budget_seconds / 2)
+            beside, beside_seconds = _medians(run, ops, budget_seconds / 2)
     except KeyboardInterrupt:
         return {}
-    return {name: beside[name] / seconds for name, seconds in alone.items() if seconds and name in beside}
+    both = [name for name, seconds in alone.items() if seconds and name in beside]
+    of_ops = sum(beside[name] for name in both) / sum(alone[name] for name in both) if both else 1.0
+    waits = max(1.0, beside_seconds / alone_seconds / of_ops)
+    return {name: waits * beside[name] / alone[name] for name in both}
 
 
-def _median_by_op(run: Callable[[], object], ops: Collection[str], budget_seconds: float) -> dict[str, float]:
-    """Median duration of each op over the faster half of the runs, on any device."""
+def _medians(run: Callable[[], object], ops: Collection[str], budget_seconds: float) -> tuple[dict[str, float], float]:
+    """Median duration of each op on any device, and of the step, over the faster half of the runs."""
     runs: list[dict[str, float]] = []
+    steps: list[float] = []
     start = time.perf_counter()
     while len(runs) < LEAST_RUNS or (len(runs) < MOST_RUNS and time.perf_counter() - start < budget_seconds):
         pair = watched_run(run)
         runs.append(seconds_by_execution(pair.events, ops, slowed=pair.slowed))
+        steps.append(pair.plain_seconds)
     faster = faster_half(runs, [sum(seconds.values()) for seconds in runs])
     names = dict.fromkeys(name for seconds in faster for name in seconds)
-    return {name: statistics.median(seconds[name] for seconds in faster if name in seconds) for name in names}
+    medians = {name: statistics.median(seconds[name] for seconds in faster if name in seconds) for name in names}
+    return medians, statistics.median(faster_half(steps, steps))
 
 
 @contextmanager

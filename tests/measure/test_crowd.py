@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -81,3 +82,25 @@ def test_ctrl_c_leaves_it_unknown() -> None:
             raise KeyboardInterrupt
 
     assert crowding(interrupted, [product("CPU:2")], {"product"}, budget_seconds=0.5) == {}
+
+
+def test_ops_of_devices_that_wait_for_each_other_are_slowed_down_by_that() -> None:
+    """Two logical devices share two threads: alone each used both, and a pipeline of 172 ms was predicted at 109."""
+    running: list[Any] = []
+
+    def sharing(run: Any) -> Any:
+        def waiting() -> None:
+            running.append(run)
+            run()
+            time.sleep(0.02 * len(running))
+            running.remove(run)
+
+        return waiting
+
+    found = crowding(
+        sharing(product("CPU:1")),
+        [sharing(product("CPU:2")), sharing(product("CPU:3"))],
+        {"product"},
+        budget_seconds=2.0,
+    )
+    assert found["product"] > 1.5
