@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
-from partitioner.measure.step_times import faster_half, seconds_by_execution, watched_run
+from partitioner.measure.step_times import faster_half, seconds_by_execution, undisturbed, watched_run
 
 LEAST_RUNS, MOST_RUNS = 3, 9
 
@@ -22,9 +22,9 @@ def crowding(
 ) -> dict[str, float]:
     """Slow-down of each op beside other devices.
 
-    That is its duration there over its duration alone, times what the step is slowed down by more than its ops are:
-    devices that share threads wait for them, in which no op runs. Both vary, so that it may be below 1. Ctrl-C ends it;
-    the result is then empty.
+    That is its duration there over its duration alone, times what the step is slowed down more than its ops are: where
+    devices share threads, ops wait for one. Durations vary, so that it may be below 1. Ctrl-C ends it; the result is
+    then empty.
 
     Args:
         run: Runs the step to its end on a device.
@@ -56,7 +56,7 @@ def _medians(run: Callable[[], object], ops: Collection[str], budget_seconds: fl
     faster = faster_half(runs, [sum(seconds.values()) for seconds in runs])
     names = dict.fromkeys(name for seconds in faster for name in seconds)
     medians = {name: statistics.median(seconds[name] for seconds in faster if name in seconds) for name in names}
-    return medians, statistics.median(faster_half(steps, steps))
+    return medians, undisturbed(steps)
 
 
 @contextmanager

@@ -108,7 +108,7 @@ def time_step(
     faster = faster_half(ops_of_run, [pair.seconds for pair in pairs])
     seen = dict.fromkeys(name for seconds in faster for name in seconds)
     return StepTimes(
-        step_seconds=statistics.median(faster_half(plain, plain)),
+        step_seconds=undisturbed(plain),
         op_seconds={name: statistics.median(seconds.get(name, 0.0) for seconds in faster) for name in seen},
         num_runs=len(ops_of_run),
         kernels=kernels,
@@ -150,7 +150,12 @@ def seconds_in_turns(runs: Sequence[Callable[[], object]]) -> list[float]:
             while sum(moment) < MOMENT_SECONDS:
                 moment.append(_seconds(run))
             seconds += moment
-    return [statistics.median(faster_half(seconds, seconds)) for seconds in taken]
+    return [undisturbed(seconds) for seconds in taken]
+
+
+def undisturbed(seconds: Sequence[float]) -> float:
+    """The median of the faster half."""
+    return statistics.median(faster_half(seconds, seconds))
 
 
 def faster_half(runs: Sequence[_Run], seconds: Sequence[float]) -> list[_Run]:

@@ -164,14 +164,14 @@ def _compare(options: argparse.Namespace, folder: Path) -> None:
 
 
 def _table(found: dict[tuple[str, str], Contender]) -> Table:
-    from partitioner.measure.step_times import faster_half
+    from partitioner.measure.step_times import undisturbed
 
     table = Table(title="step time predicted against measured (median of the faster half of the rounds)")
     for column in ("model", "", "all ms", "measured ms", "unseen ms", "error", "own ops ms", "error"):
         table.add_column(column, justify="left" if column in ("model", "") else "right")
     errors: dict[tuple[str, str], list[float]] = {}
     for (name, way), contender in found.items():
-        measured = statistics.median(faster_half(contender.seconds, contender.seconds))
+        measured = undisturbed(contender.seconds)
         cells = [name, way, f"{contender.median * 1e3:.1f}", f"{measured * 1e3:.1f}"]
         for kind in ("others", "own"):
             error = contender.said[kind] / measured - 1

@@ -165,7 +165,7 @@ class PipelineSearch:
         return [shape for shape in shapes if self.bound_seconds(shape) < math.inf] or shapes
 
     def bound_seconds(self, shape: Shape) -> float:
-        """Lower bound on the step of all pipelines of a shape, or no less than a step that is known."""
+        """Lower bound on the step of all pipelines of a shape; it need not pass a step that is known."""
         return self.evaluator.cut_bound_seconds(*shape, enough_seconds=self._most_seconds)
 
     @cached_property
