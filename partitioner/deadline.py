@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 # All of planning. Tracing, costing, the search and writing the plan share the time limit.
 SHARE_OF_TRACING_AND_SEARCH = 0.78
-SEARCH_SECONDS = 10.0
+SEARCH_SECONDS = 8.0
 """Seconds of the search without a time limit; it goes on until it has found a plan."""
 LEAST_SEARCH_SECONDS = 30.0
 """Seconds of the time limit that the search gets at least, however long tracing took."""

@@ -231,7 +231,7 @@ class Search:
     Attributes:
         objective: `throughput`, the time of a step, or `memory`, the largest peak.
         time_limit: Seconds for tracing and the search, which then ends with the best plan so far; see `deadline`.
-            Without one, the search alone has ten seconds.
+            Without one, the search alone has eight seconds.
         seed: Seed of the solver; the same seed gives the same plan.
         what_if: Whether to plan anew for one more device, twice the bandwidth of links, and 1 GiB more where memory is
             tightest; each change takes as long as the first plan.

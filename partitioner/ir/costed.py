@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
 from operator import add
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -112,7 +113,14 @@ class CostedGraph:
         )
 
     def _modelled(self, device: Device) -> tuple[float, ...]:
-        seconds = seconds_of_ops(self.graph, self.costs, device, self.fusion, kernels=self.kernels)
+        """Seconds on a device that nobody measured, worked out once for all topologies the graph is planned for."""
+        known: dict[object, tuple[Any, ...]] = vars(self.graph).setdefault("modelled", {})
+        given = device, self.costs, self.fusion
+        key = self.kernels, *map(id, given)
+        if key not in known:
+            # What is given is kept, so that its identity stays its own.
+            known[key] = given, seconds_of_ops(self.graph, self.costs, device, self.fusion, kernels=self.kernels)
+        _, seconds = known[key]
         return tuple(map(add, seconds, modelled_sums(self.graph, self.sums, device))) if self.sums else seconds
 
     @cached_property

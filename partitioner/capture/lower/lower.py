@@ -153,6 +153,7 @@ def _rewritten(
     squares = write_out_powers(graph_def)
     _adopt_added(squares, phases, colocations, trace.layer_of, traced)
     order |= {square: order[cube] - 0.5 for square, cube in squares.items()}
+    graph_def.node.sort(key=lambda node: order[node.name])  # what was added is at the end
     return graph_def, colocations, traced
 
 

@@ -24,6 +24,7 @@ from partitioner.planner.layouts.replicas import single_device_baselines, within
 from partitioner.planner.layouts.result import SearchResult
 from partitioner.planner.layouts.search import search
 from partitioner.planner.layouts.search_progress import SILENT, SearchProgress
+from partitioner.planner.layouts.step_items import StepItems
 from partitioner.planner.pipeline.search_space import PipelineSearchSpace
 from partitioner.planner.simulate.all_reduces import ReplicaSums
 from partitioner.stages.schedules import ScheduleKind
@@ -107,6 +108,7 @@ class LayoutPlanner:
         self._like = tuple(range(len(machines.devices)))
         self._costed: dict[tuple[int, tuple[int, ...], tuple[str, ...]], CostedGraph] = {}
         self._of_replica: dict[tuple[int, ReplicaGroups, tuple[str, ...]], CostedGraph] = {}
+        self._shared_items: StepItems | None = None
 
     def __call__(
         self,
@@ -148,6 +150,7 @@ class LayoutPlanner:
             deadline=self.deadline,
             seed=self._seed,
             search_space=choices,
+            items=self._items(costed, constraints),
             explains=explains,
             progress=self._progress,
         )
@@ -221,7 +224,7 @@ class LayoutPlanner:
 
     def _on(self, machines: Topology) -> LayoutPlanner:
         other = copy(self)
-        other.machines, other._costed, other._of_replica = machines, {}, {}
+        other.machines, other._costed, other._of_replica, other._shared_items = machines, {}, {}, None
         other._progress = SILENT  # what is found there is no plan for the machines that were asked about
         return other
 
@@ -248,6 +251,15 @@ class LayoutPlanner:
     def costed(self, groups: ReplicaGroups) -> CostedGraph:
         """The step of one replica on the devices of the first."""
         return self._sized(math.ceil(self.batch_size / len(groups)), groups)
+
+    def _items(self, costed: CostedGraph, constraints: Sequence[ResolvedConstraint]) -> StepItems:
+        """The items of a layout: those of the whole batch on all devices, unless constraints or kernels differ."""
+        whole = self._costed_for(self.batch_size, tuple(range(len(self.machines.devices))))
+        if constraints or (whole.fusion is None) != (costed.fusion is None):
+            return StepItems.of(costed, constraints)
+        if self._shared_items is None:
+            self._shared_items = StepItems.of(whole)
+        return self._shared_items.anywhere(len(costed.topology.devices))
 
     def _single_device_baselines(self, devices: Sequence[int]) -> tuple[Baseline, ...]:
         """The whole batch on the first of each kind of these devices."""

@@ -18,9 +18,10 @@ from partitioner.planner.layouts.execution_selector import ExecutionSelector
 from partitioner.planner.layouts.one_device import is_kept, note_on_kept
 from partitioner.planner.layouts.result import MemoryShortfall, OutOfMemoryError, SearchResult, with_bounds
 from partitioner.planner.layouts.search_progress import SILENT, SearchProgress
+from partitioner.planner.layouts.step_items import StepItems
 from partitioner.planner.layouts.strategy_refusals import refuse_impossible
 from partitioner.planner.model.assignment import Assignment
-from partitioner.planner.model.coarsen import DEFAULT_MAX_ITEMS, MAX_STAGE_ITEMS, Coarsening, coarsenings
+from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.model.tolerances import AS_FAST, ROUNDING
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
 from partitioner.planner.pipeline.search_space import PipelineCandidate, PipelineSearchSpace
@@ -42,6 +43,7 @@ def search(
     deadline: Deadline | None = None,
     seed: int = 0,
     search_space: PipelineSearchSpace | None = None,
+    items: StepItems | None = None,
     explains: bool = True,
     progress: SearchProgress = SILENT,
 ) -> SearchResult:
@@ -57,6 +59,7 @@ def search(
         deadline: When the search ends with its incumbent; the end of the time limit, unless given.
         seed: For the solver.
         search_space: Microbatches, schedules and recompute to choose from; without it the step runs as one graph.
+        items: The items of the step, where they are known from another layout.
         explains: Whether to look for changes that help where nothing fits; that can take as long as the search.
         progress: Told of better placements.
 
@@ -67,8 +70,10 @@ def search(
         UsageError: A layer split has fewer parts than devices.
     """
     deadline = deadline or Deadline.after(time_limit_seconds)
+    items = items or StepItems.of(costed, constraints)
+    refuse_impossible(costed, items.coarse, strategy, constraints)
     return _Search(
-        costed, strategy, objective, constraints, time_limit_seconds, deadline, seed, search_space, explains, progress
+        costed, strategy, objective, items, time_limit_seconds, deadline, seed, search_space, explains, progress
     ).run()
 
 
@@ -78,7 +83,7 @@ class _Search:
         costed: CostedGraph,
         strategy: Strategy,
         objective: Objective,
-        constraints: Sequence[ResolvedConstraint],
+        items: StepItems,
         time_limit_seconds: float,
         deadline: Deadline,
         seed: int,
@@ -90,9 +95,7 @@ class _Search:
         self.costed, self.strategy, self.objective = costed, strategy, objective
         self.time_limit_seconds, self.deadline, self.seed = time_limit_seconds, deadline, seed
         self.devices = costed.topology.devices
-        # Stages are cut between more items than the solver can place.
-        self.stage_items, self.coarsening = coarsenings(costed, (MAX_STAGE_ITEMS, DEFAULT_MAX_ITEMS), constraints)
-        refuse_impossible(costed, self.coarsening, strategy, constraints)
+        self.stage_items, self.coarsening = items.fine, items.coarse
         self.evaluator = PlacementEvaluator(costed, self.coarsening, delays=objective is not Objective.MEMORY)
         self.placements = PlacementSearch(
             costed=costed,
@@ -111,7 +114,7 @@ class _Search:
             strategy=strategy,
             objective=objective,
             deadline=deadline,
-            evaluator=PipelineEvaluator(costed, self.stage_items, search_space) if search_space else None,
+            evaluator=PipelineEvaluator(costed, items.fine, search_space, items.in_order) if search_space else None,
         )
         finer = PlacementEvaluator(costed, self.stage_items, delays=objective is not Objective.MEMORY)
         self.cuts = replace(self.placements, coarsening=self.stage_items, evaluator=finer)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from networkx.utils import UnionFind
 
@@ -53,6 +53,10 @@ class Coarsening:
     def placement(self, assignment: Sequence[int]) -> dict[str, int]:
         """Device index by op, from that of each item."""
         return {op: assignment[item] for op, item in self.item_of.items()}
+
+    def anywhere(self, num_devices: int) -> Coarsening:
+        """The same items, each allowed on all of so many devices."""
+        return replace(self, allowed=(frozenset(range(num_devices)),) * len(self.items))
 
 
 def coarsen(

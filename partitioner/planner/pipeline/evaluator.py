@@ -17,13 +17,12 @@ from partitioner.ir.devices import share_memory
 from partitioner.ir.execution import Execution
 from partitioner.ir.stage_programs import Gather, StagePrograms
 from partitioner.planner.bounds.microbatched import OpRuns, microbatched_bound_seconds
-from partitioner.planner.model.assignment import Assignment, adjacent_items
+from partitioner.planner.model.assignment import Assignment
 from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.model.op_devices import op_devices
 from partitioner.planner.pipeline.cut_bounds import CutBounds
-from partitioner.planner.pipeline.item_order import forward_order
 from partitioner.planner.pipeline.least_share import least_share
-from partitioner.planner.pipeline.op_places import Floats, OpPlaces, op_places
+from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.ordered_items import OrderedItems, ordered_items
 from partitioner.planner.pipeline.search_space import (
     NOTHING,
@@ -35,6 +34,7 @@ from partitioner.planner.pipeline.search_space import (
 from partitioner.planner.pipeline.solve.client import least_steps
 from partitioner.planner.pipeline.solve.problem import MOST_PROBLEMS, BoundRequest, LeastStep
 from partitioner.planner.pipeline.split import Cut, StageSplit
+from partitioner.planner.pipeline.stage_items import StageItems
 from partitioner.planner.pipeline.stage_sequence import StageSequence
 from partitioner.planner.simulate.dataflow import Dataflow
 from partitioner.planner.simulate.pipelined import simulate_stages
@@ -57,10 +57,18 @@ class PipelineEvaluator:
         costed: The graph at the full batch size.
         coarsening: Its items.
         search_space: The search space, which gives costs and programs.
+        in_order: The same items in forward order, where that is known from another layout.
     """
 
-    def __init__(self, costed: CostedGraph, coarsening: Coarsening, search_space: PipelineSearchSpace) -> None:
+    def __init__(
+        self,
+        costed: CostedGraph,
+        coarsening: Coarsening,
+        search_space: PipelineSearchSpace,
+        in_order: StageItems | None = None,
+    ) -> None:
         self.costed, self.coarsening, self.search_space = costed, coarsening, search_space
+        self._in_order = in_order or StageItems(costed, coarsening)
         self.names = [placed.name for placed in costed.topology.devices]
         self._simulations: dict[tuple[object, ...], PipelineCandidate | None] = {}
         self.refusal: UsageError | None = None
@@ -80,19 +88,15 @@ class PipelineEvaluator:
         other.search_space, other._simulations = search_space, {}
         return other
 
-    @cached_property
+    @property
     def order(self) -> tuple[int, ...]:
         """The items in the order in which forwards run."""
-        return forward_order(self.costed, self.coarsening)
+        return self._in_order.order
 
-    @cached_property
+    @property
     def adjacent(self) -> list[set[int]]:
         """For each item, the others that it exchanges a tensor with or waits for."""
-        return adjacent_items(self.costed, self.coarsening)
-
-    @cached_property
-    def _places(self) -> OpPlaces:
-        return op_places(self.costed, self.coarsening, self.order)
+        return self._in_order.adjacent
 
     def rows(self, num_microbatches: int) -> int:
         """Rows of the largest microbatch."""
@@ -118,7 +122,7 @@ class PipelineEvaluator:
         rows = self.rows(num_microbatches)
         if rows not in self._items:
             costed = self._costed_beside(num_microbatches, alone=False)
-            self._items[rows] = ordered_items(costed, self._places, self._sum_seconds)
+            self._items[rows] = ordered_items(costed, self._in_order.places, self._sum_seconds)
         return self._items[rows]
 
     @property
@@ -282,7 +286,7 @@ class PipelineEvaluator:
                 stage_devices=[self.names[device] for device in dict.fromkeys(assignment)],
                 schedule=schedule,
                 recompute=recompute.stages,
-                rerun=dict.fromkeys(recompute.selective, self._places.cheap) if recompute.selective else {},
+                rerun=dict.fromkeys(recompute.selective, self._in_order.places.cheap) if recompute.selective else {},
             )
             try:
                 programs = self.search_space.programs(execution)

@@ -15,6 +15,7 @@ from keras import layers
 
 from cost_models.registry import op_cost
 from partitioner.capture.lower.powers import write_out_powers
+from partitioner.ir.graph_def import producer
 from partitioner.ir.op_graph import Phase
 
 X = np.random.default_rng(0).uniform(0.1, 4.0, (5, 3))
@@ -97,3 +98,14 @@ def test_gelu_of_a_captured_model_costs_products() -> None:
     assert [flops[op.name] for op in (square, cube)] == [BATCH * 7] * 2
     derivatives = Counter(op.type for op in graph.ops if op.differentiates == cube.name)
     assert derivatives["Square"] == 1
+
+
+def test_nodes_that_are_added_lie_where_they_run() -> None:
+    """Each import of the graph sorted all of its nodes, where some were at the end."""
+    gelu = partial(keras.activations.gelu, approximate=True)
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(7, activation=gelu), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    seen = set[str]()
+    for node in capture(model).graph_def.node:
+        assert seen.issuperset(map(producer, node.input)), node.name
+        seen.add(node.name)

@@ -293,7 +293,7 @@ def test_the_search_comes_close_to_the_best_placement_of_all(made: Builder, coun
 
 
 def test_a_search_that_nobody_limited_goes_on_until_something_fits() -> None:
-    """Its ten seconds were over before the first of two thousand pipelines of a large model was simulated."""
+    """Its time was over before the first of two thousand pipelines of a large model was simulated."""
     made = pipeline(8, forward=8.0, backward=16.0, saved_bytes=2**20)
     costed = made.costed(topology(2, memory_bytes=3 * 2**20, wire=FREE))
     space = microbatching(costed, 1, 2, 4, recompute="auto")

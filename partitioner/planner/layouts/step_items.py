@@ -1,0 +1,44 @@
+"""The items of a step: worked out once for layouts that differ in rows and in the number of devices alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from partitioner.ir.costed import CostedGraph
+from partitioner.ir.requirements import ResolvedConstraint
+from partitioner.planner.model.coarsen import DEFAULT_MAX_ITEMS, MAX_STAGE_ITEMS, Coarsening, coarsenings
+from partitioner.planner.pipeline.stage_items import StageItems
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepItems:
+    """The items of a step.
+
+    Attributes:
+        fine: Items that stages are cut between: a dynamic program takes more of them than the solver.
+        coarse: Items that the solver places.
+        in_order: The fine ones in forward order.
+    """
+
+    fine: Coarsening
+    coarse: Coarsening
+    in_order: StageItems
+
+    @classmethod
+    def of(cls, costed: CostedGraph, constraints: Sequence[ResolvedConstraint] = ()) -> StepItems:
+        """The items of a step.
+
+        Args:
+            costed: The step, at any number of rows.
+            constraints: Allowed devices and colocations of ops.
+
+        Raises:
+            InfeasibleError: Constraints contradict each other.
+        """
+        fine, coarse = coarsenings(costed, (MAX_STAGE_ITEMS, DEFAULT_MAX_ITEMS), constraints)
+        return cls(fine=fine, coarse=coarse, in_order=StageItems(costed, fine))
+
+    def anywhere(self, num_devices: int) -> StepItems:
+        """The same items, each allowed on all of so many devices."""
+        return replace(self, fine=self.fine.anywhere(num_devices), coarse=self.coarse.anywhere(num_devices))

@@ -1,0 +1,40 @@
+"""The items that stages are cut between: their forward order, and where ops and tensors count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from partitioner.ir.costed import CostedGraph
+from partitioner.planner.model.assignment import adjacent_items
+from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.pipeline.item_order import forward_order
+from partitioner.planner.pipeline.op_places import OpPlaces, op_places
+
+
+@dataclass(frozen=True)
+class StageItems:
+    """The items of a step; what follows from them is worked out once, for every number of rows.
+
+    Attributes:
+        costed: The step, at any number of rows.
+        coarsening: Its items.
+    """
+
+    costed: CostedGraph
+    coarsening: Coarsening
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The items in the order in which forwards run."""
+        return forward_order(self.costed, self.coarsening)
+
+    @cached_property
+    def adjacent(self) -> list[set[int]]:
+        """For each item, the others that it exchanges a tensor with or waits for."""
+        return adjacent_items(self.costed, self.coarsening)
+
+    @cached_property
+    def places(self) -> OpPlaces:
+        """Where the ops and tensors of the step count."""
+        return op_places(self.costed, self.coarsening, self.order)
