@@ -94,16 +94,18 @@ def walk(
     readers = Counter(buffer for buffers in reads.values() for buffer in buffers)
     staying = {roots.get(name, name) for name in kept}
     shared = _read_meanwhile(ops, reads, roots) if overlapping else frozenset[tuple[str, str | None]]()
-    held: dict[str | None, int] = {}
+    held: dict[str, int] = {}
     changes: list[Change] = []
     now = most = most_after = 0
     for index, name in enumerate(names):
-        made = [output for output in ops[name].outputs if output not in roots and output not in given]
+        op, read = ops[name], reads[name]
+        made = [output for output in op.outputs if output not in roots and output not in given]
+        may_be_free = read if may_overwrite(op.type) else ()
         for output in made:
             size = size_bytes(output)
             free = (
                 b
-                for b in (reads[name] if may_overwrite(ops[name].type) else ())
+                for b in may_be_free
                 if b in held and held[b] == size and readers[b] == 1 and b not in staying and (name, b) not in shared
             )
             if (buffer := next(free, None)) is not None:
@@ -114,15 +116,15 @@ def walk(
             changes.append((index, output, size))
         own = scratch.get(name, 0)
         if own:
-            changes.append((index, ops[name].outputs[0], own))
+            changes.append((index, op.outputs[0], own))
         if now + own > most:
             most, most_after = now + own, len(changes)
         if own:
-            changes.append((index, ops[name].outputs[0], -own))
-        for buffer in reads[name]:
+            changes.append((index, op.outputs[0], -own))
+        for buffer in read:
             readers[buffer] -= 1
-        for buffer in dict.fromkeys([*reads[name], *made]):
-            if buffer is not None and buffer in held and not readers[buffer] and buffer not in staying:
+        for buffer in (*read, *made):
+            if buffer in held and not readers.get(buffer) and buffer not in staying:
                 size = held.pop(buffer)
                 now -= size
                 changes.append((index, buffer, -size))

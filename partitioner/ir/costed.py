@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
 from operator import add
-from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -21,10 +20,11 @@ from cost_models.hardware import Device
 from cost_models.scratch import ONEDNN, Kernels
 from cost_models.specs import OpCost
 from cost_models.topology import Topology
+from partitioner.ir.by_identity import ByIdentity
 from partitioner.ir.devices import DeviceName, share_memory
 from partitioner.ir.fusion import Fusion
 from partitioner.ir.op_graph import Op, OpGraph, Phase
-from partitioner.ir.op_seconds import modelled_sums, seconds_of_ops
+from partitioner.ir.op_seconds import seconds_of_ops
 
 HOST_LINK = "pcie4"
 """What joins a GPU and its host, where an op runs on the host for it."""
@@ -103,7 +103,8 @@ class CostedGraph:
     def _column(self, device: int) -> tuple[float, ...]:
         placed, count = self.topology.devices[device], self.num_sharing(device)
         column = self.measured.get(device) or self._modelled(placed.device)
-        if device not in self.measured and DeviceName.parse(placed.name).type == "GPU":
+        copied = device not in self.measured and DeviceName.parse(placed.name).type == "GPU"
+        if copied and any(self._host_copy_seconds):
             column = tuple(map(add, column, self._host_copy_seconds))
         if count == 1:
             return column
@@ -114,14 +115,9 @@ class CostedGraph:
 
     def _modelled(self, device: Device) -> tuple[float, ...]:
         """Seconds on a device that nobody measured, worked out once for all topologies the graph is planned for."""
-        known: dict[object, tuple[Any, ...]] = vars(self.graph).setdefault("modelled", {})
-        given = device, self.costs, self.fusion
-        key = self.kernels, *map(id, given)
-        if key not in known:
-            # What is given is kept, so that its identity stays its own.
-            known[key] = given, seconds_of_ops(self.graph, self.costs, device, self.fusion, kernels=self.kernels)
-        _, seconds = known[key]
-        return tuple(map(add, seconds, modelled_sums(self.graph, self.sums, device))) if self.sums else seconds
+        known: ByIdentity = vars(self.graph).setdefault("modelled", ByIdentity())
+        given = self.graph, self.costs, device, self.fusion
+        return known(seconds_of_ops, *given, kernels=self.kernels, sums=self.sums)
 
     @cached_property
     def dispatch_seconds(self) -> tuple[float, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import add
 
 from cost_models.flops import op_cost
 from cost_models.gpu_constants import GPU, GpuConstants
@@ -22,6 +23,7 @@ def seconds_of_ops(
     fusion: Fusion | None = None,
     constants: GpuConstants = GPU,
     kernels: Kernels = ONEDNN,
+    sums: Sequence[str] = (),
 ) -> tuple[float, ...]:
     """Seconds of each op, in graph order: the roofline, and of a GPU with known multiprocessors what it reaches of it.
 
@@ -32,7 +34,20 @@ def seconds_of_ops(
         fusion: The groups of ops that are compiled to one kernel; None where the step is not compiled.
         constants: Shares of peaks, of GPUs.
         kernels: The kernels that TensorFlow chooses.
+        sums: Tensors that are added to running totals, which counts with the ops that make them.
     """
+    seconds = _alone(graph, costs, device, fusion, constants, kernels)
+    return tuple(map(add, seconds, _modelled_sums(graph, sums, device))) if sums else seconds
+
+
+def _alone(
+    graph: OpGraph,
+    costs: Sequence[OpCost],
+    device: Device,
+    fusion: Fusion | None,
+    constants: GpuConstants,
+    kernels: Kernels,
+) -> tuple[float, ...]:
     if not device.multiprocessors:
         distinct: dict[tuple[OpCost, str], float] = {}
         keys = list(zip(costs, graph.of_specs(lambda spec: spec.compute_dtype), strict=True))
@@ -74,7 +89,7 @@ def seconds_of_sums(
     return tuple(added.get(op.name, 0.0) for op in graph.ops)
 
 
-def modelled_sums(graph: OpGraph, sums: Sequence[str], device: Device) -> tuple[float, ...]:
+def _modelled_sums(graph: OpGraph, sums: Sequence[str], device: Device) -> tuple[float, ...]:
     """The same on a device that nobody measured; XLA compiles no sums."""
 
     def seconds(add: OpSpec, cost: OpCost) -> float:

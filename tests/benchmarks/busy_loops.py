@@ -5,30 +5,56 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from multiprocessing import Pool
 
-from tests.benchmarks.turns import Contender, answer_turns
+from tests.benchmarks.turns import Contender, answer_turns, take_turns
 
 ITERATIONS = 2_000_000
-BUSY_LOOPS: Mapping[str, Sequence[object]] = {"one busy loop": [__name__, 1], "two busy loops": [__name__, 2]}
-"""Contenders that tell in each round how many cores were free."""
+_LOOPS: Mapping[str, Sequence[object]] = {"one busy loop": [__name__, 1], "two busy loops": [__name__, 2]}
+_MOST_TRIES = 3
+"""Rounds, for each that is to count."""
 
 
-def free_rounds(found: Mapping[str, Contender], least: float) -> tuple[list[int], str]:
-    """The rounds in which two busy loops got so many cores or more, and what to say of it.
+def take_free_turns(
+    contenders: Mapping[str, Sequence[object]], rounds: int, least_cores: float
+) -> tuple[dict[str, Contender], str]:
+    """Let contenders take turns until enough rounds had two free cores, which two busy loops that take part tell.
 
-    All rounds where there is no such: then they mean little.
+    Args:
+        contenders: As for `take_turns`.
+        rounds: How many are enough; three times as many are run at the most.
+        least_cores: What two busy loops get in a round that counts.
+
+    Returns:
+        The contenders with their turns in the rounds that count, and what to say of these. All rounds count where
+        fewer than a third of enough do: then they mean little.
     """
-    one, two = (found[title].seconds for title in BUSY_LOOPS)
-    cores = [2 * alone / both for alone, both in zip(one, two, strict=True)]
-    counted = [index for index, number in enumerate(cores) if number >= least]
+    found = take_turns(
+        {**_LOOPS, **contenders},
+        _MOST_TRIES * rounds,
+        is_enough=lambda so_far: len(_free(so_far, least_cores)) >= rounds,
+    )
+    counted, cores = _free(found, least_cores), _cores(found)
     text = (
         f"two busy loops got {statistics.median(cores):.2f} cores (median; {min(cores):.2f} to {max(cores):.2f}); "
-        f"{len(counted)} of {len(cores)} rounds had {least:g} or more"
+        f"{len(counted)} of {len(cores)} rounds had {least_cores:g} or more"
     )
-    if counted:
-        return counted, text
-    return list(range(len(cores))), f"{text}: ALL rounds are shown instead, and mean little"
+    if _MOST_TRIES * len(counted) < rounds:
+        counted, text = list(range(len(cores))), f"{text}: ALL rounds are shown instead, and mean little"
+    return {
+        name: replace(found[name], seconds=[found[name].seconds[index] for index in counted]) for name in contenders
+    }, text
+
+
+def _free(found: Mapping[str, Contender], least_cores: float) -> list[int]:
+    return [index for index, cores in enumerate(_cores(found)) if cores >= least_cores]
+
+
+def _cores(found: Mapping[str, Contender]) -> list[float]:
+    """What two busy loops got in each round."""
+    one, two = (found[title].seconds for title in _LOOPS)
+    return [2 * alone / both for alone, both in zip(one, two, strict=True)]
 
 
 def _loop(iterations: int) -> int:

@@ -6,8 +6,8 @@ measured there and then (what `--costs measured` does), and runs that plan: trai
 training on two, split in one piece and in 8 microbatches, in turns. Logical CPU devices run one op at a time, each on
 one thread; one device is held to a core. A step is a call of the emitted function: what Keras adds to each (1 to 2 ms,
 placed or not) is not in the plan. In each turn steps run for a second, and the median counts, as training runs warm.
-Two busy loops take turns as well: only rounds in which these got two cores count. Of these it is the faster half, as
-of the runs from which ops are measured: other work of the machine only slows runs down. The median of all is beside it.
+Only rounds in which two cores were free count. Of these it is the faster half, as of the runs from which ops are
+measured: other work of the machine only slows runs down. The median of all that count is beside it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import os
 import statistics
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from rich.table import Table
 from cost_models.measured import MeasuredCosts, MeasuredDevice
 from partitioner.ir.step import StepKind
 from tests.asking import asked
-from tests.benchmarks.busy_loops import BUSY_LOOPS, free_rounds
+from tests.benchmarks.busy_loops import take_free_turns
 from tests.benchmarks.fidelity_models import MODELS
 from tests.benchmarks.logical_devices import start
 from tests.benchmarks.turns import Contender, answer_turns, take_turns
@@ -123,7 +122,7 @@ def main() -> None:
     parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=9, help="rounds that count")
     parser.add_argument("--free", type=float, default=1.9, help="cores that two busy loops got in a round that counts")
     parser.add_argument(
         "--folder", type=Path, help="keep what was measured here, and use what is there already, of other models too"
@@ -153,11 +152,8 @@ def _compare(options: argparse.Namespace, folder: Path) -> None:
             raise SystemExit("nothing to predict unseen models from: name more --models, or a --folder with some")
         others.write_bytes(msgspec.json.encode(_merged(rest)))
         runs = {way: [__spec__.name, "--run", name, way, others] for way in options.ways}
-        turns = take_turns({**BUSY_LOOPS, **runs}, options.rounds)
-        counted, told = free_rounds(turns, options.free)
-        of_model = {
-            (name, way): replace(turns[way], seconds=[turns[way].seconds[index] for index in counted]) for way in runs
-        }
+        turns, told = take_free_turns(runs, options.rounds, options.free)
+        of_model = {(name, way): contender for way, contender in turns.items()}
         Console(width=120, stderr=True).print(_table(of_model), told)
         found |= of_model
     Console(width=120).print(_table(found))

@@ -7,7 +7,7 @@ does and as plans assume: else a single device would use both cores. Beside them
 they like, the mirrored plan takes turns in that way too, with as many threads. It prints a table per model, and one of
 all: mirrored over MirroredStrategy, both free in that way, and `auto` over the fastest. Strategies that give the same
 plan count as one, with the turns of all. In each turn steps run for half a second, and the median counts, as training
-runs warm. Two busy loops take turns as well: only rounds in which these got two cores count.
+runs warm. Only rounds in which two cores were free count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.asking import asked
-from tests.benchmarks.busy_loops import BUSY_LOOPS, free_rounds
+from tests.benchmarks.busy_loops import take_free_turns
 from tests.benchmarks.logical_devices import start
 from tests.benchmarks.mixed_models import MODELS
 from tests.benchmarks.turns import Contender, answer_turns, take_turns
@@ -116,9 +116,8 @@ def _compare(name: str, rounds: int, free: float, folder: Path, console: Console
     if not costs.exists():
         take_turns({name: [__spec__.name, "--measure", name, costs]}, 0)
     ways: dict[str, Sequence[object]] = {way: [__spec__.name, "--run", name, way, costs] for way in (*WAYS, FREE, PEER)}
-    turns = take_turns({**BUSY_LOOPS, **ways}, rounds)
-    counted, told = free_rounds(turns, free)
-    found = _joined({way: replace(turns[way], seconds=[turns[way].seconds[i] for i in counted]) for way in ways})
+    turns, told = take_free_turns(ways, rounds, free)
+    found = _joined(turns)
     table = Table(title=name, title_justify="left")
     for column in ("", "plan", "measured ms", "predicted ms"):
         table.add_column(column, justify="right" if column.endswith("ms") else "left")
@@ -157,7 +156,7 @@ def main() -> None:
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--rounds", type=int, default=9, help="rounds that count")
     parser.add_argument("--free", type=float, default=1.9, help="cores that two busy loops got in a round that counts")
     parser.add_argument("--folder", type=Path, help="keep what was measured here, and use what is there already")
     options = parser.parse_args()

@@ -22,16 +22,15 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 from tests.asking import asked
-from tests.benchmarks.busy_loops import BUSY_LOOPS, free_rounds
+from tests.benchmarks.busy_loops import take_free_turns
 from tests.benchmarks.logical_devices import start
 from tests.benchmarks.pipeline_workloads import WORKLOADS, Workload, batch, keras_model
-from tests.benchmarks.turns import Contender, answer_turns, take_turns
+from tests.benchmarks.turns import Contender, answer_turns
 
 DEVICES = ["CPU:0", "CPU:1"]
 PIPELINES = ["1f1b 4", "1f1b 8", "gpipe 8", "zb-h1 8", "zb-h2 8"]
@@ -84,7 +83,7 @@ def main() -> None:
     parser.add_argument("--pipelines", nargs="+", default=PIPELINES, help="schedule and microbatches, as in '1f1b 8'")
     parser.add_argument("--peer", choices=["torch"], help="run the same models in torch.distributed.pipelining too")
     parser.add_argument("--one-at-a-time", action="store_true", help="planned devices run one op at a time")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=9, help="rounds that count")
     parser.add_argument("--free", type=float, default=1.9, help="cores that two busy loops got in a round that counts")
     options = parser.parse_args()
     if options.contender:
@@ -97,30 +96,27 @@ def main() -> None:
 
 def _race(name: str, options: argparse.Namespace) -> None:
     ways = ["serial", "tf.device", "split", *options.pipelines]
-    contenders = dict(BUSY_LOOPS)
     also = ["--one-at-a-time"] if options.one_at_a_time else []
-    contenders |= {way: [__spec__.name, *also, "--contender", name, way] for way in ways}
+    contenders = {way: [__spec__.name, *also, "--contender", name, way] for way in ways}
     if options.peer:
         for way in ["serial 1", *options.pipelines]:
             contenders["torch " + way.removesuffix(" 1")] = ["tests.benchmarks.pipeline_torch", name, *way.split()]
-    found = take_turns(contenders, options.rounds)
-    counted, told = free_rounds(found, options.free)
+    found, told = take_free_turns(contenders, options.rounds, options.free)
     table = Table(title=f"{name}: {WORKLOADS[name].text}", title_justify="left")
     for column in ("", "step ms", "speed-up", "least", "most", "predicted", "ideal", "of ideal"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
-    for title in [title for title in contenders if title not in BUSY_LOOPS]:
+    for title, contender in found.items():
         base = found["torch serial" if title.startswith("torch") else "serial"]
-        table.add_row(title, *_cells(found[title], base, title, counted))
+        table.add_row(title, *_cells(contender, base, title))
     console = Console(width=120)
     console.print(table)
     console.print(told)
 
 
-def _cells(found: Contender, base: Contender, title: str, rounds: Sequence[int]) -> list[str]:
-    speed_ups = [base.seconds[index] / found.seconds[index] for index in rounds]
+def _cells(found: Contender, base: Contender, title: str) -> list[str]:
+    speed_ups = [alone / own for alone, own in zip(base.seconds, found.seconds, strict=True)]
     speed_up = statistics.median(speed_ups)
-    milliseconds = statistics.median(found.seconds[index] for index in rounds) * 1e3
-    cells = [f"{milliseconds:.1f}", f"{speed_up:.2f}", f"{min(speed_ups):.2f}", f"{max(speed_ups):.2f}"]
+    cells = [f"{found.median * 1e3:.1f}", f"{speed_up:.2f}", f"{min(speed_ups):.2f}", f"{max(speed_ups):.2f}"]
     predicted = found.said.get("speed_up")
     cells.append("" if predicted is None else f"{predicted:.2f}")
     *_, last = title.split()

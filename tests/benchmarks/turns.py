@@ -29,12 +29,18 @@ class Contender:
         return statistics.median(self.seconds)
 
 
-def take_turns(contenders: Mapping[str, Sequence[object]], rounds: int) -> dict[str, Contender]:
+def take_turns(
+    contenders: Mapping[str, Sequence[object]],
+    rounds: int,
+    *,
+    is_enough: Callable[[Mapping[str, Contender]], bool] = lambda _: False,
+) -> dict[str, Contender]:
     """Start the contenders and let them take turns.
 
     Args:
         contenders: By name, a module that answers with `answer_turns`, and its arguments.
-        rounds: Turns of each.
+        rounds: Turns of each; fewer once they are enough.
+        is_enough: Whether the turns so far are.
 
     Raises:
         SystemExit: A contender ended before its time.
@@ -52,6 +58,8 @@ def take_turns(contenders: Mapping[str, Sequence[object]], rounds: int) -> dict[
                 process.stdin.write("go\n")
                 process.stdin.flush()
                 found[name].seconds.append(float(_answer(name, process)))
+            if is_enough(found):
+                break
         return found
     finally:
         for process in processes.values():

@@ -11,6 +11,7 @@ from typing import Literal
 from cost_models.topology import Topology
 from partitioner.constraints.match import resolve_constraints
 from partitioner.deadline import Deadline
+from partitioner.ir.by_identity import ByIdentity
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import DeviceName, share_memory
 from partitioner.ir.execution import Execution
@@ -108,7 +109,7 @@ class LayoutPlanner:
         self._like = tuple(range(len(machines.devices)))
         self._costed: dict[tuple[int, tuple[int, ...], tuple[str, ...]], CostedGraph] = {}
         self._of_replica: dict[tuple[int, ReplicaGroups, tuple[str, ...]], CostedGraph] = {}
-        self._shared_items: StepItems | None = None
+        self._known = ByIdentity()
 
     def __call__(
         self,
@@ -224,7 +225,7 @@ class LayoutPlanner:
 
     def _on(self, machines: Topology) -> LayoutPlanner:
         other = copy(self)
-        other.machines, other._costed, other._of_replica, other._shared_items = machines, {}, {}, None
+        other.machines, other._costed, other._of_replica, other._known = machines, {}, {}, ByIdentity()
         other._progress = SILENT  # what is found there is no plan for the machines that were asked about
         return other
 
@@ -257,9 +258,7 @@ class LayoutPlanner:
         whole = self._costed_for(self.batch_size, tuple(range(len(self.machines.devices))))
         if constraints or (whole.fusion is None) != (costed.fusion is None):
             return StepItems.of(costed, constraints)
-        if self._shared_items is None:
-            self._shared_items = StepItems.of(whole)
-        return self._shared_items.anywhere(len(costed.topology.devices))
+        return self._known(StepItems.of, whole).anywhere(len(costed.topology.devices))
 
     def _single_device_baselines(self, devices: Sequence[int]) -> tuple[Baseline, ...]:
         """The whole batch on the first of each kind of these devices."""

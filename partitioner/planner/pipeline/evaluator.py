@@ -23,7 +23,7 @@ from partitioner.planner.model.op_devices import op_devices
 from partitioner.planner.pipeline.cut_bounds import CutBounds
 from partitioner.planner.pipeline.least_share import least_share
 from partitioner.planner.pipeline.op_places import Floats
-from partitioner.planner.pipeline.ordered_items import OrderedItems, ordered_items
+from partitioner.planner.pipeline.ordered_items import OrderedItems
 from partitioner.planner.pipeline.search_space import (
     NOTHING,
     PipelineCandidate,
@@ -122,7 +122,7 @@ class PipelineEvaluator:
         rows = self.rows(num_microbatches)
         if rows not in self._items:
             costed = self._costed_beside(num_microbatches, alone=False)
-            self._items[rows] = ordered_items(costed, self._in_order.places, self._sum_seconds)
+            self._items[rows] = self._in_order.at(costed, self._sum_seconds)
         return self._items[rows]
 
     @property

@@ -9,7 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from cost_models.memory import allocated_bytes
+from partitioner.ir.by_identity import ByIdentity
 from partitioner.ir.costed import CostedGraph
+from partitioner.ir.op_graph import OpGraph
 from partitioner.planner.pipeline.op_places import Floats, OpPlaces
 from partitioner.planner.simulate.program_costs import OP_SECONDS
 
@@ -116,51 +118,65 @@ class OrderedItems:
         return float(np.diff(self.pass_seconds).min(axis=0).sum())
 
 
-def ordered_items(costed: CostedGraph, places: OpPlaces, sums: Mapping[str, Floats]) -> OrderedItems:
+def ordered_items(
+    costed: CostedGraph, places: OpPlaces, sums: Mapping[str, Floats], known: ByIdentity | None = None
+) -> OrderedItems:
     """The running sums for the batch size of a costed graph.
 
     Args:
         costed: The graph.
         places: Where its ops and tensors count.
         sums: Seconds by device that it takes to sum gradients over replicas, by name.
+        known: Has sums of other layouts, which are the same for this number of rows and these devices.
     """
-    graph, count = costed.graph, len(places.order)
-    sizes = np.array([tensor.size_bytes for tensor in graph.tensors], dtype=float)
-    buffer_sizes = np.array([allocated_bytes(tensor.size_bytes, "GPU") for tensor in graph.tensors], dtype=float)
-    variable_sizes = np.array([allocated_bytes(one.size_bytes, "GPU") for one in graph.variables], dtype=float)
-    sum_seconds = np.zeros((len(costed.topology.devices), count))
+    known = known or ByIdentity()
+    sum_seconds = np.zeros((len(costed.topology.devices), len(places.order)))
     for name, seconds in sums.items():
-        sum_seconds[:, places.place[graph.tensor[name].producer]] += seconds
+        sum_seconds[:, places.place[costed.graph.tensor[name].producer]] += seconds
+    of_kind = {
+        kind: known(_seconds, costed.graph, costed.columns[kind], places, dispatch_seconds=_dispatch(costed, kind))
+        for kind in set(costed.alike)
+    }
     return OrderedItems(
         order=places.order,
-        **{f"{kind}_seconds": _running(seconds) for kind, seconds in _seconds(costed, places).items()},
         sum_seconds=_running(sum_seconds),
-        saved_bytes=_running(places.saved.totals(buffer_sizes, count)),
-        selective_bytes=_running(places.selectively_saved.totals(buffer_sizes, count)),
-        late_bytes=_running(places.late.totals(buffer_sizes, count)),
-        passing_bytes=places.passing.most(buffer_sizes, count),
-        variable_bytes=_running(places.variables.totals(variable_sizes, count)),
-        gradient_bytes=_running(places.gradients.totals(buffer_sizes, count)),
-        forward_bytes=places.forward.tensors.totals(sizes, count + 1),
-        backward_bytes=places.backward.tensors.totals(sizes, count + 1),
-        least_forward_bytes=places.forward.by_row.least(sizes, count + 1),
-        least_backward_bytes=places.backward.by_row.least(sizes, count + 1),
+        **{name: np.stack([of_kind[kind][name] for kind in costed.alike]) for name in of_kind[0]},
+        **known(_bytes, costed.graph, places),
     )
 
 
-def _seconds(costed: CostedGraph, places: OpPlaces) -> dict[str, Floats]:
-    """Of each kind of ops, the seconds at each place, `(devices, places)`."""
-    devices, count, kinds = costed.topology.devices, len(places.order), sorted(set(costed.alike))
-    launch = np.array([devices[kind].device.launch_overhead_seconds for kind in kinds])
-    measured = np.array([kind in costed.measured for kind in kinds])
-    dispatch = np.where(measured | (costed.fusion is not None), 0.0, np.maximum(0.0, OP_SECONDS - launch))
-    taken = np.array([costed.columns[kind] for kind in kinds])
-    taken += np.outer(dispatch, [op.type != "Placeholder" for op in costed.graph.ops])
-    of_device = [kinds.index(kind) for kind in costed.alike]
+def _bytes(graph: OpGraph, places: OpPlaces) -> dict[str, Floats]:
+    """All fields in bytes."""
+    count = len(places.order)
+    sizes = np.array([tensor.size_bytes for tensor in graph.tensors], dtype=float)
+    buffer_sizes = np.array([allocated_bytes(tensor.size_bytes, "GPU") for tensor in graph.tensors], dtype=float)
+    variable_sizes = np.array([allocated_bytes(one.size_bytes, "GPU") for one in graph.variables], dtype=float)
     return {
-        name: np.stack([placed.totals(seconds, count) for seconds in taken])[of_device]
-        for name, placed in places.ops.items()
+        "saved_bytes": _running(places.saved.totals(buffer_sizes, count)),
+        "selective_bytes": _running(places.selectively_saved.totals(buffer_sizes, count)),
+        "late_bytes": _running(places.late.totals(buffer_sizes, count)),
+        "passing_bytes": places.passing.most(buffer_sizes, count),
+        "variable_bytes": _running(places.variables.totals(variable_sizes, count)),
+        "gradient_bytes": _running(places.gradients.totals(buffer_sizes, count)),
+        "forward_bytes": places.forward.tensors.totals(sizes, count + 1),
+        "backward_bytes": places.backward.tensors.totals(sizes, count + 1),
+        "least_forward_bytes": places.forward.by_row.least(sizes, count + 1),
+        "least_backward_bytes": places.backward.by_row.least(sizes, count + 1),
     }
+
+
+def _seconds(graph: OpGraph, taken: Sequence[float], places: OpPlaces, *, dispatch_seconds: float) -> dict[str, Floats]:
+    """The fields in seconds on one device, where ops take so long and are dispatched one by one; not those of sums."""
+    seconds = np.array(taken) + dispatch_seconds * np.array([op.type != "Placeholder" for op in graph.ops])
+    count = len(places.order)
+    return {f"{kind}_seconds": _running(placed.totals(seconds, count)) for kind, placed in places.ops.items()}
+
+
+def _dispatch(costed: CostedGraph, device: int) -> float:
+    """Seconds that starting an op takes besides what is in its seconds."""
+    if device in costed.measured or costed.fusion is not None:
+        return 0.0
+    return max(0.0, OP_SECONDS - costed.topology.devices[device].device.launch_overhead_seconds)
 
 
 def _running(values: Floats) -> Floats:

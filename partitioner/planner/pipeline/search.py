@@ -62,16 +62,24 @@ class PipelineSearch:
         """Simulate the cuts of all promising shapes; where these do not fit, with stages that recompute."""
         self._look_closer()
         for shape, cut in self._by_estimate():
-            # The best estimate is simulated even when time is over: without it the search would have been for nothing.
-            # Nobody waits for a soft deadline: there, a second opinion has its time, too.
-            found = self.eligible()[1:] if self.deadline.is_soft else self.evaluator.candidates()
-            if self.deadline.is_over and found:
+            if self.deadline.is_over and self._is_enough():
                 break
             least = max(self.bound_seconds(shape), cut.seconds / _MARGIN if self.eligible() else 0.0)
             if not (self._is_needless(shape) or self._is_hopeless(least)):
                 self._try_cut(shape, cut)
         if self.evaluator.search_space.recompute == "auto":
             self._recompute()
+
+    def _is_enough(self) -> bool:
+        """Whether what is known will do once time is over.
+
+        The best estimate is simulated in any case: without it the search would have been for nothing. Nobody waits for
+        a soft deadline: there, a second opinion has its time, too, unless the first is behind another layout.
+        """
+        if not self.deadline.is_soft:
+            return bool(self.evaluator.candidates())
+        steps = [candidate.staged.step_seconds for candidate in self.eligible()]
+        return len(steps) > 1 or any(step > self.evaluator.search_space.known_seconds for step in steps)
 
     def _try_cut(self, shape: Shape, cut: Cut) -> None:
         """Simulate a cut; where it was estimated to fit and does not, another one that leaves what this one lacked."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from partitioner.ir.by_identity import ByIdentity
 from partitioner.ir.costed import CostedGraph
 from partitioner.planner.model.assignment import adjacent_items
 from partitioner.planner.model.coarsen import Coarsening
 from partitioner.planner.pipeline.item_order import forward_order
-from partitioner.planner.pipeline.op_places import OpPlaces, op_places
+from partitioner.planner.pipeline.op_places import Floats, OpPlaces, op_places
+from partitioner.planner.pipeline.ordered_items import OrderedItems, ordered_items
 
 
 @dataclass(frozen=True)
@@ -38,3 +41,11 @@ class StageItems:
     def places(self) -> OpPlaces:
         """Where the ops and tensors of the step count."""
         return op_places(self.costed, self.coarsening, self.order)
+
+    def at(self, costed: CostedGraph, sums: Mapping[str, Floats]) -> OrderedItems:
+        """Running sums over the items at another number of rows; `sums` as for `ordered_items`."""
+        return ordered_items(costed, self.places, sums, self._known)
+
+    @cached_property
+    def _known(self) -> ByIdentity:
+        return ByIdentity()

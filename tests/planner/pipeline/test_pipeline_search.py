@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import product
 
@@ -18,6 +19,7 @@ from partitioner.planner.layouts.result import OutOfMemoryError, SearchResult
 from partitioner.planner.layouts.search import search
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
+from partitioner.planner.pipeline.search import PipelineSearch
 from partitioner.planner.pipeline.search_space import PipelineSearchSpace
 from partitioner.spelling import as_flags
 from partitioner.stages.schedules import ScheduleKind
@@ -300,6 +302,29 @@ def test_a_search_that_nobody_limited_goes_on_until_something_fits() -> None:
     over = Deadline(at=0.0, is_soft=True)
     result = search(costed, strategy=Strategy.AUTO, search_space=space, deadline=over)
     assert all(use.total_bytes <= 3 * 2**20 for use in result.schedule.peak.values())
+
+
+def late_steps(known_seconds: float) -> list[float]:
+    """The steps of all pipelines that are simulated though a soft deadline is over."""
+    costed = pipeline(8, forward=8.0, backward=16.0).costed(topology(2, wire=FREE))
+    space = microbatching(costed, 2, 4, unpipelined=False, known_seconds=known_seconds)
+    evaluator = PipelineEvaluator(costed, coarsen(costed), space)
+    PipelineSearch(
+        evaluator=evaluator,
+        strategy=Strategy.AUTO,
+        objective=Objective.THROUGHPUT,
+        unpipelined_seconds=math.inf,
+        one_device=False,
+        deadline=Deadline(at=0.0, is_soft=True),
+    ).run()
+    return [candidate.staged.step_seconds for candidate in evaluator.candidates()]
+
+
+def test_a_second_opinion_is_waited_for_unless_another_layout_is_ahead() -> None:
+    """Replicas that were a little behind had two pipelines simulated once the time was over."""
+    steps = late_steps(math.inf)
+    assert len(steps) == 2
+    assert late_steps(0.99 * steps[0]) == steps[:1]
 
 
 def test_shapes_of_fewer_devices_than_have_the_memory_are_left_out() -> None:
