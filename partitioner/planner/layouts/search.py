@@ -31,6 +31,8 @@ from partitioner.spelling import argument, listed
 
 # Placements that the error names where nothing fits.
 _CLOSEST = 4
+# A limit that gives the solver more time than a search that ended by itself, where its own limit was no limit.
+_LONGER = 10
 
 
 def search(
@@ -286,10 +288,13 @@ class _Search:
         if (refusal := self.selector.refusal()) is not None:
             return refusal
         if self._is_late(status) and not self._promises_no_fit():
+            # Nobody set a limit, or it was the solver's share that was over.
+            has_ended = self.deadline.is_soft or not self.deadline.is_over
+            within = "" if has_ended else f" within {self.time_limit_seconds:g} s"
             return TimeLimitError(
-                f"no placement that fits was found within {self.time_limit_seconds:g} s",
+                f"no placement that fits was found{within}",
                 notes=[_closest_note(*self.placements.closest(1))] if self.explains else [],
-                help=argument("time_limit", 2 * self.time_limit_seconds),
+                help=argument("time_limit", (_LONGER if has_ended else 2) * self.time_limit_seconds),
             )
         if (candidate := self.selector.closest_without_sums()) is not None:
             return self._no_room_for_sums(candidate)

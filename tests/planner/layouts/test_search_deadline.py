@@ -48,6 +48,18 @@ def test_a_search_without_time_says_that_it_found_nothing_in_time() -> None:
         search(costed, strategy=Strategy.AUTO, deadline=Deadline(time.monotonic()))
 
 
+def test_a_search_that_nobody_limited_names_no_limit_that_was_over() -> None:
+    """Bug: U-Net on 64 devices was said to have no placement within 8 s, after 20, and 16 s were to help."""
+    costed = chain([1.0] * 4, [4] * 4, [100 * MIB, 500 * MIB, 100 * MIB, 300 * MIB]).costed(
+        topology(2, memory_bytes=520 * MIB)
+    )
+    over = Deadline(time.monotonic(), is_soft=True)
+    with pytest.raises(TimeLimitError) as caught:
+        search(costed, strategy=Strategy.AUTO, time_limit_seconds=8.0, deadline=over)
+    assert caught.value.message == "no placement that fits was found"
+    assert "time_limit=80.0" in str(caught.value)
+
+
 @pytest.mark.parametrize("sizes", [[300, 300, 300, 300], [10, 600, 10, 10]], ids=["all", "one"])
 def test_a_search_without_time_knows_that_variables_have_no_room(sizes: list[int]) -> None:
     """Bug: a short time limit only said that nothing was found in time, though nothing could ever fit."""
