@@ -78,7 +78,7 @@ def measure_device(
     ops: dict[str, MeasuredOp] = {}
     for one in timed:
         ratios = crowding_by_name(one.step, one.crowded)
-        ops |= _measured_ops(one.step.costed, one.adding_up(overhead), ratios, one.times.num_runs)
+        ops |= measured_ops(one.step.costed, one.adding_up(overhead), ratios, one.times.num_runs)
     crowd = 1 + max(len(step.others) for step in steps)
     return device.merged(replace(device, overhead_seconds=overhead, ops=ops, crowd=crowd))
 
@@ -139,20 +139,15 @@ def crowding_by_name(step: Measurable, ratios: Mapping[str, float]) -> dict[str,
     return {**ratios, **in_calls}
 
 
-def _measured_ops(
+def measured_ops(
     costed: CostedGraph, alone: Mapping[str, float], ratios: Mapping[str, float], num_runs: int
 ) -> dict[str, MeasuredOp]:
-    """By signature, the median over the ops that have it and ran; 0 if TensorFlow folded all of them away."""
-    by_signature: dict[str, list[float]] = {}
-    beside: dict[str, list[float]] = {}
+    """By signature, the mean over the ops that have it, so that they still add up; TensorFlow may have folded some."""
+    by_signature: dict[str, list[tuple[float, float | None]]] = {}
     first: dict[str, MeasuredOp] = {}
     for op, spec, cost in zip(costed.graph.ops, costed.graph.specs, costed.costs, strict=True):
         key = signature(spec)
-        seconds = by_signature.setdefault(key, [])
-        if op.name in alone:
-            seconds.append(alone[op.name])
-            if op.name in ratios:
-                beside.setdefault(key, []).append(alone[op.name] * ratios[op.name])
+        by_signature.setdefault(key, []).append((alone.get(op.name, 0.0), ratios.get(op.name)))
         first.setdefault(
             key,
             MeasuredOp(
@@ -164,11 +159,15 @@ def _measured_ops(
                 num_runs=num_runs,
             ),
         )
+    means = {key: statistics.fmean(seconds for seconds, _ in found) for key, found in by_signature.items()}
     return {
-        key: replace(
-            first[key],
-            seconds=statistics.median(seconds or [0.0]),
-            crowded_seconds=statistics.median(beside.get(key, [0.0])),
-        )
-        for key, seconds in by_signature.items()
+        key: replace(first[key], seconds=mean, crowded_seconds=mean * _slow_down(by_signature[key]))
+        for key, mean in means.items()
     }
+
+
+def _slow_down(found: Iterable[tuple[float, float | None]]) -> float:
+    """By how much ops are slowed down all together, from their seconds and what is known of each; 0 if nothing is."""
+    known = [(seconds, ratio) for seconds, ratio in found if ratio is not None]
+    alone = sum(seconds for seconds, _ in known)
+    return sum(seconds * ratio for seconds, ratio in known) / alone if alone else 0.0

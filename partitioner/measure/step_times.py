@@ -141,7 +141,10 @@ def timed_warm(steps: Sequence[tuple[StepTimes, Callable[[], object]]]) -> list[
 
 
 def seconds_in_turns(runs: Sequence[Callable[[], object]]) -> list[float]:
-    """Seconds of each run: the median of the faster half of those in several moments of its own."""
+    """Seconds of each run: in each of several moments of its own their median, and of these that of the faster half.
+
+    Within a moment it is as it usually is: the faster half of all runs had a step of 8 ms take 6 % less.
+    """
     taken: list[list[float]] = [[] for _ in runs]
     for _ in range(MOMENTS):
         for run, seconds in zip(runs, taken, strict=True):
@@ -149,7 +152,7 @@ def seconds_in_turns(runs: Sequence[Callable[[], object]]) -> list[float]:
             moment: list[float] = []
             while sum(moment) < MOMENT_SECONDS:
                 moment.append(_seconds(run))
-            seconds += moment
+            seconds.append(statistics.median(moment))
     return [undisturbed(seconds) for seconds in taken]
 
 
