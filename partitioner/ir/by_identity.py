@@ -19,7 +19,7 @@ class ByIdentity:
 
     def __call__(self, function: Callable[..., Made], *objects: object, **values: Hashable) -> Made:
         """What the function makes of objects, the same by identity, and of values, the same if they are equal."""
-        key = function, *map(id, objects), *values.values()
+        key = function, tuple(map(id, objects)), tuple(values.items())
         if key not in self._made:
             # Kept, as another object may have the identity of one that is gone.
             self._made[key] = objects, function(*objects, **values)

@@ -13,7 +13,7 @@ from partitioner.ir.by_identity import ByIdentity
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import OpGraph
 from partitioner.planner.pipeline.op_places import Floats, OpPlaces
-from partitioner.planner.simulate.program_costs import OP_SECONDS
+from partitioner.planner.simulate.program_costs import dispatch_seconds
 
 _SECONDS = (
     "forward_seconds",
@@ -134,7 +134,9 @@ def ordered_items(
     for name, seconds in sums.items():
         sum_seconds[:, places.place[costed.graph.tensor[name].producer]] += seconds
     of_kind = {
-        kind: known(_seconds, costed.graph, costed.columns[kind], places, dispatch_seconds=_dispatch(costed, kind))
+        kind: known(
+            _seconds, costed.graph, costed.columns[kind], places, dispatch_seconds=dispatch_seconds(costed, kind)
+        )
         for kind in set(costed.alike)
     }
     return OrderedItems(
@@ -170,13 +172,6 @@ def _seconds(graph: OpGraph, taken: Sequence[float], places: OpPlaces, *, dispat
     seconds = np.array(taken) + dispatch_seconds * np.array([op.type != "Placeholder" for op in graph.ops])
     count = len(places.order)
     return {f"{kind}_seconds": _running(placed.totals(seconds, count)) for kind, placed in places.ops.items()}
-
-
-def _dispatch(costed: CostedGraph, device: int) -> float:
-    """Seconds that starting an op takes besides what is in its seconds."""
-    if device in costed.measured or costed.fusion is not None:
-        return 0.0
-    return max(0.0, OP_SECONDS - costed.topology.devices[device].device.launch_overhead_seconds)
 
 
 def _running(values: Floats) -> Floats:

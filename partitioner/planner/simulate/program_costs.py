@@ -63,11 +63,7 @@ class StageCosts:
             op.name for op, cost in zip(costed.graph.ops, costed.costs, strict=True) if cost.flops or cost.moved_bytes
         )
         self._seconds = {op.name: row for op, row in zip(costed.graph.ops, costed.seconds, strict=True)}
-        launch = [placed.device.launch_overhead_seconds for placed in costed.topology.devices]
-        self._dispatch_seconds = [
-            0.0 if index in costed.measured or costed.fusion else max(0.0, OP_SECONDS - seconds)
-            for index, seconds in enumerate(launch)
-        ]
+        self._dispatch_seconds = [dispatch_seconds(costed, device) for device in range(len(self.kinds))]
         self._sums = frozenset(costed.sums)
         self._costs: dict[tuple[object, ...], ProgramCost] = {}
 
@@ -179,6 +175,13 @@ class StageCosts:
             limits = run_ahead_limits(graph, program.ops, aliases=aliases, given=program.inputs, order=held)
             needs = {name: sources.union(limits.get(name, ())) for name, sources in needs.items()}
         return run_orders(program.ops, needs, self._working.intersection(program.ops) if is_cpu else ())
+
+
+def dispatch_seconds(costed: CostedGraph, device: int) -> float:
+    """Seconds that starting an op takes a device besides what is in the seconds of the op."""
+    if device in costed.measured or costed.fusion is not None:
+        return 0.0
+    return max(0.0, OP_SECONDS - costed.topology.devices[device].device.launch_overhead_seconds)
 
 
 def _owners(program: StageProgram, roots: Mapping[str, str | None]) -> dict[str, str | None]:
