@@ -24,7 +24,10 @@ def format_bytes_of(used_bytes: float, total_bytes: float) -> str:
 
 def format_bandwidth(bytes_per_second: float) -> str:
     """`450 GB/s`, decimal as in datasheets; `no copy` where bytes stay where they are."""
-    return "no copy" if bytes_per_second >= 1e15 else f"{bytes_per_second / 1e9:,.4g} GB/s"
+    if bytes_per_second >= 1e15:
+        return "no copy"
+    gigabytes = bytes_per_second / 1e9
+    return f"{gigabytes:,.0f} GB/s" if gigabytes >= 1000 else f"{gigabytes:.4g} GB/s"
 
 
 def format_seconds(seconds: float) -> str:

@@ -29,8 +29,9 @@ from partitioner.measure.call_times import time_calls
 from partitioner.measure.gradient_sums import adding, gradient_sums
 from partitioner.measure.imported_costs import costs_notes, refuse_other_devices
 from partitioner.measure.link_times import time_link
-from partitioner.measure.measure import Measurable, measure_device
+from partitioner.measure.measure import measure_device
 from partitioner.measure.store import cache_costs, cached_costs, processor_title, read_costs, settings
+from partitioner.measure.timed_steps import Measurable
 from partitioner.planner.model.costs import cost_ops
 from partitioner.planner.simulate.unpipelined import simulate
 from partitioner.spelling import argument

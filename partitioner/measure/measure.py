@@ -3,40 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from cost_models.measured import MeasuredDevice, MeasuredOp, signature
 from partitioner.deadline import SHARE_OF_CROWD
 from partitioner.ir.costed import CostedGraph
-from partitioner.measure.crowd import crowding
-from partitioner.measure.fused import shared_seconds
-from partitioner.measure.step_times import StepTimes, time_step, timed_warm
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measurable:
-    """A step that can be run.
-
-    Attributes:
-        costed: Its op graph with costs, for the batch size of the runs.
-        run: Runs it to its end on the device to be measured.
-        others: Run it on the other devices of the host, with variables of their own.
-        calls: By call of what XLA compiled, the ops in it. It is measured as one, and shared out by their costs.
-        is_of_model: Whether it is a step of the model. What another takes besides its ops is no overhead of theirs.
-    """
-
-    costed: CostedGraph
-    run: Callable[[], Any]
-    others: Sequence[Callable[[], Any]] = ()
-    calls: Mapping[str, Collection[str]] = field(default_factory=dict)
-    is_of_model: bool = True
-
-    @property
-    def names(self) -> frozenset[str]:
-        """Names under which its time is recorded: of ops and calls."""
-        return frozenset({*self.costed.graph.op, *self.calls})
+from partitioner.measure.crowd import Crowding, crowding
+from partitioner.measure.fused import ops_of_kernels, shared_seconds
+from partitioner.measure.step_times import StepTimes, time_step
+from partitioner.measure.timed_steps import Measurable, TimedStep, timed_warm
 
 
 def measure_device(
@@ -69,47 +45,19 @@ def measure_device(
             on_progress=lambda done, number=number: on_progress((number + done) / len(steps)),
         )
         crowded = (
-            crowding(step.run, step.others, step.names, budget_seconds=SHARE_OF_CROWD * budget) if step.others else {}
+            crowding(step.run, step.others, step.names, budget_seconds=SHARE_OF_CROWD * budget)
+            if step.others
+            else Crowding()
         )
         timed.append(TimedStep(step=step, times=times, alone=seconds_by_name(step, times), crowded=crowded))
-    warm = timed_warm([(one.times, one.step.run) for one in timed])
-    timed = [replace(one, times=times) for one, times in zip(timed, warm, strict=True)]
+    timed = timed_warm(timed)
     overhead = overhead_seconds(timed)
     ops: dict[str, MeasuredOp] = {}
     for one in timed:
-        ratios = crowding_by_name(one.step, one.crowded)
+        ratios = crowding_by_name(one.step, one.times, one.crowded.slow_downs())
         ops |= measured_ops(one.step.costed, one.adding_up(overhead), ratios, one.times.num_runs)
     crowd = 1 + max(len(step.others) for step in steps)
     return device.merged(replace(device, overhead_seconds=overhead, ops=ops, crowd=crowd))
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimedStep:
-    """A step that was measured.
-
-    Attributes:
-        step: The step.
-        times: What it took.
-        alone: Seconds by op, alone.
-        crowded: Slow-down by op or call beside other devices; empty where there is none.
-    """
-
-    step: Measurable
-    times: StepTimes
-    alone: Mapping[str, float]
-    crowded: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def num_working(self) -> int:
-        """How many ops do work."""
-        return sum(cost.flops > 0 or cost.moved_bytes > 0 for cost in self.step.costed.costs)
-
-    def adding_up(self, overhead_seconds: float) -> dict[str, float]:
-        """Seconds by op alone that, with an overhead each, add up to a step of the model; to no more than another."""
-        total, left = sum(self.alone.values()), self.times.step_seconds
-        left = max(0.0, left - overhead_seconds * self.num_working) if self.step.is_of_model else min(left, total)
-        share = left / total if total else 1.0
-        return {name: share * seconds for name, seconds in self.alone.items()}
 
 
 def overhead_seconds(steps: Iterable[TimedStep]) -> float:
@@ -121,9 +69,7 @@ def overhead_seconds(steps: Iterable[TimedStep]) -> float:
 
 def seconds_by_name(step: Measurable, times: StepTimes) -> dict[str, float]:
     """Seconds by op; those of a fused kernel and of a call are shared out among the ops in it."""
-    ran = {name: seconds for name, seconds in times.op_seconds.items() if name not in step.calls}
-    kernels = {name: kernel for name, kernel in times.kernels.items() if name not in step.calls}
-    found = shared_seconds(step.costed, ran, kernels)
+    found = shared_seconds(step.costed, *_without_calls(step, times))
     costs = {op.name: row[0] for op, row in zip(step.costed.graph.ops, step.costed.seconds, strict=True)}
     for call, names in step.calls.items():
         inside = {name: costs[name] for name in names if name in costs}
@@ -133,10 +79,18 @@ def seconds_by_name(step: Measurable, times: StepTimes) -> dict[str, float]:
     return found
 
 
-def crowding_by_name(step: Measurable, ratios: Mapping[str, float]) -> dict[str, float]:
-    """Slow-down by op; ops in a call have that of the call, which waits for threads as well."""
-    in_calls = {name: ratios[call] for call, names in step.calls.items() if call in ratios for name in names}
-    return {**ratios, **in_calls}
+def crowding_by_name(step: Measurable, times: StepTimes, ratios: Mapping[str, float]) -> dict[str, float]:
+    """Slow-down by op; ops of a fused kernel have its own, and those in a call that of the call, which also waits."""
+    kernels = ops_of_kernels(step.costed, *_without_calls(step, times))
+    in_kernels = {op: ratios[name] for name, ops in kernels.items() if name in ratios for op in ops}
+    in_calls = {op: ratios[call] for call, ops in step.calls.items() if call in ratios for op in ops}
+    return {**ratios, **in_kernels, **in_calls}
+
+
+def _without_calls(step: Measurable, times: StepTimes) -> tuple[dict[str, float], dict[str, str]]:
+    """Seconds and kernels of what ran, less those of calls."""
+    seconds = {name: seconds for name, seconds in times.op_seconds.items() if name not in step.calls}
+    return seconds, {name: kernel for name, kernel in times.kernels.items() if name not in step.calls}
 
 
 def measured_ops(

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from partitioner.errors import UsageError
@@ -19,9 +20,6 @@ LEAST_WARMUPS, MOST_WARMUPS = 2, 12
 STABLE = 0.1
 """Two runs in a row that differ by less than this share are warm: kernels are chosen, memory is allocated."""
 LEAST_RUNS, MOST_RUNS = 3, 25
-SHORT_SECONDS = 0.02
-"""A shorter step is timed in moments of its own, as training runs it: one of 0.3 ms takes twice as long in the runs
-between profiles. That comes last, as the profiler leaves out the ops that a hundred runs have shown to be cheap."""
 MOMENTS, MOMENT_SECONDS = 10, 0.05
 """Of what takes turns: for a second or two, a machine that others use may take a fifth longer for all of it."""
 
@@ -123,37 +121,27 @@ def watched_run(run: Callable[[], object]) -> WatchedRun:
     return WatchedRun(events=events, seconds=watched[0], plain_seconds=plain)
 
 
-def timed_warm(steps: Sequence[tuple[StepTimes, Callable[[], object]]]) -> list[StepTimes]:
-    """The times of some steps, with those of short ones as these run over and over; Ctrl-C leaves all.
-
-    Args:
-        steps: What was measured, and what runs each step.
-    """
-    short = [number for number, (times, _) in enumerate(steps) if times.step_seconds < SHORT_SECONDS]
-    found = [times for times, _ in steps]
-    try:
-        warm = seconds_in_turns([steps[number][1] for number in short])
-    except KeyboardInterrupt:
-        return found
-    for number, seconds in zip(short, warm, strict=True):
-        found[number] = replace(found[number], step_seconds=seconds)
-    return found
-
-
 def seconds_in_turns(runs: Sequence[Callable[[], object]]) -> list[float]:
     """Seconds of each run: in each of several moments of its own their median, and of these that of the faster half.
 
     Within a moment it is as it usually is: the faster half of all runs had a step of 8 ms take 6 % less.
     """
-    taken: list[list[float]] = [[] for _ in runs]
-    for _ in range(MOMENTS):
-        for run, seconds in zip(runs, taken, strict=True):
-            run()  # finds the data of others in caches
-            moment: list[float] = []
-            while sum(moment) < MOMENT_SECONDS:
-                moment.append(_seconds(run))
-            seconds.append(statistics.median(moment))
-    return [undisturbed(seconds) for seconds in taken]
+    return [undisturbed(seconds) for seconds in in_turns([partial(seconds_of_moment, run) for run in runs])]
+
+
+def in_turns(moments: Sequence[Callable[[], float]]) -> list[list[float]]:
+    """What each moment says in each of its turns."""
+    turns = [[moment() for moment in moments] for _ in range(MOMENTS)]
+    return [list(seconds) for seconds in zip(*turns, strict=True)]
+
+
+def seconds_of_moment(run: Callable[[], object]) -> float:
+    """Median seconds of a run that is repeated for a moment."""
+    run()  # finds the data of others in caches
+    moment: list[float] = []
+    while sum(moment) < MOMENT_SECONDS:
+        moment.append(_seconds(run))
+    return statistics.median(moment)
 
 
 def undisturbed(seconds: Sequence[float]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partitioner.ir.units import (
+    format_bandwidth,
     format_bytes,
     format_bytes_of,
     format_count,
@@ -35,6 +36,15 @@ GIB = 1 << 30
 )
 def test_bytes(size_bytes: int, text: str) -> None:
     assert format_bytes(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_second", "text"),
+    [(31.5e9, "31.5 GB/s"), (450e9, "450 GB/s"), (1e12, "1,000 GB/s"), (1e13, "10,000 GB/s"), (1e15, "no copy")],
+)
+def test_bandwidth_has_no_exponent(bytes_per_second: float, text: str) -> None:
+    """Bug: copies between CPU devices, which are free, were said to be at 1e+04 GB/s."""
+    assert format_bandwidth(bytes_per_second) == text
 
 
 def test_bytes_of_a_total_share_the_unit_when_they_can() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from partitioner.measure.crowd import crowding
+from partitioner.measure.crowd import Crowding, crowding, slow_down
 from partitioner.measure.profiler import Event
 from partitioner.measure.step_times import seconds_by_execution
 
@@ -58,8 +58,8 @@ def product(device: str) -> Any:
 def test_ops_are_timed_alone_and_beside_others() -> None:
     """On shared cores it takes longer beside others; what varies in either may hide that, but not make it half."""
     found = crowding(product("CPU:1"), [product("CPU:2")], {"product", "unknown"}, budget_seconds=1.0)
-    assert found.keys() == {"product"}
-    assert found["product"] > 0.5
+    assert found.of_op.keys() == {"product"}
+    assert found.of_op["product"] > 0.5
 
 
 def test_threads_end_with_it_and_their_errors_are_told() -> None:
@@ -81,7 +81,7 @@ def test_ctrl_c_leaves_it_unknown() -> None:
         if len(calls) > 4:
             raise KeyboardInterrupt
 
-    assert crowding(interrupted, [product("CPU:2")], {"product"}, budget_seconds=0.5) == {}
+    assert crowding(interrupted, [product("CPU:2")], {"product"}, budget_seconds=0.5) == Crowding()
 
 
 def test_ops_of_devices_that_wait_for_each_other_are_slowed_down_by_that() -> None:
@@ -103,4 +103,10 @@ def test_ops_of_devices_that_wait_for_each_other_are_slowed_down_by_that() -> No
         {"product"},
         budget_seconds=2.0,
     )
-    assert found["product"] > 1.5
+    assert found.slow_downs()["product"] > 1.5
+
+
+def test_a_slow_machine_is_not_taken_for_a_slow_down() -> None:
+    """What is timed in turns is compared round by round: both of the second round met a machine half as fast."""
+    assert slow_down([1.0, 2.0, 1.0], [1.5, 3.0, 1.5]) == pytest.approx(1.5)
+    assert slow_down([1.0, 1.0, 2.0], [1.6, 1.6, 3.2]) == pytest.approx(1.6)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,11 @@ from partitioner.measure.step_times import (
     LEAST_WARMUPS,
     MOMENTS,
     MOST_WARMUPS,
-    SHORT_SECONDS,
-    StepTimes,
     faster_half,
     refuse_missing_device_plane,
     seconds_by_op,
     seconds_in_turns,
     time_step,
-    timed_warm,
 )
 
 
@@ -166,16 +162,6 @@ def test_ctrl_c_keeps_what_was_measured(runs_before: int) -> None:
         assert times.op_seconds["large"] > 0
 
 
-def test_short_steps_are_timed_warm() -> None:
-    """They took longer between profiles; a step that takes longer than a moment is not run again."""
-    cold = StepTimes(step_seconds=0.01, op_seconds={"op": 0.005}, num_runs=3)
-    long = replace(cold, step_seconds=SHORT_SECONDS)
-    short, untouched = timed_warm([(cold, lambda: time.sleep(0.001)), (long, lambda: pytest.fail("it ran"))])
-    assert 0.001 <= short.step_seconds < 0.005
-    assert short == replace(cold, step_seconds=short.step_seconds)
-    assert untouched == long
-
-
 def test_steps_take_turns() -> None:
     """A short step was timed in one moment; where the machine was slower then, all of its ops were."""
     ran: list[str] = []
@@ -187,14 +173,6 @@ def test_steps_take_turns() -> None:
     short, long = seconds_in_turns([lambda: run("a", 0.001), lambda: run("b", 0.01)])
     assert [name for name, _ in groupby(ran)] == ["a", "b"] * MOMENTS
     assert 0.001 <= short < 0.01 <= long < 0.1
-
-
-def test_ctrl_c_leaves_the_times_of_short_steps() -> None:
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    cold = StepTimes(step_seconds=0.01, op_seconds={}, num_runs=3)
-    assert timed_warm([(cold, interrupted)]) == [cold]
 
 
 def test_runs_that_other_work_slowed_down_do_not_count() -> None:
