@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _MAX_LINES = 4
 """Of a sentence below the tables."""
+_SHORT_SECONDS = 0.02
+"""Of a shorter step, what Keras adds, a millisecond or two, is a tenth or more."""
 
 
 def render_benchmark(benchmark: Benchmark, *, width: int, color: bool) -> str:
@@ -98,3 +100,6 @@ def _remarks(benchmark: Benchmark) -> Iterator[tuple[str, str]]:
         yield "memory is known of GPUs in this process only: TensorFlow does not count that of CPUs", ""
     if sum(device.type == "CPU" and device.is_local for device in ran) > 1:
         yield "CPU devices share the cores of this machine, and one that is alone may use all of them", ""
+    predicted = [one.predicted_seconds for one in benchmark.contenders if one.predicted_seconds is not None]
+    if min(predicted, default=_SHORT_SECONDS) < _SHORT_SECONDS:
+        yield "steps are short: what Keras adds to each (data, metrics) is measured, and not in the plan", ""

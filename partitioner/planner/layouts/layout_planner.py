@@ -117,13 +117,15 @@ class LayoutPlanner:
         groups: ReplicaGroups,
         *,
         explains: bool = True,
+        only_if_faster: bool = False,
         least_devices: int = 1,
         known_seconds: float = math.inf,
     ) -> ParallelLayout:
-        """The best layout on these groups; `explains` as for `search`, the last two as in `PipelineSearchSpace`.
+        """The best layout on these groups; the first two options as for `search`, others as in `PipelineSearchSpace`.
 
         Raises:
             InfeasibleError: Nothing fits, or requirements contradict each other or the strategy.
+            SlowerError: It is to be planned only if it is faster than `known_seconds`, and is not.
             TimeLimitError: No layout that fits was found in time.
             UsageError: The step, the requirements or the strategy do not go with the devices.
         """
@@ -153,6 +155,7 @@ class LayoutPlanner:
             search_space=choices,
             items=self._items(costed, constraints),
             explains=explains,
+            only_if_faster=only_if_faster,
             progress=self._progress,
         )
         return ParallelLayout(groups=groups, costed=costed, result=result)

@@ -16,7 +16,13 @@ from partitioner.ir.requirements import ResolvedConstraint
 from partitioner.ir.units import format_bytes, plural
 from partitioner.planner.layouts.execution_selector import ExecutionSelector
 from partitioner.planner.layouts.one_device import is_kept, note_on_kept
-from partitioner.planner.layouts.result import MemoryShortfall, OutOfMemoryError, SearchResult, with_bounds
+from partitioner.planner.layouts.result import (
+    MemoryShortfall,
+    OutOfMemoryError,
+    SearchResult,
+    SlowerError,
+    with_bounds,
+)
 from partitioner.planner.layouts.search_progress import SILENT, SearchProgress
 from partitioner.planner.layouts.step_items import StepItems
 from partitioner.planner.layouts.strategy_refusals import refuse_impossible
@@ -47,6 +53,7 @@ def search(
     search_space: PipelineSearchSpace | None = None,
     items: StepItems | None = None,
     explains: bool = True,
+    only_if_faster: bool = False,
     progress: SearchProgress = SILENT,
 ) -> SearchResult:
     """Choose a device for every op, and how the step runs on them.
@@ -63,20 +70,25 @@ def search(
         search_space: Microbatches, schedules and recompute to choose from; without it the step runs as one graph.
         items: The items of the step, where they are known from another layout.
         explains: Whether to look for changes that help where nothing fits; that can take as long as the search.
+        only_if_faster: Whether to leave a layout whose pipelines are all estimated to be slower than another layout.
         progress: Told of better placements.
 
     Raises:
         InfeasibleError: No placement fits, with the bytes needed and available and what would help; or constraints
             contradict each other or the strategy.
+        SlowerError: It was left.
         TimeLimitError: No placement that fits was found in time.
         UsageError: A layer split has fewer parts than devices.
     """
     deadline = deadline or Deadline.after(time_limit_seconds)
     items = items or StepItems.of(costed, constraints)
     refuse_impossible(costed, items.coarse, strategy, constraints)
-    return _Search(
+    made = _Search(
         costed, strategy, objective, items, time_limit_seconds, deadline, seed, search_space, explains, progress
-    ).run()
+    )
+    if only_if_faster and made.selector.is_behind:
+        raise SlowerError("another layout is faster")
+    return made.run()
 
 
 class _Search:

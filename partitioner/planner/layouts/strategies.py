@@ -22,6 +22,7 @@ from partitioner.planner.layouts.comparison import Family, left_out, naming_repl
 from partitioner.planner.layouts.groups import ReplicaGroups
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
 from partitioner.planner.layouts.one_device import is_kept, note_on_kept
+from partitioner.planner.layouts.result import SlowerError
 from partitioner.planner.model.tolerances import AS_FAST
 from partitioner.planner.pipeline.search_space import MANY
 
@@ -188,8 +189,15 @@ def _best(
         is_simple = len(groups[0]) == 1 or len(planner.machines.devices) <= MANY
         try:
             layout = (planner if is_simple else planner.with_share(SHARE_OF_LAYOUT))(
-                strategy, groups, explains=False, known_seconds=min(known_seconds, _least_step(best))
+                strategy,
+                groups,
+                explains=False,
+                only_if_faster=best is not None and len(groups[0]) > 1,
+                known_seconds=min(known_seconds, _least_step(best)),
             )
+        except SlowerError:
+            num_tried += 1
+            continue
         except UsageError:  # more devices than parts, say
             continue
         except InfeasibleError:

@@ -119,6 +119,15 @@ class PipelineSearch:
         cuts = (self._cut(shape) for shape in self.possible if shape.num_microbatches == most)
         return any(cut is not None and cut.fits for cut in cuts)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether all cuts are estimated to take longer than the step of another layout, so that none is simulated."""
+        if self.objective is Objective.MEMORY or self.evaluator.search_space.known_seconds == math.inf:
+            return False
+        least = _MARGIN * self.evaluator.search_space.known_seconds
+        _, promising = self._promising()
+        return all(cut is None or cut.seconds > least for cut in map(self._cut, promising))
+
     def improve(self, given: Sequence[Assignment]) -> None:
         """Simulate placements from other searches as pipelines, the best first; then search near the best pipelines."""
         split = [assignment for assignment in given if len(set(assignment)) > 1 and self.is_allowed(assignment)]
