@@ -1,6 +1,7 @@
 """The automatic choice among one device, a layer split, mirrored replicas and mixed replicas, by predicted step time.
 
-The best layout of each family is planned and listed, and the best of these is chosen.
+The best layout of each family is planned and listed, and the best of these is chosen. Of a family that is behind, a
+layout is listed that promised most, and others are left once their estimates are worse than what is known.
 """
 
 from __future__ import annotations
