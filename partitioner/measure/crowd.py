@@ -43,7 +43,7 @@ def crowding(
 ) -> Crowding:
     """Slow-down of a step and of each op beside other devices, which runs alone and beside them in turns.
 
-    Ctrl-C ends it; the result is then empty.
+    Ctrl-C ends it; the result is then empty, as it is without other devices.
 
     Args:
         run: Runs the step to its end on a device.
@@ -51,6 +51,8 @@ def crowding(
         ops: Names of the ops of the step.
         budget_seconds: Seconds after which to stop, if there are at least a few rounds.
     """
+    if not others:
+        return Crowding()
     alone, beside = list[WatchedRun](), list[WatchedRun]()
     start = time.perf_counter()
     try:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from cost_models.measured import MeasuredDevice, MeasuredOp, signature
 from partitioner.deadline import SHARE_OF_CROWD
 from partitioner.ir.costed import CostedGraph
-from partitioner.measure.crowd import Crowding, crowding
+from partitioner.measure.crowd import crowding
 from partitioner.measure.fused import ops_of_kernels, shared_seconds
 from partitioner.measure.step_times import StepTimes, time_step
 from partitioner.measure.timed_steps import Measurable, TimedStep, timed_warm
@@ -44,11 +44,7 @@ def measure_device(
             budget_seconds=(1 - SHARE_OF_CROWD) * budget if step.others else budget,
             on_progress=lambda done, number=number: on_progress((number + done) / len(steps)),
         )
-        crowded = (
-            crowding(step.run, step.others, step.names, budget_seconds=SHARE_OF_CROWD * budget)
-            if step.others
-            else Crowding()
-        )
+        crowded = crowding(step.run, step.others, step.names, budget_seconds=SHARE_OF_CROWD * budget)
         timed.append(TimedStep(step=step, times=times, alone=seconds_by_name(step, times), crowded=crowded))
     timed = timed_warm(timed)
     overhead = overhead_seconds(timed)

@@ -15,6 +15,7 @@ from partitioner.measure.profiler import Event, profiled
 from partitioner.spelling import argument
 
 _Run = TypeVar("_Run")
+_Found = TypeVar("_Found")
 
 LEAST_WARMUPS, MOST_WARMUPS = 2, 12
 STABLE = 0.1
@@ -129,10 +130,10 @@ def seconds_in_turns(runs: Sequence[Callable[[], object]]) -> list[float]:
     return [undisturbed(seconds) for seconds in in_turns([partial(seconds_of_moment, run) for run in runs])]
 
 
-def in_turns(moments: Sequence[Callable[[], float]]) -> list[list[float]]:
-    """What each moment says in each of its turns."""
+def in_turns(moments: Sequence[Callable[[], _Found]]) -> list[list[_Found]]:
+    """What is found in each moment, by its turns."""
     turns = [[moment() for moment in moments] for _ in range(MOMENTS)]
-    return [list(seconds) for seconds in zip(*turns, strict=True)]
+    return [list(found) for found in zip(*turns, strict=True)]
 
 
 def seconds_of_moment(run: Callable[[], object]) -> float:

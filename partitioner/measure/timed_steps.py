@@ -72,28 +72,25 @@ class TimedStep:
 def timed_warm(steps: Sequence[TimedStep]) -> list[TimedStep]:
     """Short steps as they run over and over, alone and beside other devices; Ctrl-C leaves all as they are."""
     short = [number for number, one in enumerate(steps) if one.times.step_seconds < SHORT_SECONDS]
-    moments = {
-        (number, is_beside): partial(_seconds_of_moment, steps[number].step, is_beside)
-        for number in short
-        for is_beside in (False, True)
-        if steps[number].step.others or not is_beside
-    }
     found = list(steps)
     try:
-        seconds = dict(zip(moments, in_turns([*moments.values()]), strict=True))
+        turns = in_turns([partial(_moments, steps[number].step) for number in short])
     except KeyboardInterrupt:
         return found
-    for number in short:
-        alone, beside = seconds[number, False], seconds.get((number, True))
-        one = steps[number]
+    for number, moments in zip(short, turns, strict=True):
+        one, (alone, beside) = steps[number], zip(*moments, strict=True)
         found[number] = replace(
             one,
             times=replace(one.times, step_seconds=undisturbed(alone)),
-            crowded=replace(one.crowded, of_step=slow_down(alone, beside)) if beside else one.crowded,
+            crowded=replace(one.crowded, of_step=slow_down(alone, beside)),
         )
     return found
 
 
-def _seconds_of_moment(step: Measurable, is_beside: bool) -> float:
-    with busy(step.others if is_beside else ()):
-        return seconds_of_moment(step.run)
+def _moments(step: Measurable) -> tuple[float, float]:
+    """Seconds of the step alone, and beside other devices right after."""
+    alone = seconds_of_moment(step.run)
+    if not step.others:
+        return alone, alone
+    with busy(step.others):
+        return alone, seconds_of_moment(step.run)

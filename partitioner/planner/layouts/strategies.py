@@ -193,7 +193,7 @@ def _best(
                 strategy,
                 groups,
                 explains=False,
-                only_if_faster=best is not None and len(groups[0]) > 1,
+                only_if_faster=best is not None,
                 known_seconds=min(known_seconds, _least_step(best)),
             )
         except SlowerError:

@@ -149,9 +149,9 @@ class CutBounds:
         keeps = (variables + sequence.saved_bytes(stage) <= limit) & (sequence.recompute != "all")
         cheaply = (variables + sequence.saved_bytes(stage, selective=True) <= limit) & (sequence.recompute == "auto")
         fits = (variables + gradients <= limit) & (keeps | (sequence.recompute != "none"))
-        return np.where(fits, 0.0, np.inf) + sequence.forbidden(stage), np.where(
-            keeps, KEEPS, np.where(cheaply, SELECTIVE, FULL)
-        )
+        possible = np.where(fits, 0.0, np.inf) + sequence.forbidden(stage)
+        # Where the stage may not be, any way will do: each takes time to work out.
+        return possible, np.where(keeps | np.isinf(possible), KEEPS, np.where(cheaply, SELECTIVE, FULL))
 
 
 def _least(seconds: Floats) -> tuple[float, ...]:

@@ -62,7 +62,7 @@ class PipelineSearch:
         """Simulate the cuts of all promising shapes; where these do not fit, with stages that recompute."""
         self._look_closer()
         for shape, cut in self._by_estimate():
-            if self.deadline.is_over and self._is_enough():
+            if self.deadline.is_over and self._is_enough(cut.seconds):
                 break
             least = max(self.bound_seconds(shape), cut.seconds / _MARGIN if self.eligible() else 0.0)
             if not (self._is_needless(shape) or self._is_hopeless(least)):
@@ -70,16 +70,18 @@ class PipelineSearch:
         if self.evaluator.search_space.recompute == "auto":
             self._recompute()
 
-    def _is_enough(self) -> bool:
-        """Whether what is known will do once time is over.
+    def _is_enough(self, next_seconds: float) -> bool:
+        """Whether what is known will do once time is over, where the next estimate is so many seconds.
 
         The best estimate is simulated in any case: without it the search would have been for nothing. Nobody waits for
-        a soft deadline: there, a second opinion has its time, too, unless the first is behind another layout.
+        a soft deadline: there, a second opinion has its time, too, unless the first is as fast as that is estimated, or
+        behind another layout.
         """
         if not self.deadline.is_soft:
             return bool(self.evaluator.candidates())
         steps = [candidate.staged.step_seconds for candidate in self.eligible()]
-        return len(steps) > 1 or any(step > self.evaluator.search_space.known_seconds for step in steps)
+        known = self.evaluator.search_space.known_seconds
+        return len(steps) > 1 or any(step <= next_seconds or step > known for step in steps)
 
     def _try_cut(self, shape: Shape, cut: Cut) -> None:
         """Simulate a cut; where it was estimated to fit and does not, another one that leaves what this one lacked."""
@@ -124,9 +126,10 @@ class PipelineSearch:
         """Whether all cuts are estimated to take longer than the step of another layout, so that none is simulated."""
         if self.objective is Objective.MEMORY or self.evaluator.search_space.known_seconds == math.inf:
             return False
-        least = _MARGIN * self.evaluator.search_space.known_seconds
+        known = self.evaluator.search_space.known_seconds
         _, promising = self._promising()
-        return all(cut is None or cut.seconds > least for cut in map(self._cut, promising))
+        promising += [shape for shape in self.possible if len(shape.devices) == 1 and self.bound_seconds(shape) < known]
+        return all(cut is None or cut.seconds > _MARGIN * known for cut in map(self._cut, promising))
 
     def improve(self, given: Sequence[Assignment]) -> None:
         """Simulate placements from other searches as pipelines, the best first; then search near the best pipelines."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 from graphs import Builder, largest_peak, link, microbatching, pinned, pipeline, random_steps, topology, with_rows
@@ -317,10 +318,10 @@ def test_a_search_that_nobody_limited_goes_on_until_something_fits() -> None:
     assert all(use.total_bytes <= 3 * 2**20 for use in result.schedule.peak.values())
 
 
-def late_steps(known_seconds: float) -> list[float]:
+def late_steps(known_seconds: float, *counts: int, **options: Any) -> list[float]:
     """The steps of all pipelines that are simulated though a soft deadline is over."""
     costed = pipeline(8, forward=8.0, backward=16.0).costed(topology(2, wire=FREE))
-    space = microbatching(costed, 2, 4, unpipelined=False, known_seconds=known_seconds)
+    space = microbatching(costed, *counts, unpipelined=False, known_seconds=known_seconds, **options)
     evaluator = PipelineEvaluator(costed, coarsen(costed), space)
     PipelineSearch(
         evaluator=evaluator,
@@ -335,9 +336,15 @@ def late_steps(known_seconds: float) -> list[float]:
 
 def test_a_second_opinion_is_waited_for_unless_another_layout_is_ahead() -> None:
     """Replicas that were a little behind had two pipelines simulated once the time was over."""
-    steps = late_steps(math.inf)
+    steps = late_steps(math.inf, 2, 4)
     assert len(steps) == 2
-    assert late_steps(0.99 * steps[0]) == steps[:1]
+    assert late_steps(0.99 * steps[0], 2, 4) == steps[:1]
+
+
+def test_a_second_opinion_is_not_waited_for_where_it_is_estimated_to_be_slower() -> None:
+    """Of one schedule, four microbatches take 5 / 4 of half the work, and two 3 / 2."""
+    (step,) = late_steps(math.inf, 2, 4, schedules=(ONE_F_ONE_B,))
+    assert step == pytest.approx(8 * 24 / 2 * 5 / 4, abs=DISPATCH)
 
 
 def test_shapes_of_fewer_devices_than_have_the_memory_are_left_out() -> None:
