@@ -24,7 +24,7 @@ class Measurable:
         costed: Its op graph with costs, for the batch size of the runs.
         run: Runs it to its end on the device to be measured.
         others: Run it on the other devices of the host, with variables of their own.
-        calls: By call of what XLA compiled, the ops in it. It is measured as one, and shared out by their costs.
+        calls: By call of a loop or of what XLA compiled, the ops in it. It is measured as one, and shared out by costs.
         is_of_model: Whether it is a step of the model. What another takes besides its ops is no overhead of theirs.
     """
 

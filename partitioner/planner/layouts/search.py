@@ -37,7 +37,7 @@ from partitioner.spelling import argument, listed
 
 # Placements that the error names where nothing fits.
 _CLOSEST = 4
-# A limit that gives the solver more time than a search that ended by itself, where its own limit was no limit.
+# What helps a search that its limit did not end: so many times the limit, of which the solver had a share.
 _LONGER = 10
 
 

@@ -124,9 +124,9 @@ class PipelineSearch:
     @property
     def is_behind(self) -> bool:
         """Whether all cuts are estimated to take longer than the step of another layout, so that none is simulated."""
-        if self.objective is Objective.MEMORY or self.evaluator.search_space.known_seconds == math.inf:
+        known = self._most_seconds
+        if known == math.inf:
             return False
-        known = self.evaluator.search_space.known_seconds
         _, promising = self._promising()
         promising += [shape for shape in self.possible if len(shape.devices) == 1 and self.bound_seconds(shape) < known]
         return all(cut is None or cut.seconds > _MARGIN * known for cut in map(self._cut, promising))

@@ -150,14 +150,14 @@ class StageSequence:
         """What `end` gives where the stage does this about its activations, by its seconds where it keeps them."""
         backward = keeping.backward - self._third_call(stage)
         ends = [np.zeros((1, 1))] * 3
-        taken_ways = np.flatnonzero(np.bincount(way.ravel()))
-        for does in taken_ways:
+        ways = np.flatnonzero(np.bincount(way.ravel()))
+        for does in ways:
             taken = keeping
             if does != KEEPS:  # the backward is one call then
                 again = between(self.items.again_by_way[does][self.devices[stage]])
                 taken = replace(keeping, backward=backward + again, weights=np.zeros_like(keeping.weights))
             ends[does] = self.end(stage, taken)
-        return np.choose(way, ends) if len(taken_ways) > 1 else ends[taken_ways[0]]
+        return np.choose(way, ends) if len(ways) > 1 else ends[ways[0]]
 
     def end(self, stage: int, seconds: StageSeconds) -> Floats:
         """Seconds from the start of the step until all that needs the stage has ended, but for updates."""
