@@ -26,22 +26,12 @@ def handed_on(op: OpSpec, cost: OpCost) -> tuple[int | None, ...]:
     """For each output, the input (or variable's handle) whose buffer it shares; None where it has its own.
 
     An op without FLOPs and without traffic passes on the buffer of its input (Reshape, Identity, sums over no axis) or
-    of a variable (ReadVariableOp): its output takes no memory of its own. So does a transposition that moves nothing
-    (dense layers on more than two axes have them).
+    of a variable (ReadVariableOp): its output takes no memory of its own.
     """
-    if (cost.flops or cost.moved_bytes) and not _moves_nothing(op):
+    if cost.flops or cost.moved_bytes:
         return (None,) * len(op.outputs)
     handle = next((index for index, given in enumerate(op.inputs) if given.dtype == "resource"), None)
     sizes = [given.size_bytes for given in op.inputs]
     return tuple(
         sizes.index(made.size_bytes) if made.size_bytes and made.size_bytes in sizes else handle for made in op.outputs
     )
-
-
-def _moves_nothing(op: OpSpec) -> bool:
-    """Whether a transposition copies nothing: axes longer than 1 keep their order."""
-    if op.type != "Transpose":
-        return False
-    before, after = op.inputs[0].shape, op.outputs[0].shape
-    long = [size for size in before if size != 1]
-    return long == [size for size in after if size != 1] and len(set(long)) == len(long)

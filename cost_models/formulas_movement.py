@@ -24,7 +24,7 @@ FREE_OP_TYPES = frozenset(_FREE.split())
 
 # Every input is read and every output is written, with no arithmetic on floats.
 _COPYING = (
-    "Transpose ConjugateTranspose Concat ConcatV2 ConcatOffset Pack ParallelConcat Unpack Split SplitV"
+    "ConjugateTranspose Concat ConcatV2 ConcatOffset Pack ParallelConcat Unpack Split SplitV"
     " StridedSliceGrad Pad PadV2 MirrorPad MirrorPadGrad Tile BroadcastTo BroadcastArgs"
     " BroadcastGradientArgs InvertPermutation Reverse ReverseV2 ReverseSequence Roll RandomShuffle"
     " DynamicStitch ParallelDynamicStitch DynamicPartition OneHot TensorScatterUpdate"
@@ -46,6 +46,17 @@ def _free(op: OpSpec) -> OpCost:
 @register(*_COPYING.split())
 def _copying(op: OpSpec) -> OpCost:
     return streamed(op)
+
+
+@register("Transpose")
+def _transposing(op: OpSpec) -> OpCost:
+    """Passes the buffer on where axes longer than 1 keep their order (NonSingletonDimensionsAlign in transpose_op.cc).
+
+    Dense layers on more than two axes have such transpositions. Where axes are equally long, which of them changed
+    places is not known.
+    """
+    before, after = ([size for size in tensor.shape if size != 1] for tensor in (op.inputs[0], op.outputs[0]))
+    return OpCost() if before == after and len(set(before)) == len(before) else streamed(op)
 
 
 @register("ZerosLike", "OnesLike", "Fill", "Range", "LinSpace")

@@ -33,8 +33,10 @@ class Fusion:
         groups: The groups; an op is in one at the most.
         inner: Names of tensors that exist inside of a kernel only, and take no memory.
         views: For tensors that every reader computes again from another tensor, that tensor.
+        known: Names of ops whose results the compiler knows, so that nothing computes them.
     """
 
     groups: tuple[FusedGroup, ...] = ()
     inner: frozenset[str] = frozenset()
     views: Mapping[str, str] = field(default_factory=dict)
+    known: frozenset[str] = frozenset()

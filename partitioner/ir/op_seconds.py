@@ -64,7 +64,7 @@ def _alone(
     )
     if fusion is None:
         return alone
-    seconds = dict(zip((op.name for op in graph.ops), alone, strict=True))
+    seconds = dict(zip((op.name for op in graph.ops), alone, strict=True)) | dict.fromkeys(fusion.known, 0.0)
     for group in fusion.groups:
         seconds.update(dict.fromkeys(group.ops, 0.0))
         seconds[group.timed] = fused_seconds(group.flops, group.moved_bytes, group.launches, device, constants)

@@ -205,6 +205,19 @@ def test_what_copies_nothing_costs_nothing(op_type):
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "moves"),
+    [
+        ((8, 16, 32), (8, 16, 32), False),
+        ((8, 1, 32), (1, 8, 32), False),
+        ((8, 16, 32), (16, 8, 32), True),
+        ((16, 8, 16), (16, 8, 16), True),  # the first axis may have become the last
+    ],
+)
+def test_a_transposition_copies_unless_it_keeps_the_order_of_long_axes(before, after, moves):
+    assert (cost("Transpose", [f32(*before), i32(3)], [f32(*after)]) != OpCost()) == moves
+
+
+@pytest.mark.parametrize(
     ("op_type", "inputs", "outputs", "read", "written"),
     [
         ("Transpose", [f32(4, 5), i32(2)], [f32(5, 4)], 80 + 8, 80),
@@ -293,7 +306,6 @@ ONE_INPUT = [
     "Softmax",
     "LogSoftmax",
     "L2Loss",
-    "Transpose",
     "MaxPool",
     "AddN",
     "Cumsum",
@@ -307,3 +319,11 @@ def test_no_cost_shrinks_when_a_shape_grows(op_type, shape, data):
     before, after = (cost(op_type, [f32(*dims)], [f32(*dims)]) for dims in (shape, larger))
     assert after.flops >= before.flops
     assert after.moved_bytes > before.moved_bytes
+
+
+@given(st.lists(sizes, min_size=2, max_size=4), st.data())
+def test_a_transposition_of_more_costs_more(shape, data):
+    axis = data.draw(st.integers(min_value=0, max_value=len(shape) - 1))
+    larger = [size + (i == axis) for i, size in enumerate(shape)]
+    before, after = (cost("Transpose", [f32(*dims)], [f32(*reversed(dims))]) for dims in (shape, larger))
+    assert after.moved_bytes >= before.moved_bytes

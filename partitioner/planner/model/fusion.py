@@ -7,7 +7,8 @@ level. Batch normalisation and softmax reduce first, one level before the rest: 
 with its rows on the chip.
 
 A tensor that is cheap to compute from a single tensor of its size (a conversion, a difference from a mean) is not
-stored: each kernel that reads it computes it again (a view).
+stored: each kernel that reads it computes it again (a view). A few elements that follow from shapes and constants are
+known when XLA compiles, and no kernel computes them.
 
 Source: XLA's instruction_fusion.cc, fusion_merger.cc, multi_output_fusion.cc and batchnorm_expander.cc.
 """
@@ -29,6 +30,7 @@ from cost_models.gpu_seconds import BATCH_NORMALISATIONS
 from cost_models.specs import OpCost
 from partitioner.ir.fusion import FusedGroup, Fusion
 from partitioner.ir.op_graph import Op, OpGraph, Variable
+from partitioner.ir.sizes import Node, sizes_among
 
 _CHEAP_FLOPS = 5
 _ELEMENTWISE = {name: flops for flops, names in FLOPS_PER_ELEMENT.items() for name in names.split()}
@@ -51,10 +53,13 @@ _TWO_PASSES = BATCH_NORMALISATIONS | {
 _COPIES = frozenset(("BroadcastTo", "Cast", "Fill", "ZerosLike"))
 # What is small beside a tensor that it is broadcast to.
 _BROADCAST = 8
+# Elements of a tensor that is taken to be a constant of kernels, where XLA can know it.
+_FEW = 64
 
 
 class _Kind(Enum):
     FREE = auto()
+    KNOWN = auto()
     FUSED = auto()
     REDUCTION = auto()
     TWO_PASSES = auto()
@@ -63,6 +68,8 @@ class _Kind(Enum):
 
 # What these make can be used within their kernel.
 _MADE_WITHIN = (_Kind.FUSED, _Kind.TWO_PASSES)
+# No kernel computes these, and they have no kernel read anything.
+_NOT_RUN = (_Kind.FREE, _Kind.KNOWN)
 
 
 def fuse(graph: OpGraph, costs: Sequence[OpCost], compiled: Container[str] | None = None) -> Fusion:
@@ -76,16 +83,25 @@ def fuse(graph: OpGraph, costs: Sequence[OpCost], compiled: Container[str] | Non
     return Fuser(graph, costs, compiled).result()
 
 
-def _kind(op: Op, cost: OpCost, *, is_compiled: bool) -> _Kind:
+def _kind(op: Op, cost: OpCost, *, is_compiled: bool, is_known: bool) -> _Kind:
     if op.host_only or cost.parts or not cost.costed or not is_compiled:
         return _Kind.ALONE
     if not cost.flops and not cost.moved_bytes:
         return _Kind.FREE
+    if is_known:
+        return _Kind.KNOWN
     if op.type in _REDUCING:
         return _Kind.REDUCTION
     if op.type in _TWO_PASSES:
         return _Kind.TWO_PASSES
     return _Kind.FUSED if op.type in _ELEMENTWISE or op.type in _MOVING or op.type in _ASSIGNING else _Kind.ALONE
+
+
+def _known(graph: OpGraph) -> set[str]:
+    """The ops whose few results are known once shapes are."""
+    sizes = sizes_among(Node(op.name, op.type, op.inputs) for op in graph.ops if not (op.stateful or op.draws))
+    made = {name: [graph.tensor[output].spec for output in graph.op[name].outputs] for name in sizes}
+    return {name for name, specs in made.items() if specs and all(0 < spec.num_elements <= _FEW for spec in specs)}
 
 
 def _is_cheap(op: Op) -> bool:
@@ -110,8 +126,9 @@ class Fuser:
     def __init__(self, graph: OpGraph, costs: Sequence[OpCost], compiled: Container[str] | None) -> None:
         self.graph = graph
         self.cost = {op.name: cost for op, cost in zip(graph.ops, costs, strict=True)}
+        known = _known(graph)
         self.kind = {
-            op.name: _kind(op, cost, is_compiled=compiled is None or op.name in compiled)
+            op.name: _kind(op, cost, is_compiled=compiled is None or op.name in compiled, is_known=op.name in known)
             for op, cost in zip(graph.ops, costs, strict=True)
         }
         self.alias = dict(self._aliases(costs))
@@ -204,7 +221,7 @@ class Fuser:
         """For each tensor, the ops that read it, or what free ops make of it, and do something."""
         readers: dict[str, list[str]] = {}
         for op in self.graph.ops:
-            if self.kind[op.name] is not _Kind.FREE:
+            if self.kind[op.name] not in _NOT_RUN:
                 for name in dict.fromkeys(map(self._root, op.inputs)):
                     readers.setdefault(name, []).append(op.name)
         for name in self.graph.outputs:
@@ -276,7 +293,13 @@ class Fuser:
         }
         inner.update(name for name, source in self.views.items() if source not in self.graph.tensor)
         views = {name: source for name, source in self.views.items() if source in self.graph.tensor}
-        return Fusion(groups=tuple(map(self._group, self._kernels)), inner=frozenset(inner), views=views)
+        return Fusion(
+            groups=tuple(map(self._group, self._kernels)), inner=frozenset(inner), views=views, known=self._known
+        )
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(name for name, kind in self.kind.items() if kind is _Kind.KNOWN)
 
     @cached_property
     def _kernels(self) -> list[_Kernel]:
@@ -285,7 +308,7 @@ class Fuser:
             everyone.setdefault(self.set_of[op.name], []).append(op)
         kernels = []
         for root, all_ops in everyone.items():
-            ops = [op for op in all_ops if self.kind[op.name] not in (_Kind.FREE, _Kind.ALONE)]
+            ops = [op for op in all_ops if self.kind[op.name] not in (*_NOT_RUN, _Kind.ALONE)]
             if not ops:
                 continue
             kernels.append(

@@ -124,6 +124,31 @@ def test_what_is_not_compiled_is_stored_however_cheap() -> None:
     assert (group.timed, group.moved_bytes) == ("o2", 2 * SIZE)
 
 
+def sized(kind: str) -> Builder:
+    """An exponential of `x`, times a scalar that is made of its shape, or of its values."""
+    made = chain("Exp")
+    made.add("read", 0.0, "o0", type=kind, size_bytes=4)
+    made.add("scalar", 0.0, "read", type="Sqrt", size_bytes=4)
+    made.add("product", 0.0, "o0", "scalar", type="Mul", size_bytes=SIZE)
+    return made
+
+
+def test_no_kernel_computes_what_follows_from_shapes() -> None:
+    graph = sized("Size").graph(outputs=["product"])
+    found = fused(graph)
+    assert [(group.timed, group.launches) for group in found.groups] == [("product", 1)]
+    assert found.known == {"scalar"}
+    costed = cost_ops(graph, machines(), compiled=frozenset(op.name for op in graph.ops))
+    assert {op.name for op, row in zip(graph.ops, costed.seconds, strict=True) if row[0]} == {"product"}
+
+
+def test_what_follows_from_values_is_computed() -> None:
+    found = fused(sized("Max").graph(outputs=["product"]))
+    assert not found.known
+    assert [group.timed for group in found.groups] == ["read", "product"]
+    assert "scalar" in found.groups[1].ops
+
+
 def test_ops_of_a_kernel_are_placed_together_and_one_of_them_has_its_time() -> None:
     graph = chain("Exp", "Exp", "MatrixInverse").graph(outputs=["o2"])
     costed = cost_ops(graph, machines(2), compiled=frozenset(op.name for op in graph.ops))
