@@ -24,7 +24,7 @@ from partitioner.planner.simulate.dataflow import Dataflow, Value
 from partitioner.planner.simulate.pipelined_memory import PipelineMemory
 from partitioner.planner.simulate.pipelined_schedule import PipelineSchedule
 from partitioner.planner.simulate.program_costs import StageCosts
-from partitioner.planner.simulate.streams import Streams
+from partitioner.planner.simulate.streams import Host, Streams
 from partitioner.stages.actions import KIND_OF_CALLS, Action
 from partitioner.stages.schedules import ScheduleKind
 from partitioner.stages.step_order import step_order
@@ -67,6 +67,7 @@ class _Simulation:
         self.network = Network[Sent](self.costed.topology)
         self.streams = Streams(self.costed.topology)
         self.is_in_time = self.network.shares or self.streams.any_wait
+        self.hosts = [Host() for _ in self.names]
         self.queues: dict[int, deque[Call]] = {}
         self.held: list[tuple[float, int, Sent, int, int]] = []  # copies that wait: when they begin, and their number
         self._sent_count = 0
@@ -154,14 +155,9 @@ class _Simulation:
         return self.ends[index] + (transfer_seconds(0, link) if source != target else 0.0)
 
     def _end(self, index: int, part: int) -> float:
-        """When a call can end; infinite while an input has no arrival time yet."""
-        start = self._start(index, part)
-        return math.inf if start is None else start + self.wiring.wires[index].cost.seconds
-
-    def _start(self, index: int, part: int) -> float | None:
-        """When a call can start after the earlier calls of its device; None while an input has no arrival time yet."""
-        inputs = self._inputs(index, part)
-        return None if inputs is None else max(inputs, self.free[self.wiring.wires[index].device])
+        """When a call can end, after earlier ones of its device; infinite while an input has no arrival time yet."""
+        inputs, wires = self._inputs(index, part), self.wiring.wires[index]
+        return math.inf if inputs is None else max(inputs, self.free[wires.device]) + wires.cost.seconds
 
     def _inputs(self, index: int, part: int) -> float | None:
         """When all that a call waits for from other devices is there; None while that is not known."""
@@ -186,9 +182,11 @@ class _Simulation:
     def _call(self, index: int, part: int) -> tuple[float, float]:
         wires = self.wiring.wires[index]
         device = wires.device
-        start = self._start(index, part)
-        assert start is not None
+        inputs = self._inputs(index, part)
+        assert inputs is not None
+        start = max(inputs, self.free[device])
         end = start + wires.cost.seconds
+        asked = min(end, self.hosts[device].gives(inputs, wires.cost.host_seconds, end))
         self.free[device] = end
         self.busy[device] += wires.cost.seconds
         self.memory.call(index, part, start, end)
@@ -198,27 +196,30 @@ class _Simulation:
         self.changed.update(self.queues if self.wiring.all[index].kind is ProgramKind.UPDATE else [device])
         for value, targets, buffer in wires.sends:
             for target in targets:
-                self._send((value, part, target), device, self.wiring.size_bytes(value, target), end)
+                self._send((value, part, target), device, self.wiring.size_bytes(value, target), end, asked)
                 if buffer is not None:
                     self._keep([(buffer, WHOLE if buffer.whole else part)], device, (value, part, target))
         return start, end
 
-    def _send(self, sent: Sent, source: int, size: int, ready: float) -> None:
+    def _send(self, sent: Sent, source: int, size: int, ready: float, asked: float) -> None:
         if not self.streams.waits(source, sent[2], size):
             self._copy(sent, source, size, ready)
             return
         self._sent_count += 1
-        heapq.heappush(self.held, (self._finished(sent[2], ready), self._sent_count, sent, source, size))
+        begins = max(ready, self._finished(sent[2], asked))
+        heapq.heappush(self.held, (begins, self._sent_count, sent, source, size))
 
-    def _finished(self, device: int, now: float) -> float:
-        """When a device has finished the calls that it has been given by now, but `now` at the earliest."""
-        end = self.free[device]
-        for index, part in self.queues.get(device, ()):
+    def _finished(self, device: int, asked: float) -> float:
+        """When a device has finished the calls that its host has given it by then."""
+        host = self.hosts[device]
+        end, given = host.finished(asked), host.free
+        for index, part in self.queues.get(device, ()) if given <= asked else ():
             inputs = self._inputs(index, part)
-            if inputs is None or inputs > now:
+            if inputs is None or max(inputs, given) > asked:
                 break
-            end = max(end, inputs) + self.wiring.wires[index].cost.seconds
-        return max(now, end)
+            cost = self.wiring.wires[index].cost
+            end, given = max(end, inputs) + cost.seconds, max(inputs, given) + cost.host_seconds
+        return end
 
     def _copy(self, sent: Sent, source: int, size: int, now: float) -> None:
         arrival = self.network.send(sent, source, sent[2], size, now)
@@ -249,7 +250,7 @@ class _Simulation:
         device, whole = self.wiring.wires[maker].device, Value(tensor, True)
         for target in sorted(self.wiring.targets[whole] - {device}):
             size = self.memory.gathered_bytes(tensor, how, device)
-            self._send((whole, WHOLE, target), device, size, self.ends[maker])
+            self._send((whole, WHOLE, target), device, size, self.ends[maker], self.ends[maker])
 
     def _gather(self) -> None:
         """Gather the values of all microbatches where they were made, and send them to the update programs."""

@@ -30,6 +30,7 @@ class ProgramCost:
 
     Attributes:
         seconds: On its device, dispatch included.
+        host_seconds: Until its host has given the device all of it.
         received_bytes: Of inputs that programs on other devices make.
         output_bytes: Of outputs, whether or not they have a buffer of their own.
         transient_bytes: Peak of its own buffers, op by op as devices run them; inputs not included.
@@ -40,6 +41,7 @@ class ProgramCost:
     """
 
     seconds: float
+    host_seconds: float
     received_bytes: int
     output_bytes: int
     transient_bytes: int
@@ -112,6 +114,7 @@ class StageCosts:
         worst, order = max(walks, key=lambda walk_and_order: walk_and_order[0].most_bytes)
         return ProgramCost(
             seconds=self._call_seconds(program, device),
+            host_seconds=self._host_seconds(program, device),
             received_bytes=sum(tensor[name].size_bytes for name in received),
             output_bytes=sum(tensor[name].size_bytes for name in program.outputs),
             transient_bytes=worst.most_bytes,
@@ -132,6 +135,14 @@ class StageCosts:
             # The host of a GPU starts the next op while the GPU is busy.
             return times * call + queued_seconds(filter(None, own), host)
         return times * (call + len(program.ops) * self._dispatch_seconds[device]) + sum(own)
+
+    def _host_seconds(self, program: StageProgram, device: int) -> float:
+        """A call, and for each op that runs what starting it takes: of a kernel that XLA made, its launch."""
+        each = (
+            self.costed.dispatch_seconds[device] or self.costed.topology.devices[device].device.launch_overhead_seconds
+        )
+        num_run = sum(self._seconds[name][device] > 0 for name in program.ops)
+        return self.costed.call(device).of(len(program.inputs) + len(program.outputs)) + num_run * each
 
     def _op_seconds(self, name: str, device: int) -> float:
         return self._seconds[name][device] + self._dispatch_seconds[device]

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 from cost_models.network import Arrival, Network
 from partitioner.ir.costed import CostedGraph
@@ -24,6 +24,15 @@ from partitioner.planner.simulate.streams import Streams
 from partitioner.planner.simulate.unpipelined_memory import TimedStep, Transfer, Work, with_memory
 
 _OP_ENDS, _ARRIVES = 0, 1
+
+
+class _Copy(NamedTuple):
+    """A tensor for a device that has not finished what it had been given when the copy was asked for."""
+
+    asked: float
+    name: str
+    source: int
+    size_bytes: int
 
 
 def simulate(
@@ -76,7 +85,9 @@ class _Simulation:
         self.given = [0.0] * len(self.graph.ops)
         # Seconds of each op that has started.
         self.took = [0.0] * len(self.graph.ops)
-        self.held: list[deque[tuple[float, str, int, int]]] = [deque() for _ in self.names]
+        # When the host had started each op, and asks for copies of what it makes.
+        self.started = [0.0] * len(self.graph.ops)
+        self.held: list[list[_Copy]] = [[] for _ in self.names]
         self.runs: list[OpRun] = []
         self.sends: list[Send] = []
         self.began: list[list[tuple[float, Work]]] = [[] for _ in self.names]
@@ -143,6 +154,7 @@ class _Simulation:
                 _, index = heapq.heappop(queue)
                 seconds = self.took[index] = self._seconds(index, device)
                 self.dispatched[device] += self.costed.dispatch_seconds[device]
+                self.started[index] = self.dispatched[device]
                 start = max(now, self.dispatched[device])
                 self.running[device] = index
                 self.busy_seconds[device] += seconds
@@ -170,9 +182,14 @@ class _Simulation:
         if (running := self.running[device]) is not None:
             unfinished.append(running)
         first_given = min((self.given[index] for index in unfinished), default=math.inf)
-        while self.held[device] and self.held[device][0][0] < first_given:
-            _, name, source, size = self.held[device].popleft()
-            self._copy(name, source, device, size, now)
+        held, self.held[device], waiting = self.held[device], [], set[int]()
+        for copy in held:
+            # Copies from one device to another keep their order.
+            if copy.asked < first_given and copy.source not in waiting:
+                self._copy(copy.name, copy.source, device, copy.size_bytes, now)
+            else:
+                waiting.add(copy.source)
+                self.held[device].append(copy)
 
     def _finish(self, index: int, now: float) -> None:
         for released in self._complete(index, now):
@@ -187,7 +204,7 @@ class _Simulation:
         for name in (*op.outputs, f"^{op.name}"):
             released += self._satisfied(self.local.get(name, ()), self.given[index])
             for target in self.remote.get(name, ()):
-                self._send(name, device, target, now)
+                self._send(name, device, target, now, asked=max(self.given[index], self.started[index]))
         return released
 
     def _satisfied(self, indices: list[int] | tuple[()], given: float) -> list[int]:
@@ -199,12 +216,12 @@ class _Simulation:
                 released.append(index)
         return released
 
-    def _send(self, name: str, source: int, target: int, now: float) -> None:
+    def _send(self, name: str, source: int, target: int, now: float, *, asked: float) -> None:
         size = 0 if name.startswith("^") else self.graph.tensor[name].size_bytes
         if not name.startswith("^"):
             self.began[target].append((now, Transfer(name, target, is_received=True)))
         if self.streams.waits(source, target, size):
-            self.held[target].append((now, name, source, size))
+            self.held[target].append(_Copy(asked, name, source, size))
             return
         self._copy(name, source, target, size, now)
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from graphs import Builder, cut_up, link, on, pipeline, placed_steps, topology
+from graphs import SECOND, Builder, cut_up, link, on, pipeline, placed_steps, topology
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from cost_models.specs import OpCost
 from cost_models.topology import Uplink
 from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
@@ -144,15 +145,37 @@ def forwards(num_stages: int) -> Builder:
     return made
 
 
-@pytest.mark.parametrize(("kind", "copies"), [("CPU", [(1, 2), (2, 3), (3, 4)]), ("GPU", [(1, 2), (3, 4), (4, 5)])])
-def test_a_copy_waits_for_the_microbatch_that_a_gpu_had_been_given(kind: str, copies: list[tuple[int, int]]) -> None:
-    # Forwards and transfers take 1 s. The second microbatch leaves when GPU:1 has done the first. The third is made
-    # at 3 s, before GPU:1 is given the second: it only waits for the link, and crosses while GPU:1 works.
-    costed = forwards(2).costed(topology(2, wire=link(0.0, 1024.0), kind=kind), outputs=["f1"])
+@pytest.mark.parametrize(
+    ("kind", "copies", "step"), [("CPU", [(5, 6), (8, 9), (11, 12)], 21), ("GPU", [(5, 6), (11, 12), (12, 13)], 22)]
+)
+def test_a_copy_waits_for_what_a_gpu_had_been_given_when_it_was_asked_for(
+    kind: str, copies: list[tuple[int, int]], step: int
+) -> None:
+    # Forwards take 3, 1 and 5 s, transfers 1 s. The last device is given the first microbatch at 6 s, the one before it
+    # the second at 7 s, for which it asks at once, and the third at 10 s, when the last one has the first only.
+    costed = of_seconds(forwards(3), f0=3.0, f1=1.0, f2=5.0).costed(
+        topology(3, wire=link(0.0, 1024.0), kind=kind), outputs=["f2"]
+    )
+    placement = on(costed, x=0, r0=0, f0=0, r1=1, f1=1, r2=2, f2=2)
+    schedule = run(costed, cut_up(costed, placement), 3, GPIPE)
+    sent = [(round(s.start_seconds), round(s.end_seconds)) for s in schedule.sends if s.tensor == "f1:0"]
+    assert sent == copies
+    assert schedule.step_seconds == seconds(step)
+
+
+def test_a_host_that_runs_ahead_asks_for_copies_before_the_receiver_is_given_anything() -> None:
+    # All microbatches are there at the start, so that GPU:0 is given all, and asks for all copies, within no time.
+    costed = forwards(2).costed(topology(2, wire=link(0.0, 1024.0)), outputs=["f1"])
     schedule = run(costed, cut_up(costed, on(costed, x=0, r0=0, f0=0, r1=1, f1=1)), 3, GPIPE)
     sent = [(round(s.start_seconds), round(s.end_seconds)) for s in schedule.sends if s.tensor == "f0:0"]
-    assert sent == copies
-    assert schedule.step_seconds == seconds(copies[-1][1] + 1)
+    assert sent == [(1, 2), (2, 3), (3, 4)]
+
+
+def of_seconds(made: Builder, **taken: float) -> Builder:
+    for index, op in enumerate(made.ops):
+        if op.name in taken:
+            made.costs[index] = OpCost(flops=round(taken[op.name] * SECOND))
+    return made
 
 
 @pytest.mark.parametrize(("uplinks", "step"), [([], 11.0), ([{0, 1}], 12.0), ([{0}, {1}], 11.0)])

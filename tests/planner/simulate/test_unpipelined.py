@@ -167,6 +167,19 @@ def test_a_copy_to_a_gpu_waits_for_ops_that_follow_there_on_what_it_runs() -> No
     assert sends(schedule) == [("a:0", 4.0, 5.25)]
 
 
+def test_a_copy_waits_for_nothing_that_a_gpu_is_given_after_the_host_asked_for_it() -> None:
+    made = Builder()
+    made.add("a", 1.0)
+    made.add("b", 1.0, "a")  # given at the start, as a is, and asked for then
+    made.add("e", 0.5)
+    made.add("busy", 3.0, "e")
+    made.add("c", 1.0, "b")
+    costed = made.costed(topology(3))
+    schedule = simulate(costed, on(costed, e=2, busy=1, c=1))
+    assert sends(schedule) == [("e:0", 0.5, 1.75), ("b:0", 2.0, 3.25)]
+    assert spans(schedule)["busy"] == (1.75, 4.75)
+
+
 def test_a_gpu_of_another_process_is_not_waited_for() -> None:
     costed = chain([1.0, 1.0], [256, 0]).costed()
     far = replace(costed.topology.devices[1], name="/job:worker/replica:0/task:0/device:GPU:0")
