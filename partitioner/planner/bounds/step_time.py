@@ -15,15 +15,21 @@ from partitioner.ir.op_graph import Phase
 def lower_bound_seconds(costed: CostedGraph) -> float:
     """The larger of two relaxations (Graham, "Bounds on multiprocessing timing anomalies", 1969).
 
-    Critical path: every op on its fastest device, transfers free, devices unlimited. Work: all ops spread over all
-    devices, and those before the updates alone, which replicas that share a device slow down.
+    Critical path: every op on its fastest device, transfers free, devices unlimited. Work: `work_bound_seconds`.
     """
-    graph, seconds = costed.graph, costed.seconds_array
-    if not len(seconds):
-        return 0.0
-    path = longest_path_seconds(graph.source_indices, costed.fastest_seconds)
-    before = seconds[[op.phase is not Phase.UPDATE for op in graph.ops]]
-    return max(path, least_load_seconds(seconds), least_load_seconds(before))
+    path = longest_path_seconds(costed.graph.source_indices, costed.fastest_seconds)
+    return max(path, work_bound_seconds(costed))
+
+
+def work_bound_seconds(costed: CostedGraph) -> float:
+    """Lower bound in any number of microbatches, which shorten the critical path, but not the work.
+
+    All ops are spread over all devices, and those before the updates alone, which replicas that share a device slow
+    down.
+    """
+    seconds = costed.seconds_array
+    before = seconds[[op.phase is not Phase.UPDATE for op in costed.graph.ops]]
+    return max(least_load_seconds(seconds), least_load_seconds(before))
 
 
 def longest_path_seconds(sources: Sequence[Sequence[int]], seconds: Sequence[float]) -> float:

@@ -19,7 +19,7 @@ from partitioner.ir.op_graph import VariableKind
 from partitioner.ir.plan import Baseline, Objective, Strategy
 from partitioner.ir.requirements import Requirement, RequirementKind, ResolvedConstraint
 from partitioner.ir.stage_programs import Gather, StagePrograms
-from partitioner.planner.bounds.step_time import lower_bound_seconds
+from partitioner.planner.bounds.step_time import work_bound_seconds
 from partitioner.planner.layouts.groups import ReplicaGroups, data_parallel_degrees, has_shared
 from partitioner.planner.layouts.replicas import single_device_baselines, within_replica
 from partitioner.planner.layouts.result import SearchResult
@@ -234,7 +234,7 @@ class LayoutPlanner:
 
     def bound_seconds(self, groups: ReplicaGroups) -> float:
         """Lower bound on the step of these replicas, without the sums of gradients."""
-        return lower_bound_seconds(self.costed(groups))
+        return work_bound_seconds(self.costed(groups))
 
     def has_room_for_variables(self, groups: ReplicaGroups) -> bool:
         """Whether the devices of a replica could hold its variables, if nothing else."""

@@ -159,6 +159,16 @@ def test_mixed_wins_where_gradients_are_larger_than_what_stages_pass_on() -> Non
     assert set(families(layout)) >= {"single-device", "layer-split", "mirrored", "mixed"}
 
 
+def test_the_path_of_a_whole_batch_bounds_no_layout_that_may_cut_it() -> None:
+    """Bug: replicas of stages whose batch takes longer from end to end were left out, though microbatches overlap."""
+    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=64)
+    schedules = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.SEQUENTIAL)
+    plan, groups = planner(made, two_hosts(FREE), 1, 2, 4, 8, schedules=schedules), ((0, 1), (2, 3))
+    # 96 s of work for 4 devices; half of the batch takes 48 s from end to end, and 27 in 8 microbatches.
+    assert plan.bound_seconds(groups) == pytest.approx(24.0)
+    assert plan(Strategy.MIXED, groups, explains=False).step_seconds == pytest.approx(27.0, abs=2 * DISPATCH)
+
+
 def test_replicas_of_stages_are_tried_though_a_soft_deadline_is_over() -> None:
     """Bug: on 64 GPUs the search for one replica took all the time, and no other layout of several was looked at."""
     made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=64, gradient_bytes=9 * 2**16, parameter_bytes=9 * 2**16)
@@ -180,13 +190,13 @@ def test_replicas_of_stages_are_tried_though_a_soft_deadline_is_over() -> None:
 def test_replicas_are_split_where_that_gains_more_than_estimates_are_exact_to(
     gradient_bytes: int, num_replicas: int
 ) -> None:
-    """Two replicas of two stages are 0.5 % faster than four of one device, then 3.5 %."""
+    """Two replicas of two stages are 0.7 % faster than four of one device, then 3.7 %."""
     sizes = {"gradient_bytes": gradient_bytes, "parameter_bytes": gradient_bytes}
     made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=2**10, **sizes)
     layout = choose(planner(made, topology(4, wire=link(0.0, 4096.0)), 1, 2, 4))
     assert len(layout.groups) == num_replicas
     steps = {baseline.name.split()[0]: baseline.step_seconds for baseline in layout.result.baselines}
-    assert steps["mixed"] / steps["mirrored"] == pytest.approx({4: 0.995, 2: 0.965}[num_replicas], abs=1e-3)
+    assert steps["mixed"] / steps["mirrored"] == pytest.approx({4: 0.993, 2: 0.963}[num_replicas], abs=1e-3)
 
 
 def test_sharing_wins_where_few_layers_have_most_of_the_parameters() -> None:
