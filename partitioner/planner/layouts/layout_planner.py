@@ -19,7 +19,7 @@ from partitioner.ir.op_graph import VariableKind
 from partitioner.ir.plan import Baseline, Objective, Strategy
 from partitioner.ir.requirements import Requirement, RequirementKind, ResolvedConstraint
 from partitioner.ir.stage_programs import Gather, StagePrograms
-from partitioner.planner.bounds.step_time import work_bound_seconds
+from partitioner.planner.bounds.step_time import longest_path_seconds, work_bound_seconds
 from partitioner.planner.layouts.groups import ReplicaGroups, data_parallel_degrees, has_shared
 from partitioner.planner.layouts.replicas import single_device_baselines, within_replica
 from partitioner.planner.layouts.result import SearchResult
@@ -235,6 +235,16 @@ class LayoutPlanner:
     def bound_seconds(self, groups: ReplicaGroups) -> float:
         """Lower bound on the step of these replicas, without the sums of gradients."""
         return work_bound_seconds(self.costed(groups))
+
+    def promised_seconds(self, groups: ReplicaGroups) -> float:
+        """About what these replicas take, with the sums, in as many microbatches as they have devices each.
+
+        The first microbatch and the last one leave devices idle for what a microbatch takes from end to end.
+        """
+        costed = self.costed(groups)
+        path = longest_path_seconds(costed.graph.source_indices, costed.fastest_seconds)
+        filling = max(0.0, path - self.bound_seconds(groups)) / min(costed.graph.batch_size, len(groups[0]))
+        return self.bound_seconds(groups) + filling + self.sum_seconds(groups)
 
     def has_room_for_variables(self, groups: ReplicaGroups) -> bool:
         """Whether the devices of a replica could hold its variables, if nothing else."""

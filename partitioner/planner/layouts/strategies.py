@@ -170,14 +170,14 @@ def _best(
 
     What takes longer than `known_seconds`, the step of another layout, is not looked at closely. A note counts the
     layouts for which there was no time. Nobody waits for a soft deadline: some that fit are tried in any case, first
-    those that promise most, with what it takes at least to sum gradients.
+    those that promise most.
     """
     best: ParallelLayout | None = None
     too_large = [groups for groups in groupings if not planner.has_room_for_variables(groups)]
     possible = [groups for groups in groupings if groups not in too_large]
     waits = planner.deadline.is_soft
     bounded = [(planner.bound_seconds(groups), groups) for groups in possible if waits or not planner.deadline.is_over]
-    bounded.sort(key=lambda bound_and_groups: bound_and_groups[0] + planner.sum_seconds(bound_and_groups[1]))
+    bounded.sort(key=lambda bound_and_groups: planner.promised_seconds(bound_and_groups[1]))
     num_late, num_tried = len(possible) - len(bounded), 0
     for index, (bound, groups) in enumerate(bounded):
         if best is not None and planner.objective is not Objective.MEMORY and bound >= best.step_seconds:
@@ -219,7 +219,7 @@ def _best(
     if not too_large or planner.deadline.is_over:
         return None
     try:
-        first = min(too_large, key=lambda groups: planner.bound_seconds(groups) + planner.sum_seconds(groups))
+        first = min(too_large, key=planner.promised_seconds)
         return Family(strategy=strategy, layout=planner.unlimited()(strategy, first, explains=False), fits=False)
     except (InfeasibleError, TimeLimitError):  # memory is not the cause: constraints or coupled ops forbid the layout
         return None
