@@ -34,9 +34,11 @@ class Fusion:
         inner: Names of tensors that exist inside of a kernel only, and take no memory.
         views: For tensors that every reader computes again from another tensor, that tensor.
         known: Names of ops whose results the compiler knows, so that nothing computes them.
+        adding: Names of ops whose kernels can go on with what they make, and add it to a total.
     """
 
     groups: tuple[FusedGroup, ...] = ()
     inner: frozenset[str] = frozenset()
     views: Mapping[str, str] = field(default_factory=dict)
     known: frozenset[str] = frozenset()
+    adding: frozenset[str] = frozenset()

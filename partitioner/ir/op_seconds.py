@@ -37,7 +37,7 @@ def seconds_of_ops(
         sums: Tensors that are added to running totals, which counts with the ops that make them.
     """
     seconds = _alone(graph, costs, device, fusion, constants, kernels)
-    return tuple(map(add, seconds, _modelled_sums(graph, sums, device))) if sums else seconds
+    return tuple(map(add, seconds, _modelled_sums(graph, sums, device, fusion, constants))) if sums else seconds
 
 
 def _alone(
@@ -89,12 +89,24 @@ def seconds_of_sums(
     return tuple(added.get(op.name, 0.0) for op in graph.ops)
 
 
-def _modelled_sums(graph: OpGraph, sums: Sequence[str], device: Device) -> tuple[float, ...]:
-    """The same on a device that nobody measured; XLA compiles no sums."""
+def _modelled_sums(
+    graph: OpGraph, sums: Sequence[str], device: Device, fusion: Fusion | None, constants: GpuConstants
+) -> tuple[float, ...]:
+    """The same on a device that nobody measured.
 
-    def seconds(add: OpSpec, cost: OpCost) -> float:
+    A kernel of a compiled step adds what it makes to the total: it reads the total as well, and writes it in place of
+    the gradient. What a library computes is added by a kernel of its own.
+    """
+    fused = fusion.adding if fusion is not None else frozenset[str]()
+    within = [name for name in sums if graph.tensor[name].producer in fused and device.multiprocessors]
+
+    def apart(op: OpSpec, cost: OpCost) -> float:
         if device.multiprocessors:
-            return gpu_op_seconds(add, cost, device, compiled=False, constants=GPU)
-        return op_seconds(cost, device, add.compute_dtype)
+            return gpu_op_seconds(op, cost, device, compiled=False, constants=constants)
+        return op_seconds(cost, device, op.compute_dtype)
 
-    return seconds_of_sums(graph, sums, seconds)
+    def read_too(op: OpSpec, _cost: OpCost) -> float:
+        return fused_seconds(0, op.outputs[0].size_bytes, 0, device, constants)
+
+    others = [name for name in sums if name not in set(within)]
+    return tuple(map(add, seconds_of_sums(graph, within, read_too), seconds_of_sums(graph, others, apart)))

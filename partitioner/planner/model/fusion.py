@@ -141,7 +141,7 @@ class Fuser:
     def resized(self, graph: OpGraph, costs: Sequence[OpCost]) -> Fuser:
         """The same kernels of the same step with another number of rows."""
         other = copy(self)
-        vars(other)["_kernels"] = self._kernels  # found once, for all numbers of rows
+        vars(other).update(_kernels=self._kernels, _known=self._known, _adding=self._adding)  # for all numbers of rows
         other.graph, other.cost = graph, {op.name: cost for op, cost in zip(graph.ops, costs, strict=True)}
         return other
 
@@ -294,12 +294,29 @@ class Fuser:
         inner.update(name for name, source in self.views.items() if source not in self.graph.tensor)
         views = {name: source for name, source in self.views.items() if source in self.graph.tensor}
         return Fusion(
-            groups=tuple(map(self._group, self._kernels)), inner=frozenset(inner), views=views, known=self._known
+            groups=tuple(map(self._group, self._kernels)),
+            inner=frozenset(inner),
+            views=views,
+            known=self._known,
+            adding=self._adding,
         )
 
     @cached_property
     def _known(self) -> frozenset[str]:
         return frozenset(name for name, kind in self.kind.items() if kind is _Kind.KNOWN)
+
+    @cached_property
+    def _adding(self) -> frozenset[str]:
+        """Ops whose results elementwise ops make, with those that pass such results on."""
+        roots = {op.name: [self._root(name) for name in op.outputs] for op in self.graph.ops}
+        return frozenset(
+            name
+            for name, made in roots.items()
+            if made and all(n in self.graph.tensor and self._maker_kind(n) is _Kind.FUSED for n in made)
+        )
+
+    def _maker_kind(self, tensor: str) -> _Kind:
+        return self.kind[self.graph.tensor[tensor].producer]
 
     @cached_property
     def _kernels(self) -> list[_Kernel]:

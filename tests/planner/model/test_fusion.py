@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import networkx as nx
+import pytest
 from graphs import Builder, topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from partitioner.ir.op_graph import OpGraph, Phase, Tensor
 from partitioner.planner.bounds.step_time import lower_bound_seconds
 from partitioner.planner.model.buffers import Buffers
 from partitioner.planner.model.coarsen import coarsen
-from partitioner.planner.model.costs import cost_ops
+from partitioner.planner.model.costs import GraphCosts, cost_ops
 from partitioner.planner.model.fusion import fuse
 from partitioner.planner.simulate.unpipelined import simulate
 
@@ -147,6 +148,16 @@ def test_what_follows_from_values_is_computed() -> None:
     assert not found.known
     assert [group.timed for group in found.groups] == ["read", "product"]
     assert "scalar" in found.groups[1].ops
+
+
+@pytest.mark.parametrize(("kind", "moved_bytes", "launches"), [("Exp", SIZE, 0), ("MatrixInverse", 3 * SIZE, 1)])
+def test_a_kernel_adds_what_it_makes_to_a_total_and_a_library_leaves_that_to_another(
+    kind: str, moved_bytes: int, launches: int
+) -> None:
+    graph = chain(kind).graph(outputs=["o0"])
+    costs = GraphCosts(graph, frozenset(op.name for op in graph.ops))
+    alone, added = (costs.on(machines(), sums=sums).seconds[-1][0] for sums in ((), ("o0:0",)))
+    assert added - alone == pytest.approx(fused_seconds(0, moved_bytes, launches, device_named("v100-16gb")))
 
 
 def test_ops_of_a_kernel_are_placed_together_and_one_of_them_has_its_time() -> None:
