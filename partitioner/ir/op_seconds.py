@@ -97,8 +97,9 @@ def _modelled_sums(
     A kernel of a compiled step adds what it makes to the total: it reads the total as well, and writes it in place of
     the gradient. What a library computes is added by a kernel of its own.
     """
-    fused = fusion.adding if fusion is not None else frozenset[str]()
-    within = [name for name in sums if graph.tensor[name].producer in fused and device.multiprocessors]
+    adding = fusion.adding if fusion is not None and device.multiprocessors else frozenset[str]()
+    within = [name for name in sums if graph.tensor[name].producer in adding]
+    others = [name for name in sums if graph.tensor[name].producer not in adding]
 
     def apart(op: OpSpec, cost: OpCost) -> float:
         if device.multiprocessors:
@@ -108,5 +109,4 @@ def _modelled_sums(
     def read_too(op: OpSpec, _cost: OpCost) -> float:
         return fused_seconds(0, op.outputs[0].size_bytes, 0, device, constants)
 
-    others = [name for name in sums if name not in set(within)]
     return tuple(map(add, seconds_of_sums(graph, within, read_too), seconds_of_sums(graph, others, apart)))

@@ -97,11 +97,11 @@ def _kind(op: Op, cost: OpCost, *, is_compiled: bool, is_known: bool) -> _Kind:
     return _Kind.FUSED if op.type in _ELEMENTWISE or op.type in _MOVING or op.type in _ASSIGNING else _Kind.ALONE
 
 
-def _known(graph: OpGraph) -> set[str]:
+def _small_sizes(graph: OpGraph) -> set[str]:
     """The ops whose few results are known once shapes are."""
     sizes = sizes_among(Node(op.name, op.type, op.inputs) for op in graph.ops if not (op.stateful or op.draws))
-    made = {name: [graph.tensor[output].spec for output in graph.op[name].outputs] for name in sizes}
-    return {name for name, specs in made.items() if specs and all(0 < spec.num_elements <= _FEW for spec in specs)}
+    few = {tensor.name for tensor in graph.tensors if 0 < tensor.spec.num_elements <= _FEW}
+    return {name for name in sizes if graph.op[name].outputs and few.issuperset(graph.op[name].outputs)}
 
 
 def _is_cheap(op: Op) -> bool:
@@ -126,9 +126,9 @@ class Fuser:
     def __init__(self, graph: OpGraph, costs: Sequence[OpCost], compiled: Container[str] | None) -> None:
         self.graph = graph
         self.cost = {op.name: cost for op, cost in zip(graph.ops, costs, strict=True)}
-        known = _known(graph)
+        sizes = _small_sizes(graph)
         self.kind = {
-            op.name: _kind(op, cost, is_compiled=compiled is None or op.name in compiled, is_known=op.name in known)
+            op.name: _kind(op, cost, is_compiled=compiled is None or op.name in compiled, is_known=op.name in sizes)
             for op, cost in zip(graph.ops, costs, strict=True)
         }
         self.alias = dict(self._aliases(costs))
@@ -308,15 +308,11 @@ class Fuser:
     @cached_property
     def _adding(self) -> frozenset[str]:
         """Ops whose results elementwise ops make, with those that pass such results on."""
-        roots = {op.name: [self._root(name) for name in op.outputs] for op in self.graph.ops}
+        graph = self.graph
+        elementwise = {name for op in graph.ops if self.kind[op.name] is _Kind.FUSED for name in op.outputs}
         return frozenset(
-            name
-            for name, made in roots.items()
-            if made and all(n in self.graph.tensor and self._maker_kind(n) is _Kind.FUSED for n in made)
+            op.name for op in graph.ops if op.outputs and elementwise.issuperset(map(self._root, op.outputs))
         )
-
-    def _maker_kind(self, tensor: str) -> _Kind:
-        return self.kind[self.graph.tensor[tensor].producer]
 
     @cached_property
     def _kernels(self) -> list[_Kernel]:

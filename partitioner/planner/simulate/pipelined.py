@@ -213,7 +213,7 @@ class _Simulation:
         """When a device has finished the calls that its host has given it by then."""
         host = self.hosts[device]
         end, given = host.finished(asked), host.free
-        for index, part in self.queues.get(device, ()) if given <= asked else ():
+        for index, part in self.queues.get(device, ()):
             inputs = self._inputs(index, part)
             if inputs is None or max(inputs, given) > asked:
                 break

@@ -128,9 +128,7 @@ class StageCosts:
         # Replicas that share a device share its time.
         times = 1 if program.kind is ProgramKind.UPDATE else self.costed.num_sharing(device)
         own = [self._seconds[name][device] for name in program.ops]
-        # A total is given for each gradient that is added to one.
-        num_tensors = len(program.inputs) + len(program.outputs) + len(self._sums.intersection(program.outputs))
-        call = self.costed.call(device).of(num_tensors)
+        call = self._starting_seconds(program, device)
         if host := self.costed.dispatch_seconds[device]:
             # The host of a GPU starts the next op while the GPU is busy.
             return times * call + queued_seconds(filter(None, own), host)
@@ -141,8 +139,12 @@ class StageCosts:
         each = (
             self.costed.dispatch_seconds[device] or self.costed.topology.devices[device].device.launch_overhead_seconds
         )
-        num_run = sum(self._seconds[name][device] > 0 for name in program.ops)
-        return self.costed.call(device).of(len(program.inputs) + len(program.outputs)) + num_run * each
+        return self._starting_seconds(program, device) + each * sum(self._seconds[n][device] > 0 for n in program.ops)
+
+    def _starting_seconds(self, program: StageProgram, device: int) -> float:
+        # A total is given for each gradient that is added to one.
+        num_tensors = len(program.inputs) + len(program.outputs) + len(self._sums.intersection(program.outputs))
+        return self.costed.call(device).of(num_tensors)
 
     def _op_seconds(self, name: str, device: int) -> float:
         return self._seconds[name][device] + self._dispatch_seconds[device]
