@@ -241,7 +241,7 @@ class StageSplit:
         return np.select(fits, [*range(len(fits))], np.argmin(needed_bytes, axis=0))
 
     def _received(self, stage: int) -> Floats:
-        """Seconds of copies to the device of a stage that wait for it: they mostly delay what it does next."""
+        """Seconds of copies to the device of a stage that may wait for it, and then delay what it does next."""
         sequence, device = self.sequence, self.sequence.devices[stage]
         rounds = sequence.devices.count(device) * sequence.num_microbatches
         received = np.zeros((1, 1))
