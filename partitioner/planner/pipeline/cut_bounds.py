@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -13,6 +14,7 @@ from partitioner.planner.pipeline.least_cut import end_ranges, least_cut
 from partitioner.planner.pipeline.least_share import least_interleaved_share
 from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.solve.problem import CutProblem
+from partitioner.planner.pipeline.spans import Spans
 from partitioner.planner.pipeline.stage_end import StageSeconds
 from partitioner.planner.pipeline.stage_sequence import FULL, KEEPS, SELECTIVE, StageSequence
 
@@ -26,13 +28,23 @@ class CutBounds:
 
     sequence: StageSequence
 
-    def seconds(self) -> float:
+    def seconds(self, likely_seconds: float, enough_seconds: float = math.inf) -> float:
         """Lower bound on the step of all cuts into these stages, each of which waits for the stage before it.
 
-        Infinite where there is no cut whose variables and activations fit.
+        Infinite where there is no cut whose variables and activations fit, unless a number is enough.
+
+        Args:
+            likely_seconds: About what the step takes; stages that take longer are looked at only where all do.
+            enough_seconds: The bound need not be larger.
         """
         sequence = self.sequence
-        _, seconds = least_cut(self._ends(), sequence.last_sums)
+        seconds = math.inf
+        for most in sorted({min(likely_seconds, enough_seconds), enough_seconds}):
+            spans = sequence.spans(most)
+            _, seconds = least_cut(self._ends(spans), spans.ends, sequence.last_sums)
+            if seconds < most:
+                break
+        seconds = min(seconds, enough_seconds)
         if sequence.is_interleaved:
             share = least_interleaved_share(len(set(sequence.devices)), sequence.num_microbatches)
             work = float(sequence.items.pass_seconds.min(axis=0)[-1]) + self._least_again_seconds
@@ -54,7 +66,8 @@ class CutBounds:
         backward = _least(backward_seconds)
         leaves = sequence.parts_backward and sequence.recompute != "all"
         later = items.weights_seconds if leaves else np.zeros_like(backward_seconds)
-        ranges = end_ranges(self._ends(), enough_seconds - self._least_update_seconds)
+        spans = sequence.spans(enough_seconds)
+        ranges = end_ranges(self._ends(spans), spans.ends, enough_seconds - self._least_update_seconds)
         return CutProblem(
             forward=_least(items.forward_seconds),
             backward=backward,
@@ -80,7 +93,7 @@ class CutBounds:
         """Which stages do not recompute, wherever in their ranges they start and end: they have far more memory."""
         sequence, most = self.sequence, len(self.sequence.items.order)
         for stage, ((start, _), (_, end)) in enumerate(pairwise([(0, 0), *ranges, (most, most)])):
-            needed = float(sequence.kept_bytes(stage)[min(start, end), end])
+            needed = sequence.kept_bytes(stage, Spans.one(sequence.items, min(start, end), end)).item()
             yield sequence.recompute == "none" or _TIMES_OF_ESTIMATE * needed <= sequence.limit_bytes(stage)
 
     @property
@@ -127,29 +140,29 @@ class CutBounds:
         updates = self.sequence.items.update_seconds.min(axis=0)
         return max(float(np.diff(updates).max(initial=0.0)), float(updates[-1]) / len(set(self.sequence.devices)))
 
-    def _ends(self) -> list[Floats]:
+    def _ends(self, spans: Spans) -> list[Floats]:
         """For each stage, when all that needs it has ended at the least, but for updates."""
-        return [self._end(stage) for stage in range(self.sequence.num_stages)]
+        return [self._end(stage, spans) for stage in range(self.sequence.num_stages)]
 
-    def _end(self, stage: int) -> Floats:
-        possible, way = self._memory(stage)
-        return possible + self.sequence.ends(stage, self._stage_seconds(stage), way)
+    def _end(self, stage: int, spans: Spans) -> Floats:
+        possible, way = self._memory(stage, spans)
+        return possible + self.sequence.ends(stage, spans, self._stage_seconds(stage, spans), way)
 
-    def _stage_seconds(self, stage: int) -> StageSeconds:
-        sequence = self.sequence
-        seconds = sequence.seconds(stage, sequence.least_hops)
-        once = sequence.items.between("once_seconds", sequence.devices[stage])
+    def _stage_seconds(self, stage: int, spans: Spans) -> StageSeconds:
+        seconds = self.sequence.seconds(stage, spans, self.sequence.least_hops)
+        once = spans.between("once_seconds", self.sequence.devices[stage])
         return replace(seconds, arriving=np.maximum(seconds.arriving, once))
 
-    def _memory(self, stage: int) -> tuple[Floats, NDArray[np.intp]]:
+    def _memory(self, stage: int, spans: Spans) -> tuple[Floats, NDArray[np.intp]]:
         """0 where the stage may be, else infinite; and what it does about its activations."""
-        sequence, items = self.sequence, self.sequence.items
+        sequence = self.sequence
         limit = sequence.costed.topology.devices[sequence.devices[stage]].memory_bytes
-        variables, gradients = items.between("variable_bytes"), items.between("gradient_bytes")
-        keeps = (variables + sequence.saved_bytes(stage) <= limit) & (sequence.recompute != "all")
-        cheaply = (variables + sequence.saved_bytes(stage, selective=True) <= limit) & (sequence.recompute == "auto")
+        variables, gradients = spans.between("variable_bytes"), spans.between("gradient_bytes")
+        saved, cheaply_saved = (sequence.saved_bytes(stage, spans, selective=selective) for selective in (False, True))
+        keeps = (variables + saved <= limit) & (sequence.recompute != "all")
+        cheaply = (variables + cheaply_saved <= limit) & (sequence.recompute == "auto")
         fits = (variables + gradients <= limit) & (keeps | (sequence.recompute != "none"))
-        possible = np.where(fits, 0.0, np.inf) + sequence.forbidden(stage)
+        possible = np.where(fits, 0.0, np.inf) + sequence.forbidden(stage, spans)
         # Where the stage may not be, any way will do: each takes time to work out.
         return possible, np.where(keeps | np.isinf(possible), KEEPS, np.where(cheaply, SELECTIVE, FULL))
 

@@ -23,7 +23,7 @@ from partitioner.planner.model.op_devices import op_devices
 from partitioner.planner.pipeline.cut_bounds import CutBounds
 from partitioner.planner.pipeline.least_share import least_share
 from partitioner.planner.pipeline.op_places import Floats
-from partitioner.planner.pipeline.ordered_items import OrderedItems
+from partitioner.planner.pipeline.ordered_items import OrderedItems, between
 from partitioner.planner.pipeline.search_space import (
     NOTHING,
     PipelineCandidate,
@@ -40,6 +40,9 @@ from partitioner.planner.simulate.dataflow import Dataflow
 from partitioner.planner.simulate.pipelined import simulate_stages
 from partitioner.planner.simulate.program_costs import StageCosts
 from partitioner.stages.schedules import ScheduleKind, device_orders, max_live, max_waiting
+
+# Few steps take longer than so many times what their devices have to do at the least.
+_LIKELY = 1.5
 
 
 class Shape(NamedTuple):
@@ -130,8 +133,8 @@ class PipelineEvaluator:
         """`(n + 1, n + 1)` each: whether items i to j may fit on some device, if the batch stays whole, and are
         estimated to."""
         items, limit = self.items(1), max(placed.memory_bytes for placed in self.costed.topology.devices)
-        held = items.between("variable_bytes") + items.between("saved_bytes")
-        later = items.between("gradient_bytes") + items.between("late_bytes")
+        held = between(items.variable_bytes + items.saved_bytes)
+        later = between(items.gradient_bytes + items.late_bytes)
         return held <= limit, held + later <= limit
 
     @cached_property
@@ -184,7 +187,8 @@ class PipelineEvaluator:
         key = (devices, num_microbatches, schedule, how, *spare_bytes)
         if key not in self._cuts:
             sequence = self._sequence(devices, num_microbatches, schedule, how)
-            self._cuts[key] = StageSplit(sequence=sequence, spare_bytes=spare_bytes).best()
+            likely = _LIKELY * self.work_bound_seconds(devices, num_microbatches, schedule)
+            self._cuts[key] = StageSplit(sequence=sequence, spare_bytes=spare_bytes).best(likely)
         return self._cuts[key]
 
     def cut_bound_seconds(
@@ -202,7 +206,7 @@ class PipelineEvaluator:
             bound = self.work_bound_seconds(devices, num_microbatches, schedule)
             if bound < enough_seconds:
                 bounds = CutBounds(sequence=self._sequence(devices, num_microbatches, schedule, how))
-                bound = bounds.seconds() + self._certain_sum_seconds
+                bound = bounds.seconds(_LIKELY * bound, enough_seconds) + self._certain_sum_seconds
             self._cut_bounds[key] = bound
         return self._cut_bounds[key]
 
@@ -212,7 +216,7 @@ class PipelineEvaluator:
         share = num_microbatches / num_devices
         if self.costed.graph.training:
             share = least_share(schedule, len(devices), num_devices, num_microbatches)
-        return share * self.items(num_microbatches).least_pass_seconds
+        return share * float(self.items(num_microbatches).least_pass_seconds[-1])
 
     def look_closer(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -75,27 +75,18 @@ class OrderedItems:
     backward_bytes: Floats
     least_forward_bytes: Floats
     least_backward_bytes: Floats
-    _between: dict[tuple[str, int], Floats] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def between(self, name: str, device: int = 0) -> Floats:
-        """`x[i, j]`: these seconds on a device, or these bytes, of items i to j; not to be written to."""
-        sums: Floats = getattr(self, name)
-        key = name, self._alike[device] if sums.ndim > 1 else 0
-        if key not in self._between:
-            self._between[key] = between(sums[key[1]] if sums.ndim > 1 else sums)
-        return self._between[key]
 
     @cached_property
-    def most_passing_bytes(self) -> Floats:
-        """`x[i, j]`: the most of the bytes of items i to j that are held for a moment."""
-        count = len(self.order)
-        most = np.zeros((count + 1, count + 1))
-        for start in range(count):
-            most[start, start + 1 :] = np.maximum.accumulate(self.passing_bytes[start:])
-        return most
+    def most_passing_of_runs(self) -> Floats:
+        """`x[k, i]`: the most of the bytes of items i to i + 2**k that are held for a moment; of fewer at the end."""
+        rows = [np.append(self.passing_bytes, 0.0)]
+        while 2 ** len(rows) <= len(self.order):
+            half = 2 ** (len(rows) - 1)
+            rows.append(np.maximum(rows[-1], np.append(rows[-1][half:], np.zeros(half))))
+        return np.stack(rows)
 
     @cached_property
-    def _alike(self) -> Sequence[int]:
+    def alike(self) -> Sequence[int]:
         """For each device, the first that takes as long for every item."""
         rows = np.stack([getattr(self, name) for name in _SECONDS])
         return [
@@ -113,9 +104,9 @@ class OrderedItems:
         return np.zeros_like(self.again_seconds), self.selective_seconds, self.again_seconds
 
     @cached_property
-    def least_pass_seconds(self) -> float:
-        """The same of all items, each on its fastest device."""
-        return float(np.diff(self.pass_seconds).min(axis=0).sum())
+    def least_pass_seconds(self) -> Floats:
+        """The same of items that are each on their fastest device, `(n + 1,)`."""
+        return _running(np.diff(self.pass_seconds).min(axis=0))
 
 
 def ordered_items(

@@ -5,6 +5,7 @@ What transfers and memory are taken to need counts here. What no cut can avoid i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from partitioner.planner.pipeline.least_cut import least_cut
 from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.search_space import Recomputed
+from partitioner.planner.pipeline.spans import Spans
 from partitioner.planner.pipeline.stage_sequence import FULL, KEEPS, SELECTIVE, StageSequence
 from partitioner.planner.simulate.streams import Streams
 
@@ -31,12 +33,14 @@ class Cut:
     """A cut.
 
     Attributes:
+        ends: Where stages end.
         assignment: Device by item.
         recompute: What stages run again, so as to fit.
         seconds: The estimated step; with bytes over a limit, far more.
         peak_bytes: Estimated, of each device.
     """
 
+    ends: tuple[int, ...]
     assignment: tuple[int, ...]
     recompute: Recomputed
     seconds: float
@@ -50,7 +54,7 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class _Estimate:
-    """Stages in one place, from any item to any other `(n + 1, n + 1)`.
+    """Stages in one place that have any of some spans of items, in arrays of the spans' shape.
 
     Attributes:
         seconds: Estimated, without those of the other stages of the device; infinite where constraints forbid it.
@@ -66,7 +70,7 @@ class _Estimate:
     over_bytes: Floats
     way: NDArray[np.intp]
 
-    @cached_property
+    @property
     def ends(self) -> Floats:
         """Seconds, and what bytes over the limit count as."""
         return self.seconds + _SECONDS_PER_BYTE_OVER * self.over_bytes
@@ -84,27 +88,37 @@ class StageSplit:
     sequence: StageSequence
     spare_bytes: Sequence[int] = ()
 
-    def best(self) -> Cut | None:
+    def best(self, likely_seconds: float) -> Cut | None:
         """The cut with the least estimate; None where constraints allow no stages in this order.
 
-        Where no stages fit, the one that exceeds a limit by the fewest bytes.
+        Where no stages fit, the one that exceeds a limit by the fewest bytes. Stages that take longer than is likely
+        are looked at only where all do.
         """
-        best = min(dict.fromkeys(self._ends()), key=lambda ends: self._cut(ends).seconds, default=None)
-        return None if best is None else self.cut(best)
+        best = None
+        for most in (likely_seconds, math.inf):
+            cuts = map(self._cut, dict.fromkeys(self._ends(self.sequence.spans(most))))
+            best = min(cuts, key=lambda cut: cut.seconds, default=None)
+            if best and best.seconds < most:
+                break
+        return best and self._with_waits(best)
 
     def cut(self, ends: Sequence[int]) -> Cut:
         """The cut whose stages end there."""
-        cut, crossed = self._cut(ends), self.sequence.crossed
+        return self._with_waits(self._cut(ends))
+
+    def _with_waits(self, cut: Cut) -> Cut:
+        crossed = self.sequence.crossed
         if self.sequence.num_stages < 2 or crossed is None or not cut.fits:
             return cut
-        return replace(cut, seconds=max(cut.seconds, self._step_seconds(ends, crossed)))
+        return replace(cut, seconds=max(cut.seconds, self._step_seconds(cut.ends, crossed)))
 
-    def _ends(self) -> Iterator[tuple[int, ...]]:
+    def _ends(self, spans: Spans) -> Iterator[tuple[int, ...]]:
         """Where stages end in the cuts that are estimated."""
+        estimates = [self._estimate(stage, spans).ends for stage in range(self.sequence.num_stages)]
         own = self._even_shares()
         for _ in range(_TRIES_OF_INTERLEAVED if self.sequence.is_interleaved else 1):
-            tables = [one.ends + more for one, more in zip(self._estimates, self._meanwhile(own), strict=True)]
-            ends, _ = least_cut(tables, self.sequence.last_sums)
+            tables = [one + more for one, more in zip(estimates, self._meanwhile(own), strict=True)]
+            ends, _ = least_cut(tables, spans.ends, self.sequence.last_sums)
             if ends is None:
                 return
             yield tuple(ends)
@@ -120,17 +134,18 @@ class StageSplit:
         seconds, ways = [], list[int]()
         held, computed = np.zeros(len(self._limit_bytes)), np.zeros(len(self._limit_bytes))
         for stage, (start, end) in enumerate(stages):
-            device, estimate = sequence.devices[stage], self._estimates[stage]
-            seconds.append(float(estimate.seconds[start, end]) + meanwhile[stage])
-            held[device] += float(estimate.held_bytes[start, end])
-            computed[device] = max(computed[device], float(estimate.computed_bytes[start, end]))
-            ways.append(int(estimate.way[start, end]))
+            device, estimate = sequence.devices[stage], self._of_stage(stage, start, end)
+            seconds.append(estimate.seconds.item() + meanwhile[stage])
+            held[device] += estimate.held_bytes.item()
+            computed[device] = max(computed[device], estimate.computed_bytes.item())
+            ways.append(estimate.way.item())
             for item in sequence.items.order[start:end]:
                 assignment[item] = device
         peaks = held + computed
         over = float(np.maximum(0.0, peaks - self._limit_bytes).max())
         step = max(seconds) + float(sequence.last_sums[ends[0]]) + _SECONDS_PER_BYTE_OVER * over
         return Cut(
+            ends=tuple(ends),
             assignment=tuple(assignment),
             recompute=Recomputed(
                 *(frozenset(np.flatnonzero(np.equal(ways, way)).tolist()) for way in (FULL, SELECTIVE))
@@ -142,7 +157,7 @@ class StageSplit:
     def _step_seconds(self, ends: Sequence[int], crossed: tuple[int, int]) -> float:
         """The longest path through the calls of a cut, and updates."""
         sequence, items, stages = self.sequence, self.sequence.items, [*pairwise([0, *ends])]
-        ways = np.array([self._estimates[stage].way[places] for stage, places in enumerate(stages)])
+        ways = np.array(self._ways(stages))
 
         def work(*sums: Floats) -> Floats:
             of_stages = zip(cycle(sums), sequence.devices, stages)
@@ -197,33 +212,38 @@ class StageSplit:
     def _seconds(self, stages: Sequence[tuple[int, int]]) -> list[float]:
         """The same for a cut."""
         items, seconds = self.sequence.items, list[float]()
-        for device, estimate, (start, end) in zip(self.sequence.devices, self._estimates, stages, strict=True):
-            of_kinds = items.pass_seconds, items.again_by_way[estimate.way[start, end]]
+        for device, way, (start, end) in zip(self.sequence.devices, self._ways(stages), stages, strict=True):
+            of_kinds = items.pass_seconds, items.again_by_way[way]
             seconds.append(float(sum(sums[device][end] - sums[device][start] for sums in of_kinds)))
         return seconds
 
+    def _ways(self, stages: Sequence[tuple[int, int]]) -> list[int]:
+        """What the stages of a cut do about their activations."""
+        return [self._of_stage(stage, *places).way.item() for stage, places in enumerate(stages)]
+
     # -- each stage alone ------------------------------------------------------------------------------------------
 
-    @cached_property
-    def _estimates(self) -> list[_Estimate]:
-        return [self._estimate(stage) for stage in range(self.sequence.num_stages)]
+    def _of_stage(self, stage: int, start: int, end: int) -> _Estimate:
+        """A stage of items start to end, `(1, 1)`."""
+        return self._estimate(stage, Spans.one(self.sequence.items, start, end))
 
-    def _estimate(self, stage: int) -> _Estimate:
+    def _estimate(self, stage: int, spans: Spans) -> _Estimate:
         sequence, items, device = self.sequence, self.sequence.items, self.sequence.devices[stage]
         live, num_stages = sequence.num_live[stage], sequence.devices.count(device)
         # One stage of a device computes at a time: all share the memory for it.
         limit = self._limit_bytes[device] // num_stages
-        inputs = items.forward_bytes[:, None] * live * sequence.costed.num_sharing(device)
-        saved, cheaply = sequence.saved_bytes(stage), sequence.saved_bytes(stage, selective=True)
-        held = [sequence.kept_bytes(stage), sequence.held_bytes() + cheaply, sequence.held_bytes() + inputs]
+        inputs = spans.by_start(items.forward_bytes) * live * sequence.costed.num_sharing(device)
+        saved, cheaply = (sequence.saved_bytes(stage, spans, selective=selective) for selective in (False, True))
+        at_least = sequence.held_bytes(spans)
+        held = [sequence.kept_bytes(stage, spans), at_least + cheaply, at_least + inputs]
         again = [np.zeros_like(saved), (saved - cheaply) / max(1, live), saved / max(1, live)]
-        computed = [items.most_passing_bytes + more for more in again]
+        computed = [spans.most_passing_bytes + more for more in again]
         way = self._way([kept + more / num_stages for kept, more in zip(held, computed, strict=True)], limit)
-        ends = sequence.ends(stage, sequence.seconds(stage, sequence.hops), way)
-        whole = items.between("once_seconds", device) + items.between("update_seconds", device)
+        ends = sequence.ends(stage, spans, sequence.seconds(stage, spans, sequence.hops), way)
+        whole = spans.between("once_seconds", device) + spans.between("update_seconds", device)
         held_bytes, computed_bytes = np.choose(way, held), np.choose(way, computed)
         return _Estimate(
-            seconds=ends + self._received(stage) + whole + sequence.forbidden(stage),
+            seconds=ends + self._received(stage, spans) + whole + sequence.forbidden(stage, spans),
             held_bytes=held_bytes,
             computed_bytes=computed_bytes,
             over_bytes=np.maximum(0.0, held_bytes + computed_bytes / num_stages - limit),
@@ -240,15 +260,15 @@ class StageSplit:
         fits = [needed <= limit for needed in needed_bytes]
         return np.select(fits, [*range(len(fits))], np.argmin(needed_bytes, axis=0))
 
-    def _received(self, stage: int) -> Floats:
+    def _received(self, stage: int, spans: Spans) -> Floats:
         """Seconds of copies to the device of a stage that may wait for it, and then delay what it does next."""
         sequence, device = self.sequence, self.sequence.devices[stage]
         rounds = sequence.devices.count(device) * sequence.num_microbatches
         received = np.zeros((1, 1))
         if stage and self._streams.waits(sequence.devices[stage - 1], device, 1):
-            received = received + rounds * sequence.hops[stage - 1].there[:, None]
+            received = received + rounds * spans.by_start(sequence.hops[stage - 1].there)
         if stage < sequence.num_stages - 1 and self._streams.waits(sequence.devices[stage + 1], device, 1):
-            received = received + rounds * sequence.hops[stage].back[None, :]
+            received = received + rounds * spans.by_end(sequence.hops[stage].back)
         return received
 
     @cached_property

@@ -1,7 +1,6 @@
-"""A sequence of items, and the stages that it is cut into: seconds and bytes of a stage from any item to any other.
+"""A sequence of items, and the stages that it is cut into: seconds and bytes of stages that have any span of items.
 
-Arrays have an entry for each pair of positions `(n + 1, n + 1)`: entry i, j is of a stage of items i to j, j not
-included. What is chosen among these stages, and what no choice can avoid, is in `split.py` and in `cut_bounds.py`.
+What is chosen among these stages, and what no choice can avoid, is in `split.py` and in `cut_bounds.py`.
 """
 
 from __future__ import annotations
@@ -15,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.ir.costed import CostedGraph
+from partitioner.planner.model.tolerances import ROUNDING
 from partitioner.planner.pipeline.calls import Calls
 from partitioner.planner.pipeline.hops import Hop, hops_between, seconds_before, seconds_behind
 from partitioner.planner.pipeline.op_places import Floats
-from partitioner.planner.pipeline.ordered_items import OrderedItems, between
+from partitioner.planner.pipeline.ordered_items import OrderedItems
 from partitioner.planner.pipeline.search_space import Recompute
+from partitioner.planner.pipeline.spans import Spans
 from partitioner.planner.pipeline.stage_end import StageSeconds
 from partitioner.stages.actions import Action, ActionKind
 from partitioner.stages.schedules import ScheduleKind
@@ -93,6 +94,12 @@ class StageSequence:
         there, back = self.least_hop_seconds(crossed)
         return Calls(self.orders, self.devices, going_back, there_seconds=there, back_seconds=back)
 
+    def spans(self, most_seconds: float) -> Spans:
+        """The spans that are not longer than any whose items alone keep a device busy for so many seconds."""
+        sums, most = self.items.least_pass_seconds, most_seconds / self.num_microbatches
+        lengths = np.searchsorted(sums, sums + most * (1 + ROUNDING), side="right") - 1 - np.arange(len(sums))
+        return Spans.up_to(self.items, max(1, int(lengths.max())))
+
     # -- seconds over boundaries -----------------------------------------------------------------------------------
 
     @cached_property
@@ -121,7 +128,7 @@ class StageSequence:
 
     # -- seconds of stages -----------------------------------------------------------------------------------------
 
-    def seconds(self, stage: int, hops: Sequence[Hop]) -> StageSeconds:
+    def seconds(self, stage: int, spans: Spans, hops: Sequence[Hop]) -> StageSeconds:
         """Seconds of a microbatch; hops are what it takes over boundaries."""
         items, device, last = self.items, self.devices[stage], self.num_stages - 1
         call = self.costed.least_call_seconds
@@ -129,32 +136,32 @@ class StageSequence:
         later = items.weights_seconds if self.parts_backward else np.zeros_like(items.weights_seconds)
         there, back = items.forward_seconds.min(axis=0), (items.backward_seconds - later).min(axis=0)
         both = (items.pass_seconds - later).min(axis=0)
-        third_call = self._third_call(stage)
+        third_call = self._third_call(stage, spans)
         hops_there, hops_back = seconds_before(hops, stage)
         behind = both[-1] - both + seconds_behind(hops, stage)
         if self.trains:
             # A stage whose results need no gradient waits for none.
             behind = np.where(items.backward_bytes > 0, behind, 0.0)
         return StageSeconds(
-            forward=items.between("forward_seconds", device) + call,
-            backward=items.between("backward_seconds", device) + calls - call + third_call,
-            weights=self._later(stage) + third_call,
-            arriving=(there + hops_there)[:, None],
-            returning=(back + hops_back)[:, None],
-            behind=behind[None, :],
+            forward=spans.between("forward_seconds", device) + call,
+            backward=spans.between("backward_seconds", device) + calls - call + third_call,
+            weights=self._later(stage, spans) + third_call,
+            arriving=spans.by_start(there + hops_there),
+            returning=spans.by_start(back + hops_back),
+            behind=spans.by_end(behind),
             # Those of the first stage come on top of all stages (`last_sums`), and this stage has summed meanwhile.
-            summing=(items.between("sum_seconds", device) - self.last_sums[:, None]) * (stage > 0),
+            summing=(spans.between("sum_seconds", device) - spans.by_start(self.last_sums)) * (stage > 0),
         )
 
-    def ends(self, stage: int, keeping: StageSeconds, way: NDArray[np.intp]) -> Floats:
+    def ends(self, stage: int, spans: Spans, keeping: StageSeconds, way: NDArray[np.intp]) -> Floats:
         """What `end` gives where the stage does this about its activations, by its seconds where it keeps them."""
-        backward = keeping.backward - self._third_call(stage)
+        backward = keeping.backward - self._third_call(stage, spans)
         ends = [np.zeros((1, 1))] * 3
         ways = np.flatnonzero(np.bincount(way.ravel()))
         for does in ways:
             taken = keeping
             if does != KEEPS:  # the backward is one call then
-                again = between(self.items.again_by_way[does][self.devices[stage]])
+                again = spans.total(self.items.again_by_way[does][self.devices[stage]])
                 taken = replace(keeping, backward=backward + again, weights=np.zeros_like(keeping.weights))
             ends[does] = self.end(stage, taken)
         return np.choose(way, ends) if len(ways) > 1 else ends[ways[0]]
@@ -174,14 +181,14 @@ class StageSequence:
         """Whether the schedule leaves gradients of weights for later."""
         return self.schedule.parts_backward
 
-    def _later(self, stage: int) -> Floats:
+    def _later(self, stage: int, spans: Spans) -> Floats:
         """Seconds of a backward that the schedule leaves for later."""
-        seconds = self.items.between("weights_seconds", self.devices[stage])
+        seconds = spans.between("weights_seconds", self.devices[stage])
         return seconds if self.parts_backward else np.zeros_like(seconds)
 
-    def _third_call(self, stage: int) -> Floats:
+    def _third_call(self, stage: int, spans: Spans) -> Floats:
         """Of what is left for later, where there is something, and a stage before that does not wait for it."""
-        is_called = (self._later(stage) > 0) & (self.items.backward_bytes > 0)[:, None]
+        is_called = (self._later(stage, spans) > 0) & (spans.by_start(self.items.backward_bytes) > 0)
         return np.where(is_called, self.costed.least_call_seconds, 0.0)
 
     def _num_late(self, stage: int) -> int:
@@ -192,29 +199,29 @@ class StageSequence:
 
     # -- where stages may be, and their bytes ----------------------------------------------------------------------
 
-    def forbidden(self, stage: int) -> Floats:
+    def forbidden(self, stage: int, spans: Spans) -> Floats:
         """0 for a stage of items that may all be on its device, and of which one runs forward, else infinite."""
         wrong = [self.devices[stage] not in self.allowed[item] for item in self.items.order]
         counts = np.concatenate([[0], np.cumsum(wrong)])
-        is_idle = self.num_stages > 1 and between(self.items.forward_seconds.max(axis=0)) <= 0
-        return np.where((between(counts) > 0) | is_idle | np.tri(len(counts), dtype=bool), np.inf, 0.0)
+        is_idle = self.num_stages > 1 and spans.total(self.items.forward_seconds.max(axis=0)) <= 0
+        return np.where((spans.total(counts) > 0) | is_idle | spans.is_empty, np.inf, 0.0)
 
     def limit_bytes(self, stage: int) -> int:
         """The stage's share of the memory of its device."""
         device = self.devices[stage]
         return self.costed.topology.devices[device].memory_bytes // self.devices.count(device)
 
-    def kept_bytes(self, stage: int) -> Floats:
+    def kept_bytes(self, stage: int, spans: Spans) -> Floats:
         """Estimated bytes of stages that keep their activations."""
         sharing = self.costed.num_sharing(self.devices[stage])
-        late = self.items.between("late_bytes") * self.num_waiting[stage] * sharing
-        return self.held_bytes() + self.saved_bytes(stage) + late
+        late = spans.between("late_bytes") * self.num_waiting[stage] * sharing
+        return self.held_bytes(spans) + self.saved_bytes(stage, spans) + late
 
-    def held_bytes(self) -> Floats:
+    def held_bytes(self, spans: Spans) -> Floats:
         """Estimated bytes of stages whatever they keep: variables, and gradients of two microbatches."""
-        return self.items.between("variable_bytes") + 2 * self.items.between("gradient_bytes")
+        return spans.between("variable_bytes") + 2 * spans.between("gradient_bytes")
 
-    def saved_bytes(self, stage: int, *, selective: bool = False) -> Floats:
+    def saved_bytes(self, stage: int, spans: Spans, *, selective: bool = False) -> Floats:
         """Bytes of the activations that are kept for backwards, with selective recompute or without."""
         live = self.num_live[stage] * self.costed.num_sharing(self.devices[stage])
-        return self.items.between("selective_bytes" if selective else "saved_bytes") * live
+        return spans.between("selective_bytes" if selective else "saved_bytes") * live

@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 from partitioner.planner.pipeline.least_cut import end_ranges, least_cut
 
 NUM_ITEMS = 5
+ENDS = np.arange(NUM_ITEMS + 1)[None, :].repeat(NUM_ITEMS + 1, axis=0)
 tables = st.lists(
     arrays(float, (NUM_ITEMS + 1, NUM_ITEMS + 1), elements=st.sampled_from([0.0, 1.0, 2.0, 3.0])),
     min_size=2,
@@ -33,14 +34,14 @@ def of_stages(costs: list[np.ndarray]) -> list[np.ndarray]:
 
 @given(tables)
 def test_the_least_cut_is_that_of_all_cuts(costs: list[np.ndarray]) -> None:
-    found, every = least_cut(of_stages(costs)), costs_of_cuts(costs)
+    found, every = least_cut(of_stages(costs), ENDS, np.zeros(NUM_ITEMS + 1)), costs_of_cuts(costs)
     assert found[1] == min(every.values()) == every[tuple(found[0] or ())]
 
 
 @given(tables, st.sampled_from([0.0, 1.0, 2.0]))
 def test_ranges_are_those_of_all_cuts_that_cost_no_more(costs: list[np.ndarray], most: float) -> None:
     cuts = [ends for ends, cost in costs_of_cuts(costs).items() if cost <= most]
-    ranges = end_ranges(of_stages(costs), most)
+    ranges = end_ranges(of_stages(costs), ENDS, most)
     if cuts:
         assert ranges == tuple((min(at), max(at)) for at in list(zip(*cuts, strict=True))[:-1])
     else:
@@ -48,4 +49,5 @@ def test_ranges_are_those_of_all_cuts_that_cost_no_more(costs: list[np.ndarray],
 
 
 def test_no_cut_of_infinite_costs() -> None:
-    assert least_cut([np.full((3, 3), np.inf)] * 2) == (None, pytest.approx(float("inf")))
+    never = [np.full((NUM_ITEMS + 1, NUM_ITEMS + 1), np.inf)] * 2
+    assert least_cut(never, ENDS, np.zeros(NUM_ITEMS + 1)) == (None, pytest.approx(float("inf")))
