@@ -20,8 +20,10 @@ LEAST_SEARCH_SECONDS = 30.0
 SHARE_OF_MIRRORED = 0.4
 SHARE_OF_ONE_REPLICA = 0.75
 """Share of the remaining time for a single replica."""
-SHARE_OF_ONE_REPLICA_OF_MANY = 0.35
-"""The same with many devices, where layouts with several replicas of several devices matter most."""
+SHARE_OF_MIXED = 0.65
+"""Share of the remaining time for several replicas of several devices, where there are many and these matter most."""
+SHARE_OF_ESTIMATES = 0.3
+"""Share of the time of several layouts for estimates of all of them."""
 SHARE_OF_LAYOUT = 0.3
 """Share of the time left then for one of several layouts, so that the first does not take it all."""
 

@@ -77,11 +77,6 @@ class ExecutionSelector:
         """Whether a pipeline is estimated to fit."""
         return self.evaluator is not None and self._stage_search(()).has_fitting_cut
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether the step cannot run as one graph, and no pipeline is estimated to be faster than another layout."""
-        return not self.allows_unpipelined and self.evaluator is not None and self._stage_search(()).is_behind
-
     def improve(self, unpipelined: Sequence[Evaluation], given: Sequence[Mapping[str, int]]) -> None:
         """Simulate other placements (device by op) as pipelines, and improve the best."""
         if self.evaluator is not None:

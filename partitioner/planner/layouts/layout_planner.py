@@ -26,6 +26,8 @@ from partitioner.planner.layouts.result import SearchResult
 from partitioner.planner.layouts.search import search
 from partitioner.planner.layouts.search_progress import SILENT, SearchProgress
 from partitioner.planner.layouts.step_items import StepItems
+from partitioner.planner.pipeline.evaluator import PipelineEvaluator
+from partitioner.planner.pipeline.search import PipelineSearch
 from partitioner.planner.pipeline.search_space import PipelineSearchSpace
 from partitioner.planner.simulate.all_reduces import ReplicaSums
 from partitioner.stages.schedules import ScheduleKind
@@ -110,6 +112,7 @@ class LayoutPlanner:
         self._costed: dict[tuple[int, tuple[int, ...], tuple[str, ...]], CostedGraph] = {}
         self._of_replica: dict[tuple[int, ReplicaGroups, tuple[str, ...]], CostedGraph] = {}
         self._known = ByIdentity()
+        self._estimated: dict[ReplicaGroups, PipelineEvaluator] = {}
 
     def __call__(
         self,
@@ -117,33 +120,19 @@ class LayoutPlanner:
         groups: ReplicaGroups,
         *,
         explains: bool = True,
-        only_if_faster: bool = False,
         least_devices: int = 1,
         known_seconds: float = math.inf,
     ) -> ParallelLayout:
-        """The best layout on these groups; the first two options as for `search`, others as in `PipelineSearchSpace`.
+        """The best layout on these groups; the first option as for `search`, others as in `PipelineSearchSpace`.
 
         Raises:
             InfeasibleError: Nothing fits, or requirements contradict each other or the strategy.
-            SlowerError: It is to be planned only if it is faster than `known_seconds`, and is not.
             TimeLimitError: No layout that fits was found in time.
             UsageError: The step, the requirements or the strategy do not go with the devices.
         """
-        count = len(groups)
-        costed = self.costed(groups)
-        counts = tuple(number for number in self.counts if number * count <= self.batch_size) or self.counts[:1]
-        choices = PipelineSearchSpace(
-            counts=counts,
-            schedules=self._schedules,
-            recompute=self._recompute,
-            costed_for=lambda rows, sums: self._sized(rows, groups, sums),
-            programs=self._programs,
-            unpipelined=count == 1,
-            least_devices=least_devices,
-            known_seconds=known_seconds,
-            sums=ReplicaSums(self.machines, groups) if count > 1 else None,
-        )
-        constraints = self.constraints(groups, self.requirements)
+        costed, constraints = self.costed(groups), self.constraints(groups, self.requirements)
+        choices = self._search_space(groups, least_devices=least_devices, known_seconds=known_seconds)
+        estimated = self._estimated.pop(groups, None)
         result = search(
             costed,
             strategy=within_replica(strategy, groups),
@@ -154,11 +143,51 @@ class LayoutPlanner:
             seed=self._seed,
             search_space=choices,
             items=self._items(costed, constraints),
+            evaluator=estimated.choosing(choices) if estimated else None,
             explains=explains,
-            only_if_faster=only_if_faster,
             progress=self._progress,
         )
         return ParallelLayout(groups=groups, costed=costed, result=result)
+
+    def estimated_seconds(self, strategy: Strategy, groups: ReplicaGroups, known_seconds: float) -> float:
+        """The least estimate of a pipeline of these replicas; infinite where each takes longer than is known.
+
+        Nothing is simulated.
+
+        Raises:
+            InfeasibleError: Requirements contradict each other.
+            UsageError: The requirements do not go with the devices.
+        """
+        costed = self.costed(groups)
+        choices = self._search_space(groups, known_seconds=known_seconds)
+        if groups not in self._estimated:
+            items = self._items(costed, self.constraints(groups, self.requirements))
+            self._estimated[groups] = PipelineEvaluator(costed, items.fine, choices, items.in_order)
+        return PipelineSearch(
+            evaluator=self._estimated[groups].choosing(choices),
+            strategy=within_replica(strategy, groups),
+            objective=self.objective,
+            unpipelined_seconds=math.inf,
+            one_device=True,
+            deadline=self.deadline,
+        ).estimated_seconds
+
+    def _search_space(
+        self, groups: ReplicaGroups, *, least_devices: int = 1, known_seconds: float = math.inf
+    ) -> PipelineSearchSpace:
+        count = len(groups)
+        counts = tuple(number for number in self.counts if number * count <= self.batch_size) or self.counts[:1]
+        return PipelineSearchSpace(
+            counts=counts,
+            schedules=self._schedules,
+            recompute=self._recompute,
+            costed_for=lambda rows, sums: self._sized(rows, groups, sums),
+            programs=self._programs,
+            unpipelined=count == 1,
+            least_devices=least_devices,
+            known_seconds=known_seconds,
+            sums=ReplicaSums(self.machines, groups) if count > 1 else None,
+        )
 
     def with_baselines(self, layout: ParallelLayout) -> ParallelLayout:
         """The layout; if it has replicas, with the whole batch on one device of each kind, to compare it with."""
@@ -198,7 +227,7 @@ class LayoutPlanner:
     def with_requirements(self, requirements: Sequence[Requirement]) -> LayoutPlanner:
         """A planner for other requirements."""
         other = copy(self)
-        other.requirements = requirements
+        other.requirements, other._estimated = requirements, {}
         return other
 
     def with_objective(self, objective: Objective) -> LayoutPlanner:
@@ -229,6 +258,7 @@ class LayoutPlanner:
     def _on(self, machines: Topology) -> LayoutPlanner:
         other = copy(self)
         other.machines, other._costed, other._of_replica, other._known = machines, {}, {}, ByIdentity()
+        other._estimated = {}
         other._progress = SILENT  # what is found there is no plan for the machines that were asked about
         return other
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from partitioner.errors import InfeasibleError, PartitionError
+from partitioner.errors import InfeasibleError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Baseline, Considered, SolverInfo
 from partitioner.ir.schedule import Schedule
@@ -39,10 +39,6 @@ class OutOfMemoryError(InfeasibleError):
     def __init__(self, message: str, shortfall: MemoryShortfall | None = None) -> None:
         super().__init__(message)
         self.shortfall = shortfall
-
-
-class SlowerError(PartitionError):
-    """A layout is estimated to take longer than another; nothing of it was simulated."""
 
 
 @dataclass(frozen=True, kw_only=True)

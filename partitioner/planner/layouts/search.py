@@ -20,7 +20,6 @@ from partitioner.planner.layouts.result import (
     MemoryShortfall,
     OutOfMemoryError,
     SearchResult,
-    SlowerError,
     with_bounds,
 )
 from partitioner.planner.layouts.search_progress import SILENT, SearchProgress
@@ -52,8 +51,8 @@ def search(
     seed: int = 0,
     search_space: PipelineSearchSpace | None = None,
     items: StepItems | None = None,
+    evaluator: PipelineEvaluator | None = None,
     explains: bool = True,
-    only_if_faster: bool = False,
     progress: SearchProgress = SILENT,
 ) -> SearchResult:
     """Choose a device for every op, and how the step runs on them.
@@ -69,26 +68,25 @@ def search(
         seed: For the solver.
         search_space: Microbatches, schedules and recompute to choose from; without it the step runs as one graph.
         items: The items of the step, where they are known from another layout.
+        evaluator: Of the search space, where it has made estimates of pipelines of these items.
         explains: Whether to look for changes that help where nothing fits; that can take as long as the search.
-        only_if_faster: Whether to leave a layout whose pipelines are all estimated to be slower than another layout.
         progress: Told of better placements.
 
     Raises:
         InfeasibleError: No placement fits, with the bytes needed and available and what would help; or constraints
             contradict each other or the strategy.
-        SlowerError: It was left.
         TimeLimitError: No placement that fits was found in time.
         UsageError: A layer split has fewer parts than devices.
     """
     deadline = deadline or Deadline.after(time_limit_seconds)
     items = items or StepItems.of(costed, constraints)
     refuse_impossible(costed, items.coarse, strategy, constraints)
-    made = _Search(
-        costed, strategy, objective, items, time_limit_seconds, deadline, seed, search_space, explains, progress
+    evaluator = evaluator or (
+        PipelineEvaluator(costed, items.fine, search_space, items.in_order) if search_space else None
     )
-    if only_if_faster and made.selector.is_behind:
-        raise SlowerError("another layout is faster")
-    return made.run()
+    return _Search(
+        costed, strategy, objective, items, time_limit_seconds, deadline, seed, evaluator, explains, progress
+    ).run()
 
 
 class _Search:
@@ -101,12 +99,13 @@ class _Search:
         time_limit_seconds: float,
         deadline: Deadline,
         seed: int,
-        search_space: PipelineSearchSpace | None,
+        evaluator: PipelineEvaluator | None,
         explains: bool,
         progress: SearchProgress,
     ) -> None:
         self.explains, self.progress = explains, progress
         self.costed, self.strategy, self.objective = costed, strategy, objective
+        search_space = evaluator.search_space if evaluator else None
         self.time_limit_seconds, self.deadline, self.seed = time_limit_seconds, deadline, seed
         self.devices = costed.topology.devices
         self.stage_items, self.coarsening = items.fine, items.coarse
@@ -128,7 +127,7 @@ class _Search:
             strategy=strategy,
             objective=objective,
             deadline=deadline,
-            evaluator=PipelineEvaluator(costed, items.fine, search_space, items.in_order) if search_space else None,
+            evaluator=evaluator,
         )
         finer = PlacementEvaluator(costed, self.stage_items, delays=objective is not Objective.MEMORY)
         self.cuts = replace(self.placements, coarsening=self.stage_items, evaluator=finer)

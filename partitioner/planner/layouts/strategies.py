@@ -8,8 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
-from partitioner.deadline import SHARE_OF_LAYOUT, SHARE_OF_MIRRORED, SHARE_OF_ONE_REPLICA, SHARE_OF_ONE_REPLICA_OF_MANY
+from partitioner.deadline import (
+    SHARE_OF_ESTIMATES,
+    SHARE_OF_LAYOUT,
+    SHARE_OF_MIRRORED,
+    SHARE_OF_MIXED,
+    SHARE_OF_ONE_REPLICA,
+)
 from partitioner.errors import InfeasibleError, PartitionError, TimeLimitError, UsageError
 from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.layouts.candidates import (
@@ -23,8 +30,7 @@ from partitioner.planner.layouts.comparison import Family, left_out, naming_repl
 from partitioner.planner.layouts.groups import ReplicaGroups
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
 from partitioner.planner.layouts.one_device import is_kept, note_on_kept
-from partitioner.planner.layouts.result import SlowerError
-from partitioner.planner.model.tolerances import AS_FAST
+from partitioner.planner.model.tolerances import AS_ESTIMATED, AS_FAST
 from partitioner.planner.pipeline.search_space import MANY
 
 # Layouts that share devices are tried where their bound, without sums of gradients, is shorter by at least this share.
@@ -50,23 +56,26 @@ def best_strategy(
         UsageError: The requirements do not go with the devices.
     """
     has_others = len(planner.machines.devices) > 1 and is_cuttable and not planner.names_devices
-    is_large = len(planner.machines.devices) > MANY
+    is_large = len(planner.machines.devices) > MOST_PER_REPLICA
     most_replicas = planner.batch_size // (microbatches if isinstance(microbatches, int) else 1)
     notes: list[str] = []
     groupings = _even_groupings(planner, most_replicas, notes) if has_others else []
     mirrored = [groups for groups in groupings if len(groups[0]) == 1]
     mixed = [] if coupling else [groups for groups in groupings if len(groups[0]) > 1]
 
+    def known(*plans: Family | ParallelLayout | PartitionError | None) -> float:
+        return math.inf if coupling else _least_step(*plans)
+
     on_one = planner.with_share(SHARE_OF_MIRRORED)
     planned = [_best(on_one, Strategy.MIRRORED, mirrored[:1] if coupling else mirrored, notes)]
-    share_of_one = SHARE_OF_ONE_REPLICA_OF_MANY if is_large else SHARE_OF_ONE_REPLICA
-    known = math.inf if coupling else _least_step(*planned)
-    alone = _one_replica(planner.with_share(share_of_one) if has_others else planner, known)
-    known = min(known, _least_step(alone))
-    planned.append(_best(planner, Strategy.MIXED, mixed, notes, known))
+    if is_large:  # mixed replicas mostly win, and whatever is behind them takes less time to search
+        planned.append(_best(planner.with_share(SHARE_OF_MIXED), Strategy.MIXED, mixed, notes, known(*planned)))
+    alone = _one_replica(planner.with_share(SHARE_OF_ONE_REPLICA) if has_others else planner, known(*planned))
+    if not is_large:
+        planned.append(_best(planner, Strategy.MIXED, mixed, notes, known(alone, *planned)))
     if has_others and not coupling:
-        known = min(known, _least_step(*planned))
-        planned.append(_best(planner, Strategy.MIXED, _promising_shared(planner, known, most_replicas), notes, known))
+        least = known(alone, *planned)
+        planned.append(_best(planner, Strategy.MIXED, _promising_shared(planner, least, most_replicas), notes, least))
     families = _best_of_each(planned, planner.objective)
     if planner.names_devices and len(planner.machines.devices) > 1:
         notes.append("requirements name devices, so that no replicas were considered")
@@ -176,16 +185,16 @@ def _best(
     too_large = [groups for groups in groupings if not planner.has_room_for_variables(groups)]
     possible = [groups for groups in groupings if groups not in too_large]
     waits = planner.deadline.is_soft
-    bounded = [(planner.bound_seconds(groups), groups) for groups in possible if waits or not planner.deadline.is_over]
-    bounded.sort(key=lambda bound_and_groups: planner.promised_seconds(bound_and_groups[1]))
-    num_late, num_tried = len(possible) - len(bounded), 0
-    for index, (bound, groups) in enumerate(bounded):
-        if best is not None and planner.objective is not Objective.MEMORY and bound >= best.step_seconds:
+    estimated = _estimated(planner, strategy, possible, known_seconds)
+    num_late, num_tried = len(possible) - len(estimated), 0
+    for index, (estimate, groups) in enumerate(estimated):
+        least = min(known_seconds, _least_step(best))
+        if best is not None and estimate > least * (1 if planner.deadline.is_over else AS_ESTIMATED):
             continue
         if any(len(other[0]) == len(groups[0]) and len(other) > len(groups) for other in too_large):
             continue  # each replica would have more rows
         if planner.deadline.is_over and not (waits and num_tried < _LEAST_TRIED):
-            num_late += len(bounded) - index
+            num_late += len(estimated) - index
             break
         is_simple = len(groups[0]) == 1 or len(planner.machines.devices) <= MANY
         try:
@@ -193,12 +202,8 @@ def _best(
                 strategy,
                 groups,
                 explains=False,
-                only_if_faster=best is not None,
-                known_seconds=min(known_seconds, _least_step(best)),
+                known_seconds=least,
             )
-        except SlowerError:
-            num_tried += 1
-            continue
         except UsageError:  # more devices than parts, say
             continue
         except InfeasibleError:
@@ -223,6 +228,30 @@ def _best(
         return Family(strategy=strategy, layout=planner.unlimited()(strategy, first, explains=False), fits=False)
     except (InfeasibleError, TimeLimitError):  # memory is not the cause: constraints or coupled ops forbid the layout
         return None
+
+
+def _estimated(
+    planner: LayoutPlanner, strategy: Strategy, groupings: Sequence[ReplicaGroups], known_seconds: float
+) -> list[tuple[float, ReplicaGroups]]:
+    """The estimates of these layouts and the layouts, the least first; of what takes longer than others, infinity.
+
+    All are estimated, unless a time limit allows less: then those that promise most.
+    """
+    promising = sorted(groupings, key=planner.promised_seconds)
+    if planner.objective is Objective.MEMORY:
+        return [(0.0, groups) for groups in promising]
+    deadline, most = planner.with_share(SHARE_OF_ESTIMATES).deadline, known_seconds
+    estimated: list[tuple[float, ReplicaGroups]] = []
+    for groups in promising:
+        if deadline.is_over and not deadline.is_soft:
+            break
+        seconds = math.inf
+        if planner.bound_seconds(groups) < most:
+            with suppress(PartitionError):  # is raised again where it is tried
+                seconds = planner.estimated_seconds(strategy, groups, most)
+        estimated.append((seconds, groups))
+        most = min(most, AS_ESTIMATED * seconds)
+    return sorted(estimated, key=lambda one: one[0])
 
 
 def _objective_key(layout: ParallelLayout, objective: Objective) -> tuple[float, ...]:

@@ -8,6 +8,9 @@ AS_FAST = 1 + ALIKE
 """Candidates at most this many times as slow as the fastest count as equally fast; the simplest is preferred."""
 BALANCE_PERMILLE = round(1000 * ALIKE)
 """The same for the solver, which counts in whole numbers."""
+AS_ESTIMATED = 1.1
+"""Simulations of cuts may end this many times before their estimates, as transfers may hide behind other work, or after
+them."""
 LEAST_GAIN = 0.05
 """Share by which more devices must be predicted to be faster than one: predicted ratios of steps on two devices and on
 one have been wrong by as much (`tests/benchmarks/RESULTS.md`)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -188,7 +189,8 @@ class PipelineEvaluator:
         if key not in self._cuts:
             sequence = self._sequence(devices, num_microbatches, schedule, how)
             likely = _LIKELY * self.work_bound_seconds(devices, num_microbatches, schedule)
-            self._cuts[key] = StageSplit(sequence=sequence, spare_bytes=spare_bytes).best(likely)
+            cut = StageSplit(sequence=sequence, spare_bytes=spare_bytes).best(likely)
+            self._cuts[key] = cut and replace(cut, seconds=cut.seconds + self._certain_sum_seconds)
         return self._cuts[key]
 
     def cut_bound_seconds(

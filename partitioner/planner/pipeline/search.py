@@ -18,7 +18,7 @@ from operator import contains
 from partitioner.deadline import Deadline
 from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.model.assignment import Assignment
-from partitioner.planner.model.tolerances import AS_FAST
+from partitioner.planner.model.tolerances import AS_ESTIMATED, AS_FAST
 from partitioner.planner.pipeline.boundaries import BoundarySearch
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator, Shape
 from partitioner.planner.pipeline.recomputing import Recomputing
@@ -29,8 +29,8 @@ from partitioner.stages.schedules import ScheduleKind
 
 # Placements of other searches that are tried with every number of microbatches.
 _MAX_GIVEN = 3
-# Simulations of cuts may end before their estimates, as transfers may hide behind other work, or after them.
-_MARGIN = 1.1
+# Cuts of which the best is simulated, where none can be as fast as what is known.
+_FEW = 4
 # Of a limit, what another cut leaves free besides what the one before lacked.
 _SHARE_SPARE = 0.02
 # A process that looks at bounds closer takes longer to start than the search of fewer ops.
@@ -64,7 +64,7 @@ class PipelineSearch:
         for shape, cut in self._by_estimate():
             if self.deadline.is_over and self._is_enough(cut.seconds):
                 break
-            least = max(self.bound_seconds(shape), cut.seconds / _MARGIN if self.eligible() else 0.0)
+            least = max(self.bound_seconds(shape), cut.seconds / AS_ESTIMATED if self.eligible() else 0.0)
             if not (self._is_needless(shape) or self._is_hopeless(least)):
                 self._try_cut(shape, cut)
         if self.evaluator.search_space.recompute == "auto":
@@ -94,25 +94,33 @@ class PipelineSearch:
             for limit, over, estimated in zip(limits, found.over_bytes, cut.peak_bytes, strict=True)
         )
         other = self.evaluator.cut(shape.devices, shape.num_microbatches, shape.schedule, spare_bytes=spare)
-        if other is not None and other.fits and not self._is_hopeless(other.seconds / _MARGIN):
+        if other is not None and other.fits and not self._is_hopeless(other.seconds / AS_ESTIMATED):
             self._try(other.assignment, shape.num_microbatches, shape.schedule, other.recompute)
 
     def _by_estimate(self) -> Iterator[tuple[Shape, Cut]]:
         """The cuts of shapes, the least estimate first; none of shapes whose bound is hopeless when it is their turn.
 
-        A shape waits by its bound until its cut is estimated, as most need not be.
+        A shape waits by its bound until its cut is estimated, as most need not be. Of shapes that cannot be as fast as
+        what is known, a few are estimated; others wait for the cuts of all that were.
         """
-        waiting: list[tuple[float, int, Cut | None]] = [
-            (self.bound_seconds(shape), index, None) for index, shape in enumerate(self.shapes)
+        waiting: list[tuple[float, float, int, Cut | None]] = [
+            (self.bound_seconds(shape), self.evaluator.work_bound_seconds(*shape), index, None)
+            for index, shape in enumerate(self.shapes)
         ]
         heapify(waiting)
+        num_cuts = 0
         while waiting:
-            _, index, cut = heappop(waiting)
+            least, work, index, cut = heappop(waiting)
             shape = self.shapes[index]
             if cut is not None:
                 yield shape, cut
-            elif not self._is_hopeless(self.bound_seconds(shape)) and (cut := self._cut(shape)):
-                heappush(waiting, (cut.seconds, index, cut))
+            elif self._is_hopeless(self.bound_seconds(shape)):
+                continue
+            elif num_cuts >= _FEW and self._most_seconds <= least < math.inf:
+                heappush(waiting, (math.inf, work, index, None))
+            elif cut := self._cut(shape):
+                heappush(waiting, (cut.seconds, work, index, cut))
+                num_cuts += 1
 
     @property
     def has_fitting_cut(self) -> bool:
@@ -122,14 +130,13 @@ class PipelineSearch:
         return any(cut is not None and cut.fits for cut in cuts)
 
     @property
-    def is_behind(self) -> bool:
-        """Whether all cuts are estimated to take longer than the step of another layout, so that none is simulated."""
+    def estimated_seconds(self) -> float:
+        """The least estimate of a cut, with no need to simulate one; infinite where each takes longer than what is
+        known."""
         known = self._most_seconds
-        if known == math.inf:
-            return False
         _, promising = self._promising()
         promising += [shape for shape in self.possible if len(shape.devices) == 1 and self.bound_seconds(shape) < known]
-        return all(cut is None or cut.seconds > _MARGIN * known for cut in map(self._cut, promising))
+        return min((cut.seconds for cut in map(self._cut, promising) if cut is not None), default=math.inf)
 
     def improve(self, given: Sequence[Assignment]) -> None:
         """Simulate placements from other searches as pipelines, the best first; then search near the best pipelines."""
@@ -223,7 +230,7 @@ class PipelineSearch:
                 continue
             promising.append(shape)
             if (cut := self._cut(shape)) is not None and cut.fits:
-                enough = min(enough, _MARGIN * cut.seconds)
+                enough = min(enough, AS_ESTIMATED * cut.seconds)
         for _, index, _ in waiting:
             self.evaluator.cut_bound_seconds(*shapes[index], enough_seconds=enough)
         return enough, promising
