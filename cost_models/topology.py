@@ -136,6 +136,18 @@ class Topology:
             uplinks=tuple(replace(uplink, link=_faster(uplink.link, factor)) for uplink in self.uplinks),
         )
 
+    def with_uplinks_shared(self, numbers: Mapping[str, int]) -> Self:
+        """The topology as one of several users sees it that send over an uplink at the same time: it has its share.
+
+        Args:
+            numbers: Users of uplinks, by the name of the uplink; of others there is one.
+        """
+        shared = (
+            replace(uplink, link=_faster(uplink.link, 1 / max(1, numbers.get(uplink.name, 1))))
+            for uplink in self.uplinks
+        )
+        return replace(self, uplinks=tuple(shared))
+
     def index(self, name: str) -> int:
         """Position of the device with this canonical name.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
+from cost_models.topology import Topology
+
 ReplicaGroups = tuple[tuple[int, ...], ...]
 """For each replica, the indices of its devices. The n-th devices of all replicas are peers: they do the same."""
 
@@ -17,6 +19,15 @@ def data_parallel_degrees(groups: ReplicaGroups) -> tuple[int, ...]:
 def has_shared(groups: ReplicaGroups) -> bool:
     """Whether replicas share devices."""
     return any(degree < len(groups) for degree in data_parallel_degrees(groups))
+
+
+def crossing_uplinks(groups: ReplicaGroups, machines: Topology) -> dict[str, int]:
+    """For each uplink, by name, the replicas that have devices on both of its sides: all send over it alike."""
+    sides = {uplink.name: [uplink.devices.intersection(group) for group in groups] for uplink in machines.uplinks}
+    return {
+        name: sum(0 < len(inside) < len(set(group)) for inside, group in zip(of_groups, groups, strict=True))
+        for name, of_groups in sides.items()
+    }
 
 
 def of_widths(sizes: Sequence[int]) -> ReplicaGroups:

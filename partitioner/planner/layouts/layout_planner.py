@@ -20,7 +20,7 @@ from partitioner.ir.plan import Baseline, Objective, Strategy
 from partitioner.ir.requirements import Requirement, RequirementKind, ResolvedConstraint
 from partitioner.ir.stage_programs import Gather, StagePrograms
 from partitioner.planner.bounds.step_time import longest_path_seconds, work_bound_seconds
-from partitioner.planner.layouts.groups import ReplicaGroups, data_parallel_degrees, has_shared
+from partitioner.planner.layouts.groups import ReplicaGroups, crossing_uplinks, data_parallel_degrees, has_shared
 from partitioner.planner.layouts.replicas import single_device_baselines, within_replica
 from partitioner.planner.layouts.result import SearchResult
 from partitioner.planner.layouts.search import search
@@ -316,6 +316,9 @@ class LayoutPlanner:
         key = rows, groups, sums
         if key not in self._of_replica:
             costed = self._costed_for(rows, groups[0], sums)
+            if len(groups) > 1 and self.machines.uplinks:
+                shared = costed.topology.with_uplinks_shared(crossing_uplinks(groups, self.machines))
+                costed = replace(costed, topology=shared)
             are_crowded = share_memory([self.machines.devices[index].name for group in groups for index in group])
             costed = costed.contended if len(groups) > 1 and are_crowded else costed
             if has_shared(groups):

@@ -220,6 +220,12 @@ class PipelineEvaluator:
             share = least_share(schedule, len(devices), num_devices, num_microbatches)
         return share * float(self.items(num_microbatches).least_pass_seconds[-1])
 
+    def equal_stages_seconds(self, shape: Shape) -> float:
+        """About what a step takes, filling and draining included, if all devices had the same work: (M + D - 1)(f + b)
+        for D devices and M microbatches."""
+        num_devices, count = len(set(shape.devices)), shape.num_microbatches
+        return (count + num_devices - 1) / num_devices * float(self.items(count).least_pass_seconds[-1])
+
     def look_closer(
         self,
         shapes: Iterable[Shape],

@@ -13,7 +13,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.hardware import Link
 from cost_models.topology import Topology
 from partitioner.planner.pipeline.op_places import Floats
 
@@ -25,12 +24,16 @@ class Hop:
     Attributes:
         there: Of activations.
         back: Of gradients.
+        busy_there: Of activations, without latency: while the next may not start.
+        busy_back: Of gradients.
         goes_back: Whether gradients cross.
         call_seconds: Of a call, at the least.
     """
 
     there: Floats
     back: Floats
+    busy_there: Floats
+    busy_back: Floats
     goes_back: NDArray[np.bool_]
     call_seconds: float
 
@@ -63,20 +66,34 @@ def hops_between(
         counted: Those of them that take time.
         call_seconds: Of a call, at the least.
     """
-    known: dict[tuple[Link, Link] | None, Hop] = {}
+    known: dict[tuple[tuple[float, float], ...], Hop] = {}
     hops = []
     for one, other in pairwise(devices):
-        links = (topology.link(one, other), topology.link(other, one)) if one != other else None
-        if links not in known:
+        routes = tuple(_least_latency_and_seconds_of_a_byte(topology, *pair) for pair in ((one, other), (other, one)))
+        if routes not in known:
+            busy = [some * of_byte for some, (_, of_byte) in zip(counted, routes, strict=True)]
             there, back = (
-                np.where(every > 0, link.latency_seconds + some / link.bandwidth_bytes_per_second, 0.0)
-                if link
-                else np.zeros(len(every))
-                for link, every, some in zip(links or (None, None), crossing, counted, strict=True)
+                np.where(every > 0, latency + taken, 0.0)
+                for every, (latency, _), taken in zip(crossing, routes, busy, strict=True)
             )
-            known[links] = Hop(there=there, back=back, goes_back=crossing[1] > 0, call_seconds=call_seconds)
-        hops.append(known[links])
+            known[routes] = Hop(
+                there=there,
+                back=back,
+                busy_there=busy[0],
+                busy_back=busy[1],
+                goes_back=crossing[1] > 0,
+                call_seconds=call_seconds,
+            )
+        hops.append(known[routes])
     return hops
+
+
+def _least_latency_and_seconds_of_a_byte(topology: Topology, source: int, target: int) -> tuple[float, float]:
+    """Of a transfer that has the link and the uplinks on its route to itself; 0 where it stays on a device."""
+    if source == target:
+        return 0.0, 0.0
+    narrowest = min(topology.channels(source, target).values())
+    return topology.link(source, target).latency_seconds, 1 / narrowest
 
 
 def seconds_before(hops: Sequence[Hop], stage: int) -> tuple[Floats | float, Floats | float]:

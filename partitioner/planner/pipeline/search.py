@@ -101,25 +101,30 @@ class PipelineSearch:
         """The cuts of shapes, the least estimate first; none of shapes whose bound is hopeless when it is their turn.
 
         A shape waits by its bound until its cut is estimated, as most need not be. Of shapes that cannot be as fast as
-        what is known, a few are estimated; others wait for the cuts of all that were.
+        what is known, a few are estimated, those that are fastest in equal stages; others wait for the cuts of these.
         """
         waiting: list[tuple[float, float, int, Cut | None]] = [
-            (self.bound_seconds(shape), self.evaluator.work_bound_seconds(*shape), index, None)
+            (
+                min(self.bound_seconds(shape), self._most_seconds),
+                self.evaluator.equal_stages_seconds(shape),
+                index,
+                None,
+            )
             for index, shape in enumerate(self.shapes)
         ]
         heapify(waiting)
         num_cuts = 0
         while waiting:
-            least, work, index, cut = heappop(waiting)
+            least, in_equal_stages, index, cut = heappop(waiting)
             shape = self.shapes[index]
             if cut is not None:
                 yield shape, cut
             elif self._is_hopeless(self.bound_seconds(shape)):
                 continue
             elif num_cuts >= _FEW and self._most_seconds <= least < math.inf:
-                heappush(waiting, (math.inf, work, index, None))
+                heappush(waiting, (math.inf, in_equal_stages, index, None))
             elif cut := self._cut(shape):
-                heappush(waiting, (cut.seconds, work, index, cut))
+                heappush(waiting, (cut.seconds, in_equal_stages, index, cut))
                 num_cuts += 1
 
     @property

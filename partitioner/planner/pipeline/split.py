@@ -18,6 +18,7 @@ from partitioner.planner.pipeline.least_cut import least_cut
 from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.search_space import Recomputed
 from partitioner.planner.pipeline.spans import Spans
+from partitioner.planner.pipeline.stage_end import StageSeconds
 from partitioner.planner.pipeline.stage_sequence import FULL, KEEPS, SELECTIVE, StageSequence
 from partitioner.planner.simulate.streams import Streams
 
@@ -239,7 +240,8 @@ class StageSplit:
         again = [np.zeros_like(saved), (saved - cheaply) / max(1, live), saved / max(1, live)]
         computed = [spans.most_passing_bytes + more for more in again]
         way = self._way([kept + more / num_stages for kept, more in zip(held, computed, strict=True)], limit)
-        ends = sequence.ends(stage, spans, sequence.seconds(stage, spans, sequence.hops), way)
+        seconds = sequence.seconds(stage, spans, sequence.hops)
+        ends = np.maximum(sequence.ends(stage, spans, seconds, way), self._ends_of_links(stage, spans, seconds))
         whole = spans.between("once_seconds", device) + spans.between("update_seconds", device)
         held_bytes, computed_bytes = np.choose(way, held), np.choose(way, computed)
         return _Estimate(
@@ -249,6 +251,14 @@ class StageSplit:
             over_bytes=np.maximum(0.0, held_bytes + computed_bytes / num_stages - limit),
             way=way,
         )
+
+    def _ends_of_links(self, stage: int, spans: Spans, seconds: StageSeconds) -> Floats:
+        """When a step has ended in which the links to a stage are always busy from the first microbatch to the last."""
+        sequence, through = self.sequence, seconds.forward + seconds.backward - seconds.weights
+        through = seconds.arriving + through + seconds.behind + seconds.returning
+        there = spans.by_start(sequence.hops[stage - 1].busy_there) if stage else 0.0
+        back = spans.by_end(sequence.hops[stage].busy_back) if stage < sequence.num_stages - 1 else 0.0
+        return through + (sequence.num_microbatches - 1) * np.maximum(there, back)
 
     def _way(self, needed_bytes: Sequence[Floats], limit: int) -> NDArray[np.intp]:
         """The first way in which a stage fits, else that with the fewest bytes."""

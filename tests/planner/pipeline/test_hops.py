@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from graphs import device, link
 
-from cost_models.topology import Topology, TopologyDevice
+from cost_models.topology import Topology, TopologyDevice, Uplink
 from partitioner.ir.devices import DeviceName
 from partitioner.planner.pipeline.hops import Hop, hops_between, seconds_before, seconds_behind
 from partitioner.planner.pipeline.op_places import Floats
@@ -40,6 +41,17 @@ def test_each_boundary_is_over_the_link_of_its_devices() -> None:
     np.testing.assert_allclose(within.back, [0.0, 0.0, 0.75, 0.5, 0.0])
     np.testing.assert_allclose(between.there, [0.0, 3.0, 4.0, 6.0, 0.0])
     np.testing.assert_allclose(between.back, [0.0, 0.0, 4.0, 3.0, 0.0])
+
+
+def test_an_uplink_may_be_narrower_than_the_link() -> None:
+    uplinks = (Uplink(name="host 0", devices=frozenset({0, 1}), link=link(7.0, 128.0)),)
+    machines = replace(two_hosts(), uplinks=uplinks)
+    both = hops_between([0, 1, 2], machines, crossing=(THERE, BACK), counted=(THERE, BACK), call_seconds=CALL_SECONDS)
+    np.testing.assert_allclose(both[0].there, hops([0, 1])[0].there)
+    # The latency is that of the link, and no link is busy with it.
+    np.testing.assert_allclose(both[1].there, [0.0, 4.0, 6.0, 10.0, 0.0])
+    np.testing.assert_allclose(both[1].busy_there, [0.0, 2.0, 4.0, 8.0, 0.0])
+    np.testing.assert_allclose(both[1].busy_back, [0.0, 0.0, 4.0, 2.0, 0.0])
 
 
 def test_what_crosses_takes_the_latency_even_where_it_does_not_count() -> None:
