@@ -187,9 +187,11 @@ def _best(
     waits = planner.deadline.is_soft
     estimated = _estimated(planner, strategy, possible, known_seconds)
     num_late, num_tried = len(possible) - len(estimated), 0
+    error = 1.0  # of the best one's estimate; others leave out the same
     for index, (estimate, groups) in enumerate(estimated):
         least = min(known_seconds, _least_step(best))
-        if best is not None and estimate > least * (1 if planner.deadline.is_over else AS_ESTIMATED):
+        most = least / error if planner.deadline.is_over else least * AS_ESTIMATED
+        if best is not None and estimate > most and planner.objective is not Objective.MEMORY:
             continue
         if any(len(other[0]) == len(groups[0]) and len(other) > len(groups) for other in too_large):
             continue  # each replica would have more rows
@@ -214,7 +216,7 @@ def _best(
             continue
         num_tried += 1
         if best is None or _objective_key(layout, planner.objective) < _objective_key(best, planner.objective):
-            best = layout
+            best, error = layout, min(max(1.0, layout.step_seconds / estimate), AS_ESTIMATED)
     if num_late:
         notes.append(
             f"no time was left for {num_late} of {len(groupings)} {strategy} layouts; a longer time limit has some"
@@ -235,11 +237,12 @@ def _estimated(
 ) -> list[tuple[float, ReplicaGroups]]:
     """The estimates of these layouts and the layouts, the least first; of what takes longer than others, infinity.
 
-    All are estimated, unless a time limit allows less: then those that promise most.
+    All are estimated, unless a time limit allows less: then those that promise most. Where memory is minimised, that
+    is all that they are sorted by.
     """
     promising = sorted(groupings, key=planner.promised_seconds)
     if planner.objective is Objective.MEMORY:
-        return [(0.0, groups) for groups in promising]
+        return [(planner.promised_seconds(groups), groups) for groups in promising]
     deadline, most = planner.with_share(SHARE_OF_ESTIMATES).deadline, known_seconds
     estimated: list[tuple[float, ReplicaGroups]] = []
     for groups in promising:
