@@ -5,10 +5,12 @@ Boundary b is behind stage b. Arrays have an entry for each position among the i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,7 @@ class Hop:
         back: Of gradients.
         busy_there: Of activations, without latency: while the next may not start.
         busy_back: Of gradients.
+        busy: How long a channel carries all that uses it, if as much crosses at the other boundaries.
         goes_back: Whether gradients cross.
         call_seconds: Of a call, at the least.
     """
@@ -34,6 +37,7 @@ class Hop:
     back: Floats
     busy_there: Floats
     busy_back: Floats
+    busy: Floats
     goes_back: NDArray[np.bool_]
     call_seconds: float
 
@@ -66,21 +70,21 @@ def hops_between(
         counted: Those of them that take time.
         call_seconds: Of a call, at the least.
     """
-    known: dict[tuple[tuple[float, float], ...], Hop] = {}
+    known: dict[tuple[_Route, _Route], Hop] = {}
     hops = []
-    for one, other in pairwise(devices):
-        routes = tuple(_least_latency_and_seconds_of_a_byte(topology, *pair) for pair in ((one, other), (other, one)))
+    for routes in _routes(devices, topology):
         if routes not in known:
-            busy = [some * of_byte for some, (_, of_byte) in zip(counted, routes, strict=True)]
+            busy = [some * route.seconds_of_a_byte for some, route in zip(counted, routes, strict=True)]
             there, back = (
-                np.where(every > 0, latency + taken, 0.0)
-                for every, (latency, _), taken in zip(crossing, routes, busy, strict=True)
+                np.where(every > 0, route.latency_seconds + taken, 0.0)
+                for every, route, taken in zip(crossing, routes, busy, strict=True)
             )
             known[routes] = Hop(
                 there=there,
                 back=back,
                 busy_there=busy[0],
                 busy_back=busy[1],
+                busy=np.maximum(*(route.busy_seconds(*counted) for route in routes)),
                 goes_back=crossing[1] > 0,
                 call_seconds=call_seconds,
             )
@@ -88,12 +92,44 @@ def hops_between(
     return hops
 
 
-def _least_latency_and_seconds_of_a_byte(topology: Topology, source: int, target: int) -> tuple[float, float]:
-    """Of a transfer that has the link and the uplinks on its route to itself; 0 where it stays on a device."""
-    if source == target:
-        return 0.0, 0.0
-    narrowest = min(topology.channels(source, target).values())
-    return topology.link(source, target).latency_seconds, 1 / narrowest
+class _Route(NamedTuple):
+    """From a device to another: what a transfer takes that has it to itself, and what else its channels carry.
+
+    Attributes:
+        latency_seconds: Of its link.
+        seconds_of_a_byte: Of the narrowest channel.
+        channels: Of each, over how many boundaries activations go through it, and gradients, and seconds of a byte.
+    """
+
+    latency_seconds: float = 0.0
+    seconds_of_a_byte: float = 0.0
+    channels: frozenset[tuple[int, int, float]] = frozenset()
+
+    def busy_seconds(self, there_bytes: Floats, back_bytes: Floats) -> Floats:
+        """How long its busiest channel carries all that uses it, if as much crosses at the other boundaries."""
+        busy = ((there * there_bytes + back * back_bytes) * of_byte for there, back, of_byte in self.channels)
+        return np.maximum.reduce([np.zeros_like(there_bytes), *busy])
+
+
+def _routes(devices: Sequence[int], topology: Topology) -> Iterator[tuple[_Route, _Route]]:
+    """Over each boundary, there and back."""
+    channels = [
+        (topology.channels(one, other), topology.channels(other, one)) if one != other else ({}, {})
+        for one, other in pairwise(devices)
+    ]
+    numbers = [Counter(name for of_boundary in channels for name in of_boundary[way]) for way in (0, 1)]
+    for pair, ways in zip(pairwise(devices), channels, strict=True):
+        there, back = (
+            _Route(
+                latency_seconds=topology.link(*ends).latency_seconds,
+                seconds_of_a_byte=1 / min(way.values()),
+                channels=frozenset((numbers[0][name], numbers[1][name], 1 / width) for name, width in way.items()),
+            )
+            if way
+            else _Route()
+            for way, ends in zip(ways, (pair, pair[::-1]), strict=True)
+        )
+        yield there, back
 
 
 def seconds_before(hops: Sequence[Hop], stage: int) -> tuple[Floats | float, Floats | float]:

@@ -253,12 +253,25 @@ class StageSplit:
         )
 
     def _ends_of_links(self, stage: int, spans: Spans, seconds: StageSeconds) -> Floats:
-        """When a step has ended in which the links to a stage are always busy from the first microbatch to the last."""
-        sequence, through = self.sequence, seconds.forward + seconds.backward - seconds.weights
-        through = seconds.arriving + through + seconds.behind + seconds.returning
-        there = spans.by_start(sequence.hops[stage - 1].busy_there) if stage else 0.0
-        back = spans.by_end(sequence.hops[stage].busy_back) if stage < sequence.num_stages - 1 else 0.0
-        return through + (sequence.num_microbatches - 1) * np.maximum(there, back)
+        """When a step has ended in which a link to the stage is always busy from the first microbatch to the last.
+
+        Activations have crossed before the last microbatch goes through the stages behind. All that goes through a
+        channel does so between its first use and its last, which interleaved stages have earlier and later.
+        """
+        sequence, count = self.sequence, self.sequence.num_microbatches
+        outside = seconds.arriving + seconds.returning
+        through = outside + seconds.forward + seconds.backward - seconds.weights + seconds.behind
+        around = 0.0 if sequence.is_interleaved else outside
+        ends = np.zeros((1, 1))
+        if stage:
+            before = sequence.hops[stage - 1]
+            ends = through + (count - 1) * spans.by_start(before.busy_there)
+            ends = np.maximum(ends, around + count * spans.by_start(before.busy))
+        if stage < sequence.num_stages - 1:
+            behind = sequence.hops[stage]
+            ends = np.maximum(ends, through + (count - 1) * spans.by_end(behind.busy_back))
+            ends = np.maximum(ends, around + count * spans.by_end(behind.busy))
+        return ends
 
     def _way(self, needed_bytes: Sequence[Floats], limit: int) -> NDArray[np.intp]:
         """The first way in which a stage fits, else that with the fewest bytes."""

@@ -54,6 +54,16 @@ def test_an_uplink_may_be_narrower_than_the_link() -> None:
     np.testing.assert_allclose(both[1].busy_back, [0.0, 0.0, 4.0, 2.0, 0.0])
 
 
+def test_the_uplink_of_a_host_in_the_middle_carries_activations_and_gradients() -> None:
+    """Device 2 alone is on the other host: what goes back to the first host leaves with what goes on to it."""
+    uplinks = (Uplink(name="host 1", devices=frozenset({2}), link=link(7.0, 128.0)),)
+    machines = replace(two_hosts(), uplinks=uplinks)
+    _, behind = hops_between([0, 2, 1], machines, crossing=(THERE, BACK), counted=(THERE, BACK), call_seconds=0.0)
+    np.testing.assert_allclose(behind.there, [0.0, 4.0, 6.0, 10.0, 0.0])
+    np.testing.assert_allclose(behind.busy_there, [0.0, 2.0, 4.0, 8.0, 0.0])
+    np.testing.assert_allclose(behind.busy, [0.0, 2.0, 8.0, 10.0, 0.0])
+
+
 def test_what_crosses_takes_the_latency_even_where_it_does_not_count() -> None:
     (hop,) = hops([0, 2], counted=(np.zeros(5), np.zeros(5)))
     np.testing.assert_allclose(hop.there, [0.0, 2.0, 2.0, 2.0, 0.0])

@@ -189,7 +189,7 @@ def test_a_link_that_is_always_busy_delays_the_step(kind: ScheduleKind) -> None:
     assert cut is not None
     simulated = evaluator(cut.assignment, 8, kind)
     assert simulated is not None
-    assert 8 * 16 <= cut.seconds <= simulated.staged.step_seconds
+    assert 8 * 16 <= cut.seconds <= 1.05 * simulated.staged.step_seconds
 
 
 def test_items_stay_on_the_devices_that_are_allowed() -> None:
