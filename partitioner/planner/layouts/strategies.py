@@ -1,7 +1,7 @@
 """The automatic choice among one device, a layer split, mirrored replicas and mixed replicas, by predicted step time.
 
-The best layout of each family is planned and listed, and the best of these is chosen. Of a family that is behind, a
-layout is listed that promised most, and others are left once their estimates are worse than what is known.
+The best layout of each family is planned and listed, and the best of these is chosen. Layouts of replicas are estimated
+first; of a family that is behind, only the one with the least estimate is planned.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _best(
 
     What takes longer than `known_seconds`, the step of another layout, is not looked at closely. A note counts the
     layouts for which there was no time. Nobody waits for a soft deadline: some that fit are tried in any case, first
-    those that promise most.
+    those with the least estimates.
     """
     best: ParallelLayout | None = None
     too_large = [groups for groups in groupings if not planner.has_room_for_variables(groups)]
