@@ -59,6 +59,7 @@ class _Estimate:
 
     Attributes:
         seconds: Estimated, without those of the other stages of the device; infinite where constraints forbid it.
+        least_seconds: Estimated, whatever the other stages of the device take.
         held_bytes: Of the memory of the device, throughout.
         computed_bytes: What it holds besides while it computes.
         over_bytes: Of both, beyond the stage's share of the limit.
@@ -66,15 +67,15 @@ class _Estimate:
     """
 
     seconds: Floats
+    least_seconds: Floats
     held_bytes: Floats
     computed_bytes: Floats
     over_bytes: Floats
     way: NDArray[np.intp]
 
-    @property
-    def ends(self) -> Floats:
-        """Seconds, and what bytes over the limit count as."""
-        return self.seconds + _SECONDS_PER_BYTE_OVER * self.over_bytes
+    def ends(self, meanwhile: float) -> Floats:
+        """Seconds, with those of the other stages of the device, and what bytes over the limit count as."""
+        return np.maximum(self.seconds + meanwhile, self.least_seconds) + _SECONDS_PER_BYTE_OVER * self.over_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,10 +116,10 @@ class StageSplit:
 
     def _ends(self, spans: Spans) -> Iterator[tuple[int, ...]]:
         """Where stages end in the cuts that are estimated."""
-        estimates = [self._estimate(stage, spans).ends for stage in range(self.sequence.num_stages)]
+        estimates = [self._estimate(stage, spans) for stage in range(self.sequence.num_stages)]
         own = self._even_shares()
         for _ in range(_TRIES_OF_INTERLEAVED if self.sequence.is_interleaved else 1):
-            tables = [one + more for one, more in zip(estimates, self._meanwhile(own), strict=True)]
+            tables = [one.ends(more) for one, more in zip(estimates, self._meanwhile(own), strict=True)]
             ends, _ = least_cut(tables, spans.ends, self.sequence.last_sums)
             if ends is None:
                 return
@@ -136,7 +137,7 @@ class StageSplit:
         held, computed = np.zeros(len(self._limit_bytes)), np.zeros(len(self._limit_bytes))
         for stage, (start, end) in enumerate(stages):
             device, estimate = sequence.devices[stage], self._of_stage(stage, start, end)
-            seconds.append(estimate.seconds.item() + meanwhile[stage])
+            seconds.append(max(estimate.seconds.item() + meanwhile[stage], estimate.least_seconds.item()))
             held[device] += estimate.held_bytes.item()
             computed[device] = max(computed[device], estimate.computed_bytes.item())
             ways.append(estimate.way.item())
@@ -241,11 +242,12 @@ class StageSplit:
         computed = [spans.most_passing_bytes + more for more in again]
         way = self._way([kept + more / num_stages for kept, more in zip(held, computed, strict=True)], limit)
         seconds = sequence.seconds(stage, spans, sequence.hops)
-        ends = np.maximum(sequence.ends(stage, spans, seconds, way), self._ends_of_links(stage, spans, seconds))
+        ends = sequence.ends(stage, spans, seconds, way)
         whole = spans.between("once_seconds", device) + spans.between("update_seconds", device)
         held_bytes, computed_bytes = np.choose(way, held), np.choose(way, computed)
         return _Estimate(
             seconds=ends + self._received(stage, spans) + whole + sequence.forbidden(stage, spans),
+            least_seconds=self._ends_of_links(stage, spans, seconds),
             held_bytes=held_bytes,
             computed_bytes=computed_bytes,
             over_bytes=np.maximum(0.0, held_bytes + computed_bytes / num_stages - limit),
