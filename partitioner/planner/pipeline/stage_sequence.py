@@ -95,7 +95,7 @@ class StageSequence:
         return Calls(self.orders, self.devices, going_back, there_seconds=there, back_seconds=back)
 
     def spans(self, most_seconds: float) -> Spans:
-        """The spans that are not longer than any whose items alone keep a device busy for so many seconds."""
+        """All spans of up to as many items as anywhere keep a device busy for no more than so many seconds."""
         sums, most = self.items.least_pass_seconds, most_seconds / self.num_microbatches
         lengths = np.searchsorted(sums, sums + most * (1 + ROUNDING), side="right") - 1 - np.arange(len(sums))
         return Spans.up_to(self.items, max(1, int(lengths.max())))
