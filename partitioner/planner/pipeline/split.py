@@ -227,7 +227,14 @@ class StageSplit:
 
     def _of_stage(self, stage: int, start: int, end: int) -> _Estimate:
         """A stage of items start to end, `(1, 1)`."""
-        return self._estimate(stage, Spans.one(self.sequence.items, start, end))
+        key = stage, start, end
+        if key not in self._known:
+            self._known[key] = self._estimate(stage, Spans.one(self.sequence.items, start, end))
+        return self._known[key]
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, int, int], _Estimate]:
+        return {}
 
     def _estimate(self, stage: int, spans: Spans) -> _Estimate:
         sequence, items, device = self.sequence, self.sequence.items, self.sequence.devices[stage]
