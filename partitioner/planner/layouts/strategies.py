@@ -216,7 +216,8 @@ def _best(
             continue
         num_tried += 1
         if best is None or _objective_key(layout, planner.objective) < _objective_key(best, planner.objective):
-            best, error = layout, min(max(1.0, layout.step_seconds / estimate), AS_ESTIMATED)
+            best = layout
+            error = min(max(1.0, layout.step_seconds / estimate), AS_ESTIMATED) if estimate else 1.0
     if num_late:
         notes.append(
             f"no time was left for {num_late} of {len(groupings)} {strategy} layouts; a longer time limit has some"
