@@ -38,12 +38,10 @@ class CutBounds:
             enough_seconds: The bound need not be larger.
         """
         sequence = self.sequence
-        seconds = math.inf
-        for most in sorted({min(likely_seconds, enough_seconds), enough_seconds}):
-            spans = sequence.spans(most)
-            _, seconds = least_cut(self._ends(spans), spans.ends, sequence.last_sums)
-            if seconds < most:
-                break
+        likely = min(likely_seconds, enough_seconds)
+        seconds = self._least_end(likely)
+        if likely < min(seconds, enough_seconds):  # no stage of a better cut takes longer than this one's
+            seconds = self._least_end(min(seconds, enough_seconds))
         seconds = min(seconds, enough_seconds)
         if sequence.is_interleaved:
             share = least_interleaved_share(len(set(sequence.devices)), sequence.num_microbatches)
@@ -66,8 +64,10 @@ class CutBounds:
         backward = _least(backward_seconds)
         leaves = sequence.parts_backward and sequence.recompute != "all"
         later = items.weights_seconds if leaves else np.zeros_like(backward_seconds)
-        spans = sequence.spans(enough_seconds)
-        ranges = end_ranges(self._ends(spans), spans.ends, enough_seconds - self._least_update_seconds)
+        if not (spans := sequence.spans(enough_seconds)):
+            return None
+        most = enough_seconds - self._least_update_seconds
+        ranges = end_ranges(self._ends(spans), spans, most, len(items.order))
         return CutProblem(
             forward=_least(items.forward_seconds),
             backward=backward,
@@ -140,9 +140,14 @@ class CutBounds:
         updates = self.sequence.items.update_seconds.min(axis=0)
         return max(float(np.diff(updates).max(initial=0.0)), float(updates[-1]) / len(set(self.sequence.devices)))
 
-    def _ends(self, spans: Spans) -> list[Floats]:
+    def _least_end(self, most_seconds: float) -> float:
+        """The least end of a cut in which no device is busy for longer."""
+        spans = self.sequence.spans(most_seconds)
+        return least_cut(self._ends(spans), spans, self.sequence.last_sums)[1]
+
+    def _ends(self, spans: Sequence[Spans]) -> list[Floats]:
         """For each stage, when all that needs it has ended at the least, but for updates."""
-        return [self._end(stage, spans) for stage in range(self.sequence.num_stages)]
+        return [self._end(stage, of_stage) for stage, of_stage in enumerate(spans)]
 
     def _end(self, stage: int, spans: Spans) -> Floats:
         possible, way = self._memory(stage, spans)

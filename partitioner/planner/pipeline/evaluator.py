@@ -84,7 +84,7 @@ class PipelineEvaluator:
         self._wiring: dict[tuple[Assignment, Recomputed, bool, int], Dataflow] = {}
         self._bounds: dict[int, float] = {}
         self._cuts: dict[tuple[object, ...], Cut | None] = {}
-        self._cut_bounds: dict[tuple[object, ...], float] = {}
+        self._cut_bounds: dict[tuple[object, ...], tuple[float, float]] = {}  # and what was enough
 
     def choosing(self, search_space: PipelineSearchSpace) -> PipelineEvaluator:
         """An evaluator for other counts or recompute that has simulated nothing; it shares costs, programs and cuts."""
@@ -204,13 +204,16 @@ class PipelineEvaluator:
         """Lower bound on the step of all such cuts; infinite where none fits. It need not be larger than enough."""
         how = self.search_space.recompute
         key = (devices, num_microbatches, schedule, how)
-        if key not in self._cut_bounds:
-            bound = self.work_bound_seconds(devices, num_microbatches, schedule)
-            if bound < enough_seconds:
+        known, enough = self._cut_bounds.get(key, (0.0, 0.0))
+        if enough <= known < enough_seconds:
+            work = self.work_bound_seconds(devices, num_microbatches, schedule)
+            known = max(known, work)
+            if work < enough_seconds:
                 bounds = CutBounds(sequence=self._sequence(devices, num_microbatches, schedule, how))
-                bound = bounds.seconds(_LIKELY * bound, enough_seconds) + self._certain_sum_seconds
-            self._cut_bounds[key] = bound
-        return self._cut_bounds[key]
+                bound = bounds.seconds(_LIKELY * work, enough_seconds) + self._certain_sum_seconds
+                known = max(known, bound)
+            self._cut_bounds[key] = known, enough_seconds
+        return known
 
     def work_bound_seconds(self, devices: Sequence[int], num_microbatches: int, schedule: ScheduleKind) -> float:
         """A bound that is less than `cut_bound_seconds`, and takes no time."""
@@ -253,7 +256,7 @@ class PipelineEvaluator:
         request = BoundRequest(problems=tuple(problems.values()), enough_seconds=enough_seconds, seconds=seconds)
         for shape, step in zip(problems, ask(request), strict=True):
             key, split = (*shape, how), StageSplit(sequence=sequences[shape])
-            self._cut_bounds[key] = max(known[shape], step.seconds)
+            self._cut_bounds[key] = max(known[shape], step.seconds), enough_seconds
             if step.ends:
                 cut, before = split.cut((*step.ends, len(self.order))), self.cut(*shape)
                 self._cuts[key] = cut if before is None or cut.seconds < before.seconds else before

@@ -8,39 +8,35 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.planner.pipeline.op_places import Floats, Indices
+from partitioner.planner.pipeline.least_cut import Places
+from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.ordered_items import OrderedItems
 
 
 @dataclass(frozen=True, eq=False)
-class Spans:
+class Spans(Places):
     """Spans of items; whatever is computed for them has the shape of `starts` and `ends`, which broadcast.
 
     Attributes:
         items: The items in order.
-        starts: Position of the first item.
-        ends: Position behind the last item; an empty span ends where it starts.
     """
 
     items: OrderedItems
-    starts: Indices
-    ends: Indices
     _known: dict[tuple[str, int], Floats] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def up_to(cls, items: OrderedItems, length: int) -> Spans:
-        """All spans of so many of n items at the most: `(n + 1, length + 1)`, by start and length.
+    def up_to(cls, items: OrderedItems, length: int, starts: range) -> Spans:
+        """All spans of so many items at the most that start there: `(starts, length + 1)`, by start and length.
 
         Of those that are longer than what is left, each is the span that ends with the last item.
         """
-        count = len(items.order)
-        starts = np.arange(count + 1)[:, None]
-        return cls(items, starts, np.minimum(starts + np.arange(length + 1), count))
+        first = np.arange(starts.start, starts.stop)[:, None]
+        return cls(first, np.minimum(first + np.arange(length + 1), len(items.order)), items)
 
     @classmethod
     def one(cls, items: OrderedItems, start: int, end: int) -> Spans:
         """A single span, `(1, 1)`."""
-        return cls(items, np.array([[start]]), np.array([[end]]))
+        return cls(np.array([[start]]), np.array([[end]]), items)
 
     @property
     def is_empty(self) -> NDArray[np.bool_]:

@@ -96,13 +96,21 @@ class StageSplit:
         Where no stages fit, the one that exceeds a limit by the fewest bytes. Stages that take longer than is likely
         are looked at only where all do.
         """
-        best = None
-        for most in (likely_seconds, math.inf):
-            cuts = map(self._cut, dict.fromkeys(self._ends(self.sequence.spans(most))))
-            best = min(cuts, key=lambda cut: cut.seconds, default=None)
-            if best and best.seconds < most:
-                break
+        best = self._best_of(likely_seconds)
+        if best is None or not best.fits:
+            best = self._best_of(math.inf)
+        elif best.seconds > likely_seconds:  # no stage of a better cut takes longer than this one
+            best = self._best_of(best.seconds) or best
         return best and self._with_waits(best)
+
+    def _best_of(self, most_seconds: float) -> Cut | None:
+        """The cut with the least estimate of those in which no device is busy for longer.
+
+        Two stages of a device share its time, halves at the most.
+        """
+        spans = self.sequence.spans(most_seconds / (1 + self.sequence.is_interleaved))
+        cuts = map(self._cut, dict.fromkeys(self._ends(spans)))
+        return min(cuts, key=lambda cut: cut.seconds, default=None)
 
     def cut(self, ends: Sequence[int]) -> Cut:
         """The cut whose stages end there."""
@@ -114,13 +122,13 @@ class StageSplit:
             return cut
         return replace(cut, seconds=max(cut.seconds, self._step_seconds(cut.ends, crossed)))
 
-    def _ends(self, spans: Spans) -> Iterator[tuple[int, ...]]:
+    def _ends(self, spans: Sequence[Spans]) -> Iterator[tuple[int, ...]]:
         """Where stages end in the cuts that are estimated."""
-        estimates = [self._estimate(stage, spans) for stage in range(self.sequence.num_stages)]
+        estimates = [self._estimate(stage, of_stage) for stage, of_stage in enumerate(spans)]
         own = self._even_shares()
         for _ in range(_TRIES_OF_INTERLEAVED if self.sequence.is_interleaved else 1):
-            tables = [one.ends(more) for one, more in zip(estimates, self._meanwhile(own), strict=True)]
-            ends, _ = least_cut(tables, spans.ends, self.sequence.last_sums)
+            tables = [one.ends(more) for one, more in zip(estimates, self._meanwhile(own), strict=False)]
+            ends, _ = least_cut(tables, spans, self.sequence.last_sums)
             if ends is None:
                 return
             yield tuple(ends)

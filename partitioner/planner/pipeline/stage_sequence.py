@@ -94,11 +94,22 @@ class StageSequence:
         there, back = self.least_hop_seconds(crossed)
         return Calls(self.orders, self.devices, going_back, there_seconds=there, back_seconds=back)
 
-    def spans(self, most_seconds: float) -> Spans:
-        """All spans of up to as many items as anywhere keep a device busy for no more than so many seconds."""
-        sums, most = self.items.least_pass_seconds, most_seconds / self.num_microbatches
-        lengths = np.searchsorted(sums, sums + most * (1 + ROUNDING), side="right") - 1 - np.arange(len(sums))
-        return Spans.up_to(self.items, max(1, int(lengths.max())))
+    def spans(self, most_seconds: float) -> list[Spans]:
+        """For each stage the spans that it can have if no stage keeps its device busy for longer; empty without any.
+
+        They are of up to as many items as anywhere take so long, and start where the stages before them can end, and
+        those from them on can reach the end.
+        """
+        sums, num_stages = self.items.least_pass_seconds, self.num_stages
+        most = most_seconds / self.num_microbatches * (1 + ROUNDING)
+        length = int((np.searchsorted(sums, sums + most, side="right") - 1 - np.arange(len(sums))).max())
+        before = [stage * most if stage else 0.0 for stage in range(num_stages)]
+        last = np.searchsorted(sums, before, side="right")
+        first = np.searchsorted(sums, [sums[-1] - (num_stages - stage) * most for stage in range(num_stages)])
+        if (first >= last).any():
+            return []
+        starts = map(range, first.tolist(), last.tolist())
+        return [Spans.up_to(self.items, max(1, length), of_stage) for of_stage in starts]
 
     # -- seconds over boundaries -----------------------------------------------------------------------------------
 

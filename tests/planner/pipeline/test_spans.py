@@ -31,7 +31,8 @@ def sequence_of(made: Builder, num_stages: int, count: int, kind: ScheduleKind, 
 @given(chains(), st.integers(0, 6))
 def test_spans_have_what_their_items_have(made: Builder, length: int) -> None:
     items = sequence_of(made, 2, 2, ScheduleKind.GPIPE, 2**30).items
-    spans, count = Spans.up_to(items, length), len(items.order)
+    count = len(items.order)
+    spans = Spans.up_to(items, length, range(count + 1))
     assert spans.ends.shape == (count + 1, length + 1)
     work, passing = np.diff(items.forward_seconds[0]), items.passing_bytes
     for start in range(count + 1):
