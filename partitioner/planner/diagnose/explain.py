@@ -19,7 +19,8 @@ from partitioner.planner.diagnose.shortfall import described
 from partitioner.planner.layouts.groups import ReplicaGroups
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
 from partitioner.planner.layouts.result import OutOfMemoryError
-from partitioner.planner.model.coarsen import Coarsening, coarsen
+from partitioner.planner.model.coarsen import coarsen
+from partitioner.planner.model.coarsening import Coarsening
 from partitioner.planner.model.item_bytes import lasting_item_bytes
 from partitioner.planner.placement.solve.client import solve
 from partitioner.spelling import listed

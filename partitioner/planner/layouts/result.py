@@ -10,7 +10,7 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Baseline, Considered, SolverInfo
 from partitioner.ir.schedule import Schedule
 from partitioner.ir.stage_programs import StagePrograms
-from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.coarsening import Coarsening
 from partitioner.planner.simulate.exchange import Exchange
 from partitioner.planner.simulate.pipelined_schedule import PipelineSchedule
 from partitioner.stages.schedules import ScheduleKind

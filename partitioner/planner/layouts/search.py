@@ -26,7 +26,7 @@ from partitioner.planner.layouts.search_progress import SILENT, SearchProgress
 from partitioner.planner.layouts.step_items import StepItems
 from partitioner.planner.layouts.strategy_refusals import refuse_impossible
 from partitioner.planner.model.assignment import Assignment
-from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.coarsening import Coarsening
 from partitioner.planner.model.tolerances import AS_FAST, ROUNDING
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
 from partitioner.planner.pipeline.search_space import PipelineCandidate, PipelineSearchSpace

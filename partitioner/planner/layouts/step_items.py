@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.requirements import ResolvedConstraint
-from partitioner.planner.model.coarsen import DEFAULT_MAX_ITEMS, MAX_STAGE_ITEMS, Coarsening, coarsenings
+from partitioner.planner.model.coarsen import DEFAULT_MAX_ITEMS, with_lightest_joined
+from partitioner.planner.model.coarsening import Coarsening
+from partitioner.planner.model.lossless import lossless
+from partitioner.planner.pipeline.narrow_places import between_narrow_places
 from partitioner.planner.pipeline.stage_items import StageItems
 
 
@@ -36,7 +39,8 @@ class StepItems:
         Raises:
             InfeasibleError: Constraints contradict each other.
         """
-        fine, coarse = coarsenings(costed, (MAX_STAGE_ITEMS, DEFAULT_MAX_ITEMS), constraints)
+        fine = between_narrow_places(costed, lossless(costed, constraints))
+        coarse = with_lightest_joined(costed, fine, DEFAULT_MAX_ITEMS)
         return cls(fine=fine, coarse=coarse, in_order=StageItems(costed, fine))
 
     def anywhere(self, num_devices: int) -> StepItems:

@@ -12,7 +12,7 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.devices import short_name
 from partitioner.ir.plan import Strategy
 from partitioner.ir.requirements import ResolvedConstraint
-from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.coarsening import Coarsening
 from partitioner.spelling import argument
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partitioner.ir.costed import CostedGraph
-from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.coarsening import Coarsening
 
 Assignment = tuple[int, ...]
 """Device index per item."""

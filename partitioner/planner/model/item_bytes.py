@@ -5,7 +5,7 @@ from __future__ import annotations
 from cost_models.memory import allocated_bytes
 from partitioner.ir.costed import CostedGraph
 from partitioner.planner.model.buffers import buffers_of
-from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.coarsening import Coarsening
 
 
 def item_bytes(costed: CostedGraph, coarsening: Coarsening, *, at_least: bool = False) -> list[int]:

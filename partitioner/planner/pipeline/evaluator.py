@@ -19,7 +19,7 @@ from partitioner.ir.execution import Execution
 from partitioner.ir.stage_programs import Gather, StagePrograms
 from partitioner.planner.bounds.microbatched import OpRuns, microbatched_bound_seconds
 from partitioner.planner.model.assignment import Assignment
-from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.coarsening import Coarsening
 from partitioner.planner.model.op_devices import op_devices
 from partitioner.planner.pipeline.cut_bounds import CutBounds
 from partitioner.planner.pipeline.least_share import least_share
@@ -217,11 +217,13 @@ class PipelineEvaluator:
 
     def work_bound_seconds(self, devices: Sequence[int], num_microbatches: int, schedule: ScheduleKind) -> float:
         """A bound that is less than `cut_bound_seconds`, and takes no time."""
-        num_devices = len(set(devices))
-        share = num_microbatches / num_devices
-        if self.costed.graph.training:
-            share = least_share(schedule, len(devices), num_devices, num_microbatches)
-        return share * float(self.items(num_microbatches).least_pass_seconds[-1])
+        items, num_devices = self.items(num_microbatches), len(set(devices))
+        bound = num_microbatches / num_devices * float(items.least_pass_seconds[-1])
+        if items.going_back is not None:  # these stages wait for gradients
+            first, last = items.going_back
+            waiting = float(items.least_pass_seconds[last + 1] - items.least_pass_seconds[first - 1])
+            bound = max(bound, least_share(schedule, len(devices), num_devices, num_microbatches) * waiting)
+        return bound
 
     def equal_stages_seconds(self, shape: Shape) -> float:
         """About what a step takes, filling and draining included, if all devices had the same work: (M + D - 1)(f + b)

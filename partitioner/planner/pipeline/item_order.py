@@ -8,7 +8,7 @@ import networkx as nx
 
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import Phase
-from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.coarsening import Coarsening
 
 
 def forward_order(costed: CostedGraph, coarsening: Coarsening) -> tuple[int, ...]:

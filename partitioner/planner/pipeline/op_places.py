@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import OpGraph, Phase
 from partitioner.planner.model.buffers import Buffers, buffers_of
-from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.coarsening import Coarsening
 from partitioner.planner.pipeline.selective import selective
 from partitioner.stages.roles import READ
 

@@ -99,6 +99,14 @@ class OrderedItems:
         return self.forward_seconds + self.backward_seconds
 
     @cached_property
+    def going_back(self) -> tuple[int, int] | None:
+        """The first and the last position that gradients cross; None where they cross none, or not all between."""
+        crossed = 1 + np.flatnonzero(self.backward_bytes[1:-1])
+        if not len(crossed) or len(crossed) != crossed[-1] + 1 - crossed[0]:
+            return None
+        return int(crossed[0]), int(crossed[-1])
+
+    @cached_property
     def again_by_way(self) -> tuple[Floats, Floats, Floats]:
         """What runs again of a microbatch, by what a stage does about its activations (`stage_sequence.py`)."""
         return np.zeros_like(self.again_seconds), self.selective_seconds, self.again_seconds

@@ -9,7 +9,7 @@ from functools import cached_property
 from partitioner.ir.by_identity import ByIdentity
 from partitioner.ir.costed import CostedGraph
 from partitioner.planner.model.assignment import adjacent_items
-from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.coarsening import Coarsening
 from partitioner.planner.pipeline.item_order import forward_order
 from partitioner.planner.pipeline.op_places import Floats, OpPlaces, op_places
 from partitioner.planner.pipeline.ordered_items import OrderedItems, ordered_items

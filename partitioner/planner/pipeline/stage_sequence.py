@@ -80,14 +80,14 @@ class StageSequence:
         """The first and the last position that gradients cross, in inference all; None where stages may not wait for
         their neighbours."""
         items, most = self.items, len(self.items.order)
-        crossed = 1 + np.flatnonzero(items.backward_bytes[1:-1])
-        if not (items.forward_bytes[1:-1] > 0).all() or bool(len(crossed)) != self.trains:
+        if not (items.forward_bytes[1:-1] > 0).all():
             return None
         if not self.trains:
-            return 1, most - 1
-        first, last = int(crossed[0]), int(crossed[-1])
-        is_whole = len(crossed) == last + 1 - first
-        return (first, last) if is_whole and max(first - 1, most - 1 - last) <= _MOST_WITHOUT_BACKWARD else None
+            return None if items.backward_bytes[1:-1].any() else (1, most - 1)
+        if items.going_back is None:
+            return None
+        first, last = items.going_back
+        return (first, last) if max(first - 1, most - 1 - last) <= _MOST_WITHOUT_BACKWARD else None
 
     def calls(self, going_back: range, crossed: tuple[int, int]) -> Calls:
         """The calls of stages, of which those `going_back` have backwards."""

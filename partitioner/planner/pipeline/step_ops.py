@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cost_models.topology import Topology
 from partitioner.ir.costed import CostedGraph
-from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.coarsening import Coarsening
 from partitioner.planner.pipeline.op_places import Floats, depending_on_rows
 
 Part = tuple[int, int]

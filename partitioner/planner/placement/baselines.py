@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import VariableKind
-from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.coarsening import Coarsening
 from partitioner.planner.model.item_bytes import item_bytes
 
 

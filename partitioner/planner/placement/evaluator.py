@@ -9,7 +9,7 @@ from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Considered
 from partitioner.ir.schedule import Schedule
 from partitioner.planner.model.assignment import Assignment
-from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.coarsening import Coarsening
 from partitioner.planner.simulate.unpipelined import timed
 from partitioner.planner.simulate.unpipelined_memory import TimedStep, with_memory
 from partitioner.stages.delayed_gradients import delayed_gradients

@@ -15,7 +15,7 @@ import networkx as nx
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.op_graph import Phase
 from partitioner.ir.problem import Item, PlacementProblem, ProblemDevice, ProblemLink, Task, Transfer
-from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.coarsening import Coarsening
 from partitioner.planner.model.item_bytes import item_bytes
 
 Label = tuple[int, Phase, bool, int]

@@ -20,7 +20,7 @@ from partitioner.ir.devices import short_name
 from partitioner.ir.op_graph import Phase
 from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.model.assignment import Assignment, adjacent_items
-from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.coarsening import Coarsening
 from partitioner.planner.model.item_bytes import item_bytes, variable_item_bytes
 from partitioner.planner.model.tolerances import AS_FAST, BALANCE_PERMILLE, PEAK_ROOM
 from partitioner.planner.placement import baselines

@@ -8,7 +8,7 @@ from dataclasses import replace
 from partitioner.deadline import LEAST_SOLVE_SECONDS, SHARE_OF_FIRST_SOLVE, Deadline
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.problem import PlacementProblem
-from partitioner.planner.model.coarsen import Coarsening
+from partitioner.planner.model.coarsening import Coarsening
 from partitioner.planner.model.item_bytes import item_bytes
 from partitioner.planner.placement.evaluator import PlacementEvaluator
 from partitioner.planner.placement.solve.client import SolveResult, solve

@@ -8,13 +8,25 @@ from itertools import product
 from typing import Any
 
 import pytest
-from graphs import Builder, largest_peak, link, microbatching, pinned, pipeline, random_steps, topology, with_rows
+from cuts import all_cuts
+from graphs import (
+    Builder,
+    largest_peak,
+    link,
+    microbatching,
+    pinned,
+    pipeline,
+    random_steps,
+    topology,
+    with_rows,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partitioner.deadline import Deadline
 from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
+from partitioner.ir.op_graph import Phase
 from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.layouts.result import OutOfMemoryError, SearchResult
 from partitioner.planner.layouts.search import search
@@ -105,6 +117,38 @@ def test_bounds_of_shapes_that_cannot_win_are_left_where_they_pass_what_is_enoug
     assert evaluator.cut_bound_seconds(*shape, enough_seconds=work) == work
     fresh = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, 2, 8))
     assert fresh.cut_bound_seconds(*shape, enough_seconds=1.01 * work) > work
+
+
+def test_bounds_that_were_left_are_raised_where_more_is_asked_for() -> None:
+    """What one layout leaves is asked for again where a longer step is known: eight seconds went into cuts of a T5 on
+    eight hosts that could not be as fast, since their bounds had been left where another layout was faster."""
+    costed = pipeline(6, forward=8.0, backward=16.0).costed(topology(2, wire=link(latency_seconds=5.0)))
+    evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, 2, 8))
+    fresh = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, 2, 8))
+    shape = (0, 1), 2, ONE_F_ONE_B
+    whole, work = fresh.cut_bound_seconds(*shape), evaluator.work_bound_seconds(*shape)
+    left = evaluator.cut_bound_seconds(*shape, enough_seconds=(work + whole) / 2)
+    assert work <= left < whole
+    assert evaluator.cut_bound_seconds(*shape, enough_seconds=2 * whole) == whole
+
+
+def test_bug_stages_that_get_no_gradient_were_bounded_as_if_they_waited() -> None:
+    """Of three layers only the last is trained: the first stage goes on forward while the second one works."""
+    made = Builder()
+    before = made.add("x", 0.0, type="Placeholder", size_bytes=256)
+    made.variable("w", 256, layer="layer2")
+    for index in range(3):
+        used = ["w"] if index == 2 else []
+        before = made.add(f"f{index}", 8.0, before, size_bytes=256, layer=f"layer{index}", variables=used)
+    made.add("d2", 8.0, "f1", "f2", phase=Phase.BACKWARD, layer="layer2", differentiates="f2", size_bytes=256)
+    made.add("u2", 0.0, "d2", phase=Phase.UPDATE, layer="layer2", variables=["w"])
+    costed = made.costed(topology(2, wire=FREE))
+    evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, 4))
+    shape = (0, 1), 4, ScheduleKind.SEQUENTIAL
+    steps = [cut.staged.step_seconds for cut in all_cuts(evaluator, *shape)]
+    # Two layers forward, the other one both ways: each microbatch takes 4 s on either device, and the first is alone.
+    assert min(steps) == pytest.approx(4 + 4 * 4.0, abs=DISPATCH)
+    assert evaluator.work_bound_seconds(*shape) <= min(steps)
 
 
 def test_two_stages_per_device_shorten_the_bubble() -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from partitioner.deadline import Deadline
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Objective, Strategy
-from partitioner.planner.model.coarsen import Coarsening, coarsen
+from partitioner.planner.model.coarsen import coarsen
+from partitioner.planner.model.coarsening import Coarsening
 from partitioner.planner.pipeline.item_order import forward_order
 from partitioner.planner.placement.baselines import balanced_bytes, balanced_compute
 from partitioner.planner.placement.evaluator import PlacementEvaluator
