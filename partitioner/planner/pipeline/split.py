@@ -14,6 +14,7 @@ from itertools import cycle, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.planner.pipeline.calls import Calls
 from partitioner.planner.pipeline.least_cut import least_cut
 from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.search_space import Recomputed
@@ -175,7 +176,13 @@ class StageSplit:
 
         weights = work(items.weights_seconds) if sequence.parts_backward else np.zeros(len(stages))
         first, last = (sum(end < limit for end in ends[:-1]) for limit in (crossed[0], crossed[1] + 1))
-        calls = sequence.calls(range(first, last + 1) if sequence.trains else range(0), crossed)
+        calls = Calls(
+            sequence.orders,
+            sequence.devices,
+            range(first, last + 1) if sequence.trains else range(0),
+            there_seconds=[hop.there[end].item() for hop, end in zip(sequence.hops, ends, strict=False)],
+            back_seconds=[hop.back[end].item() for hop, end in zip(sequence.hops, ends, strict=False)],
+        )
         return calls.step_seconds(
             calls.seconds_of(
                 work(items.forward_seconds),

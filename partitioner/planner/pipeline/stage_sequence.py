@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from partitioner.ir.costed import CostedGraph
 from partitioner.planner.model.tolerances import ROUNDING
-from partitioner.planner.pipeline.calls import Calls
 from partitioner.planner.pipeline.hops import Hop, hops_between, seconds_before, seconds_behind
 from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.ordered_items import OrderedItems
@@ -88,11 +87,6 @@ class StageSequence:
             return None
         first, last = items.going_back
         return (first, last) if max(first - 1, most - 1 - last) <= _MOST_WITHOUT_BACKWARD else None
-
-    def calls(self, going_back: range, crossed: tuple[int, int]) -> Calls:
-        """The calls of stages, of which those `going_back` have backwards."""
-        there, back = self.least_hop_seconds(crossed)
-        return Calls(self.orders, self.devices, going_back, there_seconds=there, back_seconds=back)
 
     def spans(self, most_seconds: float) -> list[Spans]:
         """For each stage the spans that it can have if no stage keeps its device busy for longer; empty without any.
