@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -73,15 +74,36 @@ class Calls:
         before = {b: a for actions in orders.values() for a, b in pairwise(filter(runs, actions))}
         self._device = self.on_device.argmax(axis=0)[[action.stage for action in self._order]].tolist()
         self._last = list({device: number for number, device in enumerate(self._device)}.values())
-        self._waits: list[list[tuple[int, float]]] = []
+        self._before = [index[before[action]] if action in before else None for action in self._order]
+        self._makers: list[tuple[int, int | None, bool] | None] = []
         for action in self._order:
-            waits = [(index[before[action]], 0.0)] if action in before else []
             other = next(filter(index.__contains__, _makers(action)), None)
-            if other is not None:
-                hops = there_seconds if action.kind is ActionKind.FORWARD else back_seconds
-                is_far = devices[other.stage] != devices[action.stage]
-                waits.append((index[other], hops[min(other.stage, action.stage)] if is_far else 0.0))
-            self._waits.append(waits)
+            if other is None:
+                self._makers.append(None)
+                continue
+            crossed = min(other.stage, action.stage) if devices[other.stage] != devices[action.stage] else None
+            self._makers.append((index[other], crossed, action.kind is ActionKind.FORWARD))
+        self._waits = self._waits_over(there_seconds, back_seconds)
+
+    def over(self, there_seconds: Sequence[float], back_seconds: Sequence[float]) -> Calls:
+        """The same calls where boundaries take so long, as above."""
+        other = copy(self)
+        other._waits = self._waits_over(there_seconds, back_seconds)
+        return other
+
+    def _waits_over(
+        self, there_seconds: Sequence[float], back_seconds: Sequence[float]
+    ) -> list[list[tuple[int, float]]]:
+        """For each call, the numbers of those that it waits for, and how long after their ends."""
+        every = []
+        for before, maker in zip(self._before, self._makers, strict=True):
+            waits = [] if before is None else [(before, 0.0)]
+            if maker is not None:
+                number, crossed, is_forward = maker
+                hops = there_seconds if is_forward else back_seconds
+                waits.append((number, 0.0 if crossed is None else hops[crossed]))
+            every.append(waits)
+        return every
 
     @property
     def count(self) -> int:

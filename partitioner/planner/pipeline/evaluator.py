@@ -189,7 +189,11 @@ class PipelineEvaluator:
         if key not in self._cuts:
             sequence = self._sequence(devices, num_microbatches, schedule, how)
             likely = _LIKELY * self.work_bound_seconds(devices, num_microbatches, schedule)
-            cut = StageSplit(sequence=sequence, spare_bytes=spare_bytes).best(likely)
+            split = StageSplit(sequence=sequence, spare_bytes=spare_bytes)
+            cut = split.best(likely)
+            if spare_bytes and (roomy := self.cut(devices, num_microbatches, schedule, again=again)):
+                # The same ends may do, if more runs again.
+                cut = min([split.cut(roomy.ends), *filter(None, [cut])], key=lambda one: one.seconds)
             self._cuts[key] = cut and replace(cut, seconds=cut.seconds + self._certain_sum_seconds)
         return self._cuts[key]
 

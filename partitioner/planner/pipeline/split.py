@@ -97,21 +97,21 @@ class StageSplit:
         Where no stages fit, the one that exceeds a limit by the fewest bytes. Stages that take longer than is likely
         are looked at only where all do.
         """
-        best = self._best_of(likely_seconds)
+        cuts = self._cuts(likely_seconds)
+        best = min(cuts, key=_seconds_of, default=None)
         if best is None or not best.fits:
-            best = self._best_of(math.inf)
+            cuts = self._cuts(math.inf)
         elif best.seconds > likely_seconds:  # no stage of a better cut takes longer than this one
-            best = self._best_of(best.seconds) or best
-        return best and self._with_waits(best)
+            cuts = self._cuts(best.seconds) or cuts
+        return min(map(self._with_waits, cuts), key=_seconds_of, default=None)
 
-    def _best_of(self, most_seconds: float) -> Cut | None:
-        """The cut with the least estimate of those in which no device is busy for longer.
+    def _cuts(self, most_seconds: float) -> list[Cut]:
+        """The best of the cuts in which no device is busy for longer; of interleaved stages, some.
 
-        Two stages of a device share its time, halves at the most.
+        Of two stages of a device, neither is taken to be busy for more than half of that.
         """
         spans = self.sequence.spans(most_seconds / (1 + self.sequence.is_interleaved))
-        cuts = map(self._cut, dict.fromkeys(self._ends(spans)))
-        return min(cuts, key=lambda cut: cut.seconds, default=None)
+        return list(map(self._cut, dict.fromkeys(self._ends(spans))))
 
     def cut(self, ends: Sequence[int]) -> Cut:
         """The cut whose stages end there."""
@@ -176,13 +176,14 @@ class StageSplit:
 
         weights = work(items.weights_seconds) if sequence.parts_backward else np.zeros(len(stages))
         first, last = (sum(end < limit for end in ends[:-1]) for limit in (crossed[0], crossed[1] + 1))
-        calls = Calls(
-            sequence.orders,
-            sequence.devices,
-            range(first, last + 1) if sequence.trains else range(0),
-            there_seconds=[hop.there[end].item() for hop, end in zip(sequence.hops, ends, strict=False)],
-            back_seconds=[hop.back[end].item() for hop, end in zip(sequence.hops, ends, strict=False)],
-        )
+        going_back = range(first, last + 1) if sequence.trains else range(0)
+        there = [hop.there[end].item() for hop, end in zip(sequence.hops, ends, strict=False)]
+        back = [hop.back[end].item() for hop, end in zip(sequence.hops, ends, strict=False)]
+        if going_back not in self._calls:
+            self._calls[going_back] = Calls(
+                sequence.orders, sequence.devices, going_back, there_seconds=there, back_seconds=back
+            )
+        calls = self._calls[going_back].over(there, back)
         return calls.step_seconds(
             calls.seconds_of(
                 work(items.forward_seconds),
@@ -194,6 +195,10 @@ class StageSplit:
             work(items.sum_seconds),
             work(items.update_seconds),
         )
+
+    @cached_property
+    def _calls(self) -> dict[range, Calls]:
+        return {}
 
     # -- the other stages of a device, where it has several --------------------------------------------------------
 
@@ -327,3 +332,7 @@ class StageSplit:
     @cached_property
     def _streams(self) -> Streams:
         return Streams(self.sequence.costed.topology)
+
+
+def _seconds_of(cut: Cut) -> float:
+    return cut.seconds
