@@ -34,6 +34,16 @@ def settings_in_words(plan: PlanDocument) -> dict[str, str]:
     }
 
 
+def solver_in_words(solver: SolverInfo) -> str:
+    """How the search ended, and what the solver of placements took where it was needed."""
+    is_late = solver.status == "time-limit"
+    status = "the search ended by its time" if is_late else solver.status
+    if not solver.seconds:
+        return f"{status}, no solver was needed"
+    took = f"{format_seconds(solver.seconds)}, seed {solver.seed}"
+    return f"{status}; solver {took}" if is_late else f"{status} in {took}"
+
+
 def gaps_in_words(solver: SolverInfo) -> str:
     """How far the plan is from its bounds."""
     of_family = "" if solver.family_gap is None else f", of its family {format_percent(solver.family_gap)}"

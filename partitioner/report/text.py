@@ -13,7 +13,7 @@ from partitioner.ir.units import format_count, format_seconds, plural
 from partitioner.report.assumptions import assumption_sections, assumptions
 from partitioner.report.bottleneck import bottleneck_sentences
 from partitioner.report.checks import brief_verification, verification_lines
-from partitioner.report.facts import gaps_in_words
+from partitioner.report.facts import gaps_in_words, solver_in_words
 from partitioner.report.layout import (
     LABEL_WIDTH,
     MARGIN,
@@ -165,7 +165,7 @@ def _bound(plan: PlanDocument) -> tuple[str, str]:
     if solver.family_gap is not None:
         bound = f"lower bound {format_seconds(solver.lower_bound)}: no placement is faster"
     return (
-        f"{solver.status} in {format_seconds(solver.seconds)}, seed {solver.seed}",
+        solver_in_words(solver),
         f"{bound}; {gaps_in_words(solver)}",
     )
 

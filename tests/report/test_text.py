@@ -57,6 +57,23 @@ def test_a_plan_read_back_from_json_renders_the_same(split_plan: PlanDocument, p
     assert render(PlanDocument.from_json(plan.to_json())) == render(plan)
 
 
+@pytest.mark.parametrize(
+    ("status", "seconds", "said"),
+    [
+        ("time-limit", 0.0, "the search ended by its time, no solver was needed"),
+        ("time-limit", 4.0, "the search ended by its time; solver 4.00 s, seed 7"),
+        ("optimal", 0.0, "optimal, no solver was needed"),
+        ("feasible", 4.0, "feasible in 4.00 s, seed 7"),
+    ],
+)
+def test_bug_a_solver_that_was_not_asked_was_said_to_have_run_out_of_time(
+    split_plan: PlanDocument, status: str, seconds: float, said: str
+) -> None:
+    """`time-limit in 0 s, seed 0`."""
+    plan = replace(split_plan, solver=replace(split_plan.solver, status=status, seconds=seconds))
+    assert _line(render(plan), "solver").removeprefix("  solver").strip() == said
+
+
 def test_single_names_the_argument_that_forces_a_split(single_plan: PlanDocument) -> None:
     assert "to split it all the same: strategy='layer-split'" in render(single_plan)
     text = render(single_plan, verbose=True, spell=as_flags)

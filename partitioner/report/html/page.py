@@ -27,7 +27,7 @@ from partitioner.report.bottleneck import bottleneck_sentences
 from partitioner.report.checks import verification_lines
 from partitioner.report.command import command_of
 from partitioner.report.compilation import compilation_sentence
-from partitioner.report.facts import gaps_in_words
+from partitioner.report.facts import gaps_in_words, solver_in_words
 from partitioner.report.first_replica import of_first_replica, replica_names, shows_first_only
 from partitioner.report.html.chart import (
     BAR,
@@ -102,6 +102,7 @@ def to_html(plan: PlanDocument, *, spell: Spell = as_flags, draw: Draw = draw_im
         headline=headline(plan),
         devices=short_names([device.name for device in plan.devices]),
         reasons=[spell(reason) for reason in reasons(plan)],
+        solver=solver_in_words(plan.solver),
         limits=bottleneck_sentences(plan),
         command=command_of(plan),
         stages=_stages(shown, draw),
