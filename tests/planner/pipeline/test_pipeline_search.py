@@ -9,17 +9,7 @@ from typing import Any
 
 import pytest
 from cuts import all_cuts
-from graphs import (
-    Builder,
-    largest_peak,
-    link,
-    microbatching,
-    pinned,
-    pipeline,
-    random_steps,
-    topology,
-    with_rows,
-)
+from graphs import Builder, largest_peak, link, microbatching, pinned, pipeline, random_steps, topology, with_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
