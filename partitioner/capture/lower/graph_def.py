@@ -11,20 +11,11 @@ READ = "ReadVariableOp"
 _TRIPS_AT_ONCE = 2
 
 
-def take_colocations(graph_def: Any) -> dict[str, str]:
-    """Remove every colocation request; returns the requested partner of each op (for a gradient op, the op it
-    differentiates).
-
-    A request that stays in the graph would overrule the devices of a placement.
-    """
-    colocations: dict[str, str] = {}
+def remove_colocations(graph_def: Any) -> None:
+    """Remove every request to lie where another op does: it would overrule the devices of a placement."""
     for node in graph_def.node:
         if "_class" in node.attr:
-            names = [text[5:].decode() for text in node.attr["_class"].list.s if text.startswith(b"loc:@")]
-            if names:
-                colocations[node.name] = names[0]
             del node.attr["_class"]
-    return colocations
 
 
 def call_functions(graph_def: Any) -> None:

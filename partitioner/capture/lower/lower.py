@@ -18,14 +18,13 @@ from partitioner.capture.functions.loops import drop_idle_sums, only_reads, pass
 from partitioner.capture.functions.reading import Reading
 from partitioner.capture.lower.attributes import readable_attributes
 from partitioner.capture.lower.batching import fixed_batch, settled_fields
-from partitioner.capture.lower.gradient_order import sort_gradient_parts, tape_rank
 from partitioner.capture.lower.graph_def import (
     READ,
     bypass_identity_n,
     call_functions,
     limit_trips_at_once,
+    remove_colocations,
     share_reads,
-    take_colocations,
 )
 from partitioner.capture.lower.grouping import RawOp, colocation_groups, parameter_of_slots
 from partitioner.capture.lower.powers import write_out_powers
@@ -57,7 +56,7 @@ def capture_step(
     variables = _captured_variables(trace, captures, model, objective)
     names, phases = _unique_names(variables), _phases(trace)
     order: dict[str, float] = {op.name: index for index, op in enumerate(trace.graph.get_operations())}
-    graph_def, colocations, traced = _rewritten(trace, kind, phases, order, names)
+    graph_def, differentiates, traced = _rewritten(trace, kind, phases, order, names)
     outputs = {key: tf.nest.map_structure(_tensor_names, value) for key, value in trace.outputs.items()}
     needed = _names_in(outputs, *outputs)
     side_effects = _side_effects(trace, graph_def)
@@ -73,7 +72,7 @@ def capture_step(
         nodes=_topological(graph_def, order),
         traced=traced,
         phases=phases,
-        colocations=colocations,
+        differentiates=differentiates,
         specs=settled.specs,
         variables={name: variable for name, variable in variables.items() if name in live},
         names=names,
@@ -136,25 +135,22 @@ def _rewritten(
     traced op behind each node. `phases` and `order` get the nodes that were added."""
     graph_def = trace.graph.as_graph_def()
     call_functions(graph_def)
-    colocations = take_colocations(graph_def)
-    if trace.scaled_loss is not None:
-        sort_gradient_parts(graph_def, colocations, _tape_rank(trace))
-    else:
-        _adopt_gradients(trace, colocations, phases)
+    remove_colocations(graph_def)
+    differentiates = _differentiates(trace, phases)
     # Looked up once: TensorFlow's Python is slow at finding an operation and its outputs.
     traced = {op.name: op for op in trace.graph.get_operations()}
-    steps = sum_in_steps(graph_def, colocations, trace.layer_of, order, kept=_makers_of_gradients(trace))
-    _adopt_added(steps, phases, colocations, trace.layer_of, traced)
-    colocations |= partners_of_sums(graph_def.node, colocations, order)
+    steps = sum_in_steps(graph_def, differentiates, trace.layer_of, order, kept=_makers_of_gradients(trace))
+    _adopt_added(steps, phases, differentiates, trace.layer_of, traced)
+    differentiates |= partners_of_sums(graph_def.node, differentiates, order)
     bypass_identity_n(graph_def, (name for name, phase in phases.items() if phase is Phase.UPDATE))
     limit_trips_at_once(graph_def)
     shared = share_reads(graph_def, order, names)
-    colocations = {name: shared.get(target, target) for name, target in colocations.items()}
+    differentiates = {name: shared.get(target, target) for name, target in differentiates.items()}
     squares = write_out_powers(graph_def)
-    _adopt_added(squares, phases, colocations, trace.layer_of, traced)
+    _adopt_added(squares, phases, differentiates, trace.layer_of, traced)
     order |= {square: order[cube] - 0.5 for square, cube in squares.items()}
     graph_def.node.sort(key=lambda node: order[node.name])  # what was added is at the end
-    return graph_def, colocations, traced
+    return graph_def, differentiates, traced
 
 
 def _adopt_added(added: Mapping[str, str], *known: dict[str, Any]) -> None:
@@ -169,21 +165,22 @@ def _makers_of_gradients(trace: Trace) -> set[str]:
     return {producer(name) for name in tf.nest.flatten([*map(_tensor_names, gradients)]) if name is not None}
 
 
-def _adopt_gradients(trace: Trace, colocations: dict[str, str], phases: Mapping[str, Phase]) -> None:
-    """Give ops that a tape made by itself, such as sums of gradients, the partner of a reader, or else of an input."""
-    ops = [op for op in trace.graph.get_operations() if phases[op.name] is Phase.BACKWARD]
+def _differentiates(trace: Trace, phases: Mapping[str, Phase]) -> dict[str, str]:
+    """The op that each op of a gradient differentiates. What tapes made by themselves, such as sums of gradients, goes
+    with a reader, or else with an input."""
+    found = dict(trace.differentiates)
+    ops = [op for op in trace.graph.get_operations() if phases[op.name] is Phase.BACKWARD and op.name not in found]
     for op in reversed(ops):
         readers = (reader.name for tensor in op.outputs for reader in tensor.consumers())
-        _adopt(op.name, (name for name in readers if phases[name] is Phase.BACKWARD), colocations)
+        _adopt(op.name, (name for name in readers if phases[name] is Phase.BACKWARD), found)
     for op in ops:
-        _adopt(op.name, (tensor.op.name for tensor in op.inputs), colocations)
+        _adopt(op.name, (tensor.op.name for tensor in op.inputs), found)
+    return found
 
 
-def _adopt(name: str, neighbours: Iterable[str], colocations: dict[str, str]) -> None:
-    if name not in colocations and (
-        partners := [colocations[neighbour] for neighbour in neighbours if neighbour in colocations]
-    ):
-        colocations[name] = partners[0]
+def _adopt(name: str, neighbours: Iterable[str], known: dict[str, str]) -> None:
+    if name not in known and (partners := [known[neighbour] for neighbour in neighbours if neighbour in known]):
+        known[name] = partners[0]
 
 
 def _side_effects(trace: Trace, graph_def: Any) -> tuple[str, ...]:
@@ -224,13 +221,6 @@ _SUMMARY = re.compile(r"(^|/)write_summary(_\d+)?/Const$")
 
 def _names_in(outputs: Mapping[str, Any], *keys: str) -> list[str]:
     return [name for key in keys for name in tf.nest.flatten(outputs.get(key)) if name is not None]
-
-
-def _tape_rank(trace: Trace) -> dict[str, int]:
-    trained = {id(variable.value.handle) for variable in trace.trainable}
-    sources = [placeholder for external, placeholder in trace.graph.captures if id(external) in trained]
-    forward = trace.graph.get_operations()[: min(start for start, _, _ in trace.spans)]
-    return tape_rank(forward, trace.scaled_loss, sources)
 
 
 def _phases(trace: Trace) -> dict[str, Phase]:
@@ -306,7 +296,7 @@ def _op_graph(
     nodes: Iterable[Any],
     traced: Mapping[str, Any],
     phases: Mapping[str, Phase],
-    colocations: Mapping[str, str],
+    differentiates: Mapping[str, str],
     specs: Mapping[str, TensorSpec],
     variables: Mapping[str, Any],
     names: Mapping[str, str],
@@ -319,7 +309,7 @@ def _op_graph(
     }
     stateful = {kind for kind, op in {op.type: op for op in traced.values()}.items() if op.op_def.is_stateful}
     scalars = {name for name, made in outputs.items() if made and not any(specs[t].shape for t in made)}
-    raw = [_raw_op(node, phases, names, colocations, scalars) for node in nodes]
+    raw = [_raw_op(node, phases, names, differentiates, scalars) for node in nodes]
     parameters = {id(variable): name for name, variable in _by_name(variables, names).items()}
     trained = {parameters[id(v)]: v for v in trace.trainable if id(v) in parameters}
     gradient_of = _gradient_of(trace, parameters)
@@ -391,7 +381,7 @@ def _raw_op(
     node: Any,
     phases: Mapping[str, Phase],
     names: Mapping[str, str],
-    colocations: Mapping[str, str],
+    differentiates: Mapping[str, str],
     scalars: Container[str],
 ) -> RawOp:
     data = [(reference, producer(reference)) for reference in node.input if not reference.startswith("^")]
@@ -401,7 +391,7 @@ def _raw_op(
         phase=phases[node.name],
         inputs=tuple(tensor_name(reference) for reference, name in data if name not in names),
         variables=tuple(dict.fromkeys(names[name] for _, name in data if name in names)),
-        differentiates=colocations.get(node.name, "") if phases[node.name] is Phase.BACKWARD else "",
+        differentiates=differentiates.get(node.name, "") if phases[node.name] is Phase.BACKWARD else "",
         is_scalar=node.name in scalars,
     )
 

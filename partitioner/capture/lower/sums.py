@@ -25,7 +25,7 @@ _PARTS_AT_ONCE = 8
 
 def sum_in_steps(
     graph_def: Any,
-    colocations: Mapping[str, str],
+    differentiates: Mapping[str, str],
     layer_of: Mapping[str, str],
     order: dict[str, float],
     kept: Collection[str],
@@ -36,7 +36,7 @@ def sum_in_steps(
 
     Args:
         graph_def: The traced graph.
-        colocations: The forward op that each gradient op differentiates.
+        differentiates: The op that each op of a gradient differentiates.
         layer_of: Layers of the forward ops.
         order: Where in the step each op runs.
         kept: Sums that stay as they are.
@@ -46,10 +46,10 @@ def sum_in_steps(
     """
     added: dict[str, str] = {}
     for node in list(graph_def.node):
-        if node.op != "AddN" or node.name not in colocations or node.name in kept:
+        if node.op != "AddN" or node.name not in differentiates or node.name in kept:
             continue
         parts = [reference for reference in node.input if not reference.startswith("^")]
-        layers = {layer_of.get(colocations.get(producer(part), "")) for part in parts} - {None}
+        layers = {layer_of.get(differentiates.get(producer(part), "")) for part in parts} - {None}
         if len(layers) <= _MOST_LAYERS_AT_ONCE:
             continue
         control = [*node.input[len(parts) :]]
@@ -96,20 +96,20 @@ def _set_inputs(node: Any, parts: Sequence[str], control: Sequence[str] = ()) ->
 
 
 def partners_of_sums(
-    nodes: Iterable[Any], colocations: Mapping[str, str], order: Mapping[str, float]
+    nodes: Iterable[Any], differentiates: Mapping[str, str], order: Mapping[str, float]
 ) -> dict[str, str]:
     """For each sum of gradients, the first of the forward ops that its parts differentiate, where all are known.
 
     Args:
         nodes: Those of the traced graph.
-        colocations: The forward op that each gradient op differentiates.
+        differentiates: The op that each op of a gradient differentiates.
         order: Where in the step each op runs; sums of sums come after these.
     """
     found: dict[str, str] = {}
-    sums = [node for node in nodes if node.op == "AddN" and node.name in colocations]
+    sums = [node for node in nodes if node.op == "AddN" and node.name in differentiates]
     for node in sorted(sums, key=lambda node: order[node.name]):
         parts = [producer(reference) for reference in node.input if not reference.startswith("^")]
-        partners = [found.get(part) or colocations.get(part, "") for part in parts]
+        partners = [found.get(part) or differentiates.get(part, "") for part in parts]
         known = [partner for partner in partners if partner in order]
         if known and len(known) == len(parts):
             found[node.name] = min(known, key=order.__getitem__)

@@ -61,12 +61,12 @@ class LayerRecorder:
         inner = [outer.name for outer in [*self._stack, layer] if outer is not self._model]
         path = "/".join(inner) or self._model.name
         self._stack.append(layer)
-        start = len(self._graph.get_operations())
+        start = self._graph.num_operations()
         try:
             result = call(layer, *args, **kwargs)
         finally:
             self._stack.pop()
-        self._spans.append((start, len(self._graph.get_operations()), path))
+        self._spans.append((start, self._graph.num_operations(), path))
         self._layers.setdefault(path, _describe(path, layer, result))
         return result
 

@@ -1,8 +1,8 @@
 """Steps that a model defines itself by overriding `train_step` or `test_step`, and what is watched while they run.
 
 Keras' own step is traced piece by piece. Here the model's code is one piece: gradients by any tape, several optimizers,
-penalties on gradients. So what TensorFlow and Keras do for it is recorded: the forward op of each op of a gradient, and
-what each optimizer updates.
+penalties on gradients. So what TensorFlow and Keras do for it is recorded: which ops make gradients, and what each
+optimizer updates.
 """
 
 from __future__ import annotations
@@ -16,17 +16,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# TensorFlow has no public way to learn which op a tape differentiates.
-from tensorflow.python import pywrap_tfe
-from tensorflow.python.eager import backprop, execute
-
+from partitioner.capture.trace.gradients import replace_while
 from partitioner.capture.trace.predicate import predicated_writes
 from partitioner.ir.op_graph import Phase
 from partitioner.ir.step import StepKind
 
 _METHODS = {StepKind.TRAIN: "train_step", StepKind.EVALUATE: "test_step"}
 _patching = threading.RLock()
-_MADE_BY = "_made_by"
 
 
 def has_own_step(model: Any, kind: StepKind) -> bool:
@@ -74,42 +70,25 @@ class StepRecorder:
 
     @contextmanager
     def recording(self, graph: Any) -> Iterator[None]:
-        """Watch tapes and optimizers that add ops to `graph`: gradient ops are colocated with forward ops."""
+        """Watch tapes and optimizers that add ops to `graph`."""
         self._graph, self.spans, self.updates = graph, [], []
         with _patching, ExitStack() as undo:
-            if pywrap_tfe.TFE_Py_TapeSetIsStopped():  # by tf.init_scope, where steps are traced on demand
-                pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
-                undo.callback(pywrap_tfe.TFE_Py_TapeSetStopOnThread)
-            gradient, record = backprop._gradient_function, execute.record_gradient
-            undo.callback(pywrap_tfe.TFE_Py_RegisterGradientFunction, gradient)
-            pywrap_tfe.TFE_Py_RegisterGradientFunction(self._colocated(gradient))
-            _replace(undo, execute, "record_gradient", _naming_ops(record))
             for method in ("gradient", "jacobian", "batch_jacobian"):
-                _replace(undo, tf.GradientTape, method, self._differentiating(getattr(tf.GradientTape, method)))
+                replace_while(undo, tf.GradientTape, method, self._differentiating(getattr(tf.GradientTape, method)))
             for kind in _optimizer_classes():
-                _replace(undo, kind, "apply", self._updating(vars(kind)["apply"]))
+                replace_while(undo, kind, "apply", self._updating(vars(kind)["apply"]))
             yield
 
     @contextmanager
     def _span(self, phase: Phase) -> Iterator[None]:
-        start = len(self._graph.get_operations())
+        start = self._graph.num_operations()
         try:
             yield
         finally:
-            self.spans.append((start, len(self._graph.get_operations()), phase))
+            self.spans.append((start, self._graph.num_operations(), phase))
 
     def _is_watched(self) -> bool:
         return tf.compat.v1.get_default_graph() is self._graph
-
-    def _colocated(self, gradient: Callable[..., Any]) -> Callable[..., Any]:
-        def run(op_type: str, attributes: tuple[Any, ...], *arguments: Any) -> Any:
-            maker = attributes[-1] if attributes[-2:-1] == (_MADE_BY,) else None
-            if maker is None or not self._is_watched() or maker.graph is not self._graph:
-                return gradient(op_type, attributes, *arguments)
-            with self._graph.colocate_with(maker):
-                return gradient(op_type, attributes, *arguments)
-
-        return run
 
     def _differentiating(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any, **options: Any) -> Any:
@@ -137,11 +116,6 @@ class StepRecorder:
         return run
 
 
-def _replace(undo: ExitStack, owner: Any, name: str, value: Any) -> None:
-    undo.callback(setattr, owner, name, vars(owner)[name])
-    setattr(owner, name, value)
-
-
 def _optimizer_classes() -> list[type]:
     """The classes of optimizers that define `apply`: Keras' base, and those that override it, such as loss scaling."""
     kinds: list[type] = [*keras.optimizers.Optimizer.__mro__]
@@ -150,14 +124,3 @@ def _optimizer_classes() -> list[type]:
         found = [inner for kind in found for inner in kind.__subclasses__()]
         kinds += found
     return [kind for kind in dict.fromkeys(kinds) if "apply" in vars(kind)]
-
-
-def _naming_ops(record: Callable[..., Any]) -> Callable[..., Any]:
-    """What records an op on tapes, with the op itself as a last attribute: all that its gradient is given of it."""
-
-    def run(op_type: str, inputs: Any, attributes: tuple[Any, ...], outputs: Any) -> Any:
-        made = outputs if isinstance(outputs, (list, tuple)) else [outputs]
-        op = next((value.op for value in made if tf.is_symbolic_tensor(value)), None)
-        return record(op_type, inputs, attributes if op is None else (*attributes, _MADE_BY, op), outputs)
-
-    return run

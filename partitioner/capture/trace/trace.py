@@ -16,8 +16,10 @@ import tensorflow as tf
 from tensorflow.python.framework.ops import gradient_registry
 
 from partitioner.capture.source.module_file import described, shown
+from partitioner.capture.trace.gradients import GradientRecorder
 from partitioner.capture.trace.layers import LayerRecorder
 from partitioner.capture.trace.objective import TrainingObjective
+from partitioner.capture.trace.op_stacks import one_stack_for_all_ops
 from partitioner.capture.trace.own_step import StepRecorder, Update, has_call, has_own_step, run_own_step
 from partitioner.capture.trace.predicate import predicated_writes
 from partitioner.errors import ModelError, PartitionError
@@ -36,12 +38,12 @@ class Trace:
         graph: The FuncGraph; its batch size is open.
         inputs: Placeholders of the flattened arguments.
         outputs: Tensors of `graph`, keyed like `CapturedStep.outputs`.
-        scaled_loss: The tensor that is differentiated: the loss, scaled if the optimizer asks for it; None without a
-            loss.
-        seed: The gradient of `scaled_loss` by itself, where the backward pass starts; None without a loss.
+        seed: The gradient of the loss by itself (scaled, if the optimizer asks for it), where the backward pass starts;
+            None without a loss, and in steps that a model defines itself.
         trainable: The variables that the gradients belong to.
         layer_of: Layer path by op name.
         layers: The layers called.
+        differentiates: The op that each op of a gradient differentiates, by name, where a gradient function made it.
         spans: Ranges of ops, in the order in which they were made, that are no forward ops, with their phase.
         updates: What optimizers update.
     """
@@ -49,11 +51,11 @@ class Trace:
     graph: Any
     inputs: tuple[Any, ...]
     outputs: dict[str, Any]
-    scaled_loss: Any
     seed: Any
     trainable: tuple[Any, ...]
     layer_of: dict[str, str]
     layers: tuple[Layer, ...]
+    differentiates: dict[str, str]
     spans: tuple[tuple[int, int, Phase], ...]
     updates: tuple[Update, ...]
 
@@ -82,33 +84,36 @@ def trace_step(
     if trainable and objective is not None and not objective.optimizer.built:
         # Once only: a loss scaling optimizer makes a new scale whenever it is built.
         objective.optimizer.build(list(trainable))
-    recorder = LayerRecorder(model)
+    recorder, gradients = LayerRecorder(model), GradientRecorder()
+    parameters = [variable.value for variable in trainable]
     outputs: dict[str, Any] = {}
-    differentiated: dict[str, Any] = {}
+    seeds: list[Any] = []
     spans: list[tuple[int, int, Phase]] = []
 
     def step(x: Any, y: Any, sample_weight: Any) -> None:
         graph = tf.compat.v1.get_default_graph()
-        for collected in (outputs, differentiated, spans):
+        for collected in (outputs, seeds, spans):
             collected.clear()
-        with recorder.recording(graph):
-            outputs["y_pred"] = call_model(model, x, kind is StepKind.TRAIN)
-        if objective is not None:
-            outputs["loss"] = objective.compute_loss(x, y, outputs["y_pred"], sample_weight, kind is StepKind.TRAIN)
-        if not trainable or objective is None:
-            return
-        # tf.gradients colocates every gradient op with the op it differentiates; a tape does not.
-        loss = differentiated["loss"] = objective.optimizer.scale_loss(outputs["loss"])
-        num_forward = len(graph.get_operations())
-        with graph.colocate_with(loss.op):
-            differentiated["seed"] = tf.ones_like(loss, name="seed")
-        parameters = [variable.value for variable in trainable]
-        outputs["gradients"] = tf.gradients([loss], parameters, grad_ys=[differentiated["seed"]])
-        num_differentiated = len(graph.get_operations())
+        with gradients.recording(graph):
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(parameters)
+                with recorder.recording(graph):
+                    outputs["y_pred"] = call_model(model, x, kind is StepKind.TRAIN)
+                if objective is None:
+                    return
+                loss = objective.compute_loss(x, y, outputs["y_pred"], sample_weight, kind is StepKind.TRAIN)
+                outputs["loss"] = loss
+                if not trainable:
+                    return
+                scaled_loss = objective.optimizer.scale_loss(loss)
+            num_forward = graph.num_operations()
+            seeds.append(tf.ones_like(scaled_loss, name="seed"))
+            outputs["gradients"] = tape.gradient(scaled_loss, parameters, output_gradients=seeds[0])
+        num_differentiated = graph.num_operations()
         with predicated_writes():
             objective.optimizer.apply_gradients(list(zip(outputs["gradients"], trainable, strict=True)))
         spans.append((num_forward, num_differentiated, Phase.BACKWARD))
-        spans.append((num_differentiated, len(graph.get_operations()), Phase.UPDATE))
+        spans.append((num_differentiated, graph.num_operations(), Phase.UPDATE))
 
     graph = _graph_of(model, kind, step, specs, is_in_loss=lambda: "y_pred" in outputs and "loss" not in outputs)
     updates = [Update(objective.optimizer, tuple(outputs["gradients"]), trainable)] if objective and spans else []
@@ -116,11 +121,11 @@ def trace_step(
         graph=graph,
         inputs=_arguments(graph),
         outputs=dict(outputs),
-        scaled_loss=differentiated.get("loss"),
-        seed=differentiated.get("seed"),
+        seed=seeds[0] if seeds else None,
         trainable=trainable,
         layer_of=recorder.layer_of(),
         layers=recorder.layers,
+        differentiates=gradients.differentiates(),
         spans=tuple(spans),
         updates=tuple(updates),
     )
@@ -130,12 +135,12 @@ def _trace_own_step(model: keras.Model, kind: StepKind, specs: tuple[Any, Any, A
     """Trace a step that the model defines itself, all of it."""
     if has_call(model):
         build(model, specs[0])
-    recorder, watched = LayerRecorder(model), StepRecorder()
+    recorder, gradients, watched = LayerRecorder(model), GradientRecorder(), StepRecorder()
     logs: list[Any] = []
 
     def step(x: Any, y: Any, sample_weight: Any) -> None:
         graph = tf.compat.v1.get_default_graph()
-        with recorder.recording(graph), watched.recording(graph):
+        with recorder.recording(graph), gradients.recording(graph), watched.recording(graph):
             logs[:] = [tf.nest.map_structure(tf.convert_to_tensor, run_own_step(model, kind, x, y, sample_weight))]
 
     graph = _graph_of(model, kind, step, specs)
@@ -143,11 +148,11 @@ def _trace_own_step(model: keras.Model, kind: StepKind, specs: tuple[Any, Any, A
         graph=graph,
         inputs=_arguments(graph),
         outputs={"logs": logs[0]},
-        scaled_loss=None,
         seed=None,
         trainable=tuple({id(v): v for update in watched.updates for v in update.variables}.values()),
         layer_of=recorder.layer_of(),
         layers=recorder.layers,
+        differentiates=gradients.differentiates(),
         spans=tuple(watched.spans),
         updates=tuple(watched.updates),
     )
@@ -162,7 +167,8 @@ def _graph_of(
 ) -> Any:
     """The graph of a function of a step's arguments."""
     try:
-        graph = tf.function(step, autograph=False).get_concrete_function(*specs).graph
+        with one_stack_for_all_ops():
+            graph = tf.function(step, autograph=False).get_concrete_function(*specs).graph
         _forget_gradients(graph)
         return graph
     except PartitionError:

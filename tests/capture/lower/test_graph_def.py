@@ -6,15 +6,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from partitioner.capture.lower.graph_def import bypass_identity_n, limit_trips_at_once, share_reads, take_colocations
+from partitioner.capture.lower.graph_def import bypass_identity_n, limit_trips_at_once, remove_colocations, share_reads
 from tests.graph_defs import graph_def, inputs_of
 
 
-def test_colocations_are_returned_and_gone() -> None:
-    graph = graph_def(("f", "MatMul", []), ("b", "MatMul", ["f"]), ("c", "Neg", []))
-    graph.node[1].attr["_class"].list.s.extend([b"loc:@f", b"loc:@c"])
-    graph.node[2].attr["_class"].list.s.append(b"other")
-    assert take_colocations(graph) == {"b": "f"}
+def test_colocations_are_removed() -> None:
+    graph = graph_def(("f", "MatMul", []), ("b", "MatMul", ["f"]))
+    graph.node[1].attr["_class"].list.s.append(b"loc:@f")
+    remove_colocations(graph)
     assert all("_class" not in node.attr for node in graph.node)
 
 
