@@ -154,7 +154,7 @@ class Parallelism:
 
     Attributes:
         schedule: The order in which stages work on microbatches: `sequential`, `gpipe`, `1f1b`, `zb-h1`, `zb-h2`,
-            `interleaved` or `auto`.
+            `zb-v`, `interleaved` or `auto`.
         recompute: Whether stages rerun their forward ops in the backward pass rather than keep activations: `none`,
             `all`, or `auto`, where memory requires it; there, only cheap ops if that is enough.
         updates: `sync`: replicas train on parts of the same batch and update together; or `AsyncUpdates(...)`; `async`

@@ -245,6 +245,7 @@ def pipeline(
     *,
     forward: float = 1.0,
     backward: float = 2.0,
+    error: float = 0.0,
     saved_bytes: int | Sequence[int] = 1024,
     gradient_bytes: int | Sequence[int] = 2048,
     parameter_bytes: int = 4096,
@@ -252,7 +253,7 @@ def pipeline(
     """A training step as capture gives it: stage i reads `w{i}`, and saves its input and output for its backward.
 
     `f{i}` takes `forward` seconds, `d{i}` (the gradient of `w{i}`) `backward` seconds; `b{i}` (of the input, 256 bytes)
-    takes none. The batch is `x`, 256 bytes.
+    takes `error` seconds. The batch is `x`, 256 bytes.
     """
     made = Builder()
     before = made.add("x", 0.0, type="Placeholder", size_bytes=256)
@@ -267,12 +268,12 @@ def pipeline(
         before = made.add(f"f{i}", forward, before, f"r{i}", size_bytes=saved, layer=layer)
     for i in reversed(range(num_stages)):
         layer, entered = f"layer{i}", f"f{i - 1}" if i else "x"
-        error = [f"b{i + 1}"] if i + 1 < num_stages else []
+        behind = [f"b{i + 1}"] if i + 1 < num_stages else []
         back = {"phase": Phase.BACKWARD, "layer": layer, "differentiates": f"f{i}"}
         size = gradient_bytes if isinstance(gradient_bytes, int) else gradient_bytes[i]
-        gradient = made.add(f"d{i}", backward, *error, f"f{i}", entered, size_bytes=size, **back)
+        gradient = made.add(f"d{i}", backward, *behind, f"f{i}", entered, size_bytes=size, **back)
         if i:
-            made.add(f"b{i}", 0.0, *error, f"f{i}", size_bytes=256, **back)
+            made.add(f"b{i}", error, *behind, f"f{i}", size_bytes=256, **back)
         made.add(
             f"u{i}", 0.0, gradient, size_bytes=0, layer=layer, phase=Phase.UPDATE, variables=[f"w{i}"], group=f"w{i}"
         )

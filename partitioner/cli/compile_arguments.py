@@ -104,7 +104,7 @@ def add_parallelism(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--schedule",
-        choices=["auto", "sequential", "gpipe", "1f1b", "zb-h1", "zb-h2", "interleaved"],
+        choices=["auto", "sequential", "gpipe", "1f1b", "zb-h1", "zb-h2", "zb-v", "interleaved"],
         default="auto",
         help="in which order stages work on microbatches (default: %(default)s)",
     )

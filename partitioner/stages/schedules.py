@@ -39,6 +39,13 @@ forward, backward and gradients of weights take equally long; and stages hold up
     b |  .  1F0 1F1 1F2 1B0 1F3 1B1 1F4 1B2 1W0 1B3 1W1 1B4 1W2 1W3 1W4  .
     c |  .   .  2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3 2F4 2B4 2W0 2W1 2W2 2W3 2W4
 
+`zb-v`: each device but the last has two stages, dealt there and back, so that the last one, with one of twice the work,
+begins after half of the time (Qi et al. 2023, section 6; there it has two as well). Gradients of weights are computed
+where a device would wait. It shows three stages on two devices and two microbatches.
+
+    a | 0F0 0F1 2F0 2B0 2F1 2B1 2W0 2W1 0B0 0W0 0B1 0W1
+    b |  .  1F0 1F1  .  1B0  .  1B1 1W0 1W1  .   .   .
+
 `interleaved`: each device holds several stages, dealt round robin, and works for groups of as many microbatches as
 there are devices (Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters using
 Megatron-LM", section 2.2). It shows four stages on two devices, as four microbatches are no multiple of three devices.
@@ -53,11 +60,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
+from typing import TypeVar
 
 from partitioner.errors import UsageError
 from partitioner.stages.actions import Action, ActionKind
+from partitioner.stages.list_scheduling import Progress, Units, list_schedule, microbatch_path
 
 _FORWARD, _BACKWARD, _WEIGHTS = ActionKind
+D = TypeVar("D")
 
 
 class ScheduleKind(StrEnum):
@@ -68,12 +78,23 @@ class ScheduleKind(StrEnum):
     ONE_F_ONE_B = "1f1b"
     ZB_H1 = "zb-h1"
     ZB_H2 = "zb-h2"
+    ZB_V = "zb-v"
     INTERLEAVED = "interleaved"
 
     @property
     def parts_backward(self) -> bool:
         """Whether gradients of weights are computed apart from what other stages wait for."""
-        return self in (ScheduleKind.ZB_H1, ScheduleKind.ZB_H2)
+        return self in (ScheduleKind.ZB_H1, ScheduleKind.ZB_H2, ScheduleKind.ZB_V)
+
+    def stages_on(self, devices: Sequence[D], *, training: bool = True) -> tuple[D, ...]:
+        """The device of each stage, where these devices have their first stages in this order."""
+        match self:
+            case ScheduleKind.INTERLEAVED:
+                return (*devices, *devices)
+            case ScheduleKind.ZB_V if training:
+                return (*devices, *devices[-2::-1])
+            case _:
+                return tuple(devices)
 
 
 def device_orders(
@@ -81,12 +102,11 @@ def device_orders(
 ) -> dict[str, tuple[Action, ...]]:
     """The actions of each device, in the order in which it runs them.
 
-    Every stage takes its microbatches in order, forward and backward. `gpipe` and `1f1b` are simulated in unit time,
-    so that a device may hold several stages: actions that became ready in earlier units may run; a device takes a
-    backward before a forward, then the oldest microbatch (a microbatch waits in one place only, so no tie is left). In
-    `gpipe` a device starts its backwards after all its forwards; in `1f1b` a forward of stage s must leave at most
-    min(microbatches, S - s) microbatches there that wait for their backward. With one stage per device this is the
-    order of the paper: S - 1 - s forwards, then one forward and one backward in turn, then the remaining backwards.
+    Every stage takes its microbatches in order, forward and backward. `gpipe` and `1f1b` are list schedules in unit
+    time, so that a device may hold several stages. In `gpipe` a device starts its backwards after all its forwards; in
+    `1f1b` a forward of stage s must leave at most min(microbatches, S - s) microbatches there that wait for their
+    backward. With one stage per device this is the order of the paper: S - 1 - s forwards, then one forward and one
+    backward in turn, then the remaining backwards.
 
     Args:
         kind: The schedule.
@@ -100,7 +120,7 @@ def device_orders(
 
     Raises:
         UsageError: There is no stage or no microbatch; for `interleaved`, the stages are not dealt round robin or the
-            microbatches are no multiple of the devices.
+            microbatches are no multiple of the devices; for `zb-v`, the stages are not dealt there and back.
     """
     if not stage_devices or num_microbatches < 1:
         raise UsageError(
@@ -118,6 +138,8 @@ def device_orders(
             orders = _zero_bubble(stage_devices, num_microbatches, ahead=1)
         case ScheduleKind.ZB_H2 if training:
             orders = _zero_bubble(stage_devices, num_microbatches, ahead=2)
+        case ScheduleKind.ZB_V if training:
+            orders = _in_a_v(stage_devices, num_microbatches)
         case _:
             orders = _gpipe(stage_devices, num_microbatches)
     return {
@@ -199,29 +221,68 @@ def _needed(action: Action, num_stages: int) -> Iterator[Action]:
         yield Action(stage + 1, _BACKWARD, microbatch)
 
 
-def _path(num_stages: int, microbatch: int) -> Iterator[Action]:
-    """The actions of one microbatch: forward through all stages, then backward."""
-    yield from (Action(stage, _FORWARD, microbatch) for stage in range(num_stages))
-    yield from (Action(stage, _BACKWARD, microbatch) for stage in reversed(range(num_stages)))
-
-
 def _sequential(stage_devices: Sequence[str], num_microbatches: int) -> dict[str, list[Action]]:
     orders: dict[str, list[Action]] = {device: [] for device in stage_devices}
     for microbatch in range(num_microbatches):
-        for action in _path(len(stage_devices), microbatch):
+        for action in microbatch_path(len(stage_devices), microbatch):
             orders[stage_devices[action.stage]].append(action)
     return orders
 
 
 def _gpipe(stage_devices: Sequence[str], num_microbatches: int) -> dict[str, list[Action]]:
-    most_live = [num_microbatches] * len(stage_devices)
-    return _in_unit_time(stage_devices, num_microbatches, most_live, forwards_first=True)
+    def may_run(action: Action, progress: Progress) -> bool:
+        return action.kind is _FORWARD or not progress.forwards_left[stage_devices[action.stage]]
+
+    return list_schedule(stage_devices, num_microbatches, [Units()] * len(stage_devices), may_run)
 
 
 def _one_f_one_b(stage_devices: Sequence[str], num_microbatches: int, *, ahead: int = 1) -> dict[str, list[Action]]:
     """A stage is up to `ahead` microbatches ahead of the one behind; two fill the time until its first backward."""
-    most_live = [ahead * (len(stage_devices) - stage - 1) + 1 for stage in range(len(stage_devices))]
-    return _in_unit_time(stage_devices, num_microbatches, most_live)
+    num_stages = len(stage_devices)
+
+    def may_run(action: Action, progress: Progress) -> bool:
+        most = ahead * (num_stages - action.stage - 1) + 1
+        return action.kind is _BACKWARD or progress.live[action.stage] < most
+
+    return list_schedule(stage_devices, num_microbatches, [Units()] * num_stages, may_run)
+
+
+def _in_a_v(stage_devices: Sequence[str], num_microbatches: int) -> dict[str, list[Action]]:
+    """A device may hold four halves of its work in flight for each device, of which a last one is for its later stage.
+
+    Units are of half of a device's work. With those of the paper (forward, backward and gradients of weights alike, no
+    hops) devices take up only as much as fills the time between, and wait for each other once anything takes longer.
+    """
+    devices = list(dict.fromkeys(stage_devices))
+    _check_v(devices, stage_devices)
+    most, last = 4 * len(devices), len(devices) - 1
+    halves = [2 if stage == last else 1 for stage in range(len(stage_devices))]
+
+    def may_run(action: Action, progress: Progress) -> bool:
+        stage, other = action.stage, len(stage_devices) - 1 - action.stage
+        both = sum(halves[one] * progress.live[one] for one in {stage, other})
+        return action.kind is _BACKWARD or both + halves[stage] <= most - (stage < last)
+
+    units = [Units(5 * half, 6 * half, 5 * half, hop=5) for half in halves]
+    units[0] = Units(5, 11, hop=5)  # which runs both parts of its backward as one
+    orders = list_schedule(stage_devices, num_microbatches, units, may_run)
+    return {device: list(_with_weights_of_first(actions)) for device, actions in orders.items()}
+
+
+def _with_weights_of_first(order: Sequence[Action]) -> Iterator[Action]:
+    for action in order:
+        yield action
+        if action.kind is _BACKWARD and action.stage == 0:
+            yield Action(0, _WEIGHTS, action.microbatch)
+
+
+def _check_v(devices: Sequence[str], stage_devices: Sequence[str]) -> None:
+    if list(stage_devices) != [*devices, *devices[-2::-1]]:
+        raise UsageError(
+            "the schedule zb-v needs two stages on each device but the last, dealt there and back",
+            notes=[f"{len(stage_devices)} stages on: {', '.join(stage_devices)}"],
+            help="take the schedule zb-h1, which runs stages in any placement",
+        )
 
 
 def _zero_bubble(stage_devices: Sequence[str], num_microbatches: int, *, ahead: int) -> dict[str, list[Action]]:
@@ -291,37 +352,3 @@ def _alternate(forwards: Sequence[Action], backwards: Sequence[Action], *, num_w
         yield forward
         yield next(behind)
     yield from behind
-
-
-def _in_unit_time(
-    stage_devices: Sequence[str], num_microbatches: int, most_live: Sequence[int], *, forwards_first: bool = False
-) -> dict[str, list[Action]]:
-    """List scheduling in unit time: of its ready actions, a device runs backwards first, then the oldest microbatch.
-
-    A forward may run while its stage holds fewer than `most_live` (at least 1) microbatches; with `forwards_first`, a
-    backward may run once its device has no forwards left. The oldest microbatch never waits for a younger one's
-    backward, so all actions get their turn.
-    """
-    paths = [_path(len(stage_devices), microbatch) for microbatch in range(num_microbatches)]
-    ready = {next(path) for path in paths}
-    orders: dict[str, list[Action]] = {device: [] for device in stage_devices}
-    live = [0] * len(stage_devices)
-    forwards_left = {device: stage_devices.count(device) * num_microbatches for device in stage_devices}
-
-    def may_run(action: Action) -> bool:
-        if action.kind is _FORWARD:
-            return live[action.stage] < most_live[action.stage]
-        return not (forwards_first and forwards_left[stage_devices[action.stage]])
-
-    while ready:
-        possible: dict[str, list[Action]] = {}
-        for action in filter(may_run, ready):
-            possible.setdefault(stage_devices[action.stage], []).append(action)
-        for device, actions in possible.items():
-            chosen = min(actions, key=lambda action: (action.kind is _FORWARD, action.microbatch))
-            orders[device].append(chosen)
-            live[chosen.stage] += 1 if chosen.kind is _FORWARD else -1
-            forwards_left[device] -= chosen.kind is _FORWARD
-            ready.remove(chosen)
-            ready.update(islice(paths[chosen.microbatch], 1))
-    return orders

@@ -32,7 +32,7 @@ from tests.commands import MODELS, SMALL, TWO, Run
         ([SMALL, *TWO, "--microbatches", "many"], "--microbatches: 'many' is not a whole number"),
         (
             [SMALL, *TWO, "--schedule", "2f2b"],
-            "'2f2b' (choose from 'auto', 'sequential', 'gpipe', '1f1b', 'zb-h1', 'zb-h2', 'interleaved')",
+            "'2f2b' (choose from 'auto', 'sequential', 'gpipe', '1f1b', 'zb-h1', 'zb-h2', 'zb-v', 'interleaved')",
         ),
         ([SMALL, *TWO, "--recompute", "some"], "'some' (choose from 'auto', 'none', 'all')"),
         ([SMALL, *TWO, "-q", "-v"], "-v/--verbose: not allowed with argument -q/--quiet"),

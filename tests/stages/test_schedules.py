@@ -16,7 +16,7 @@ from partitioner.stages.actions import Action, ActionKind
 from partitioner.stages.schedules import ScheduleKind, device_orders, max_live, max_waiting, merged_order
 from tests.golden_schedules import golden_schedules
 
-FREE_KINDS = [kind for kind in ScheduleKind if kind is not ScheduleKind.INTERLEAVED]
+FREE_KINDS = [kind for kind in ScheduleKind if kind not in (ScheduleKind.INTERLEAVED, ScheduleKind.ZB_V)]
 Orders = Mapping[str, Sequence[Action]]
 
 num_microbatches = st.integers(1, 12)
@@ -147,6 +147,40 @@ def test_zb_h2_holds_fewer_than_twice_the_microbatches_of_zb_h1(stage_devices: l
             assert held <= 2 * len(stage_devices) - 1
 
 
+@pytest.mark.parametrize("num_devices", range(2, 9))
+def test_in_zb_v_nobody_waits_once_the_last_device_has_begun(num_devices: int) -> None:
+    """Where halves of a device's work take one tick forward, one backward and one for weights, and hops none, the last
+    device begins after D - 1 ticks, and nobody waits after it has begun."""
+    devices, microbatches = list("abcdefgh"[:num_devices]), 2 * num_devices
+    stage_devices = ScheduleKind.ZB_V.stages_on(devices)
+    orders = device_orders(ScheduleKind.ZB_V, stage_devices, microbatches)
+    ends: dict[Action, int] = {}
+    free = dict.fromkeys(devices, 0)
+    for action in merged_order(orders, len(stage_devices)):
+        device = stage_devices[action.stage]
+        ticks_of_action = 2 // stage_devices.count(device)
+        start = max([free[device], *(ends[one] for one in needed(action, len(stage_devices)))])
+        ends[action] = free[device] = start + ticks_of_action
+    assert max(free.values()) == 6 * microbatches + num_devices - 1
+
+
+@given(one_each, num_microbatches)
+def test_zb_v_holds_four_halves_for_each_device_at_the_most(devices: list[str], microbatches: int) -> None:
+    stage_devices = ScheduleKind.ZB_V.stages_on(devices)
+    for device, actions in device_orders(ScheduleKind.ZB_V, stage_devices, microbatches).items():
+        held, halves = 0, 2 // stage_devices.count(device)
+        for action in actions:
+            held += {ActionKind.FORWARD: 1, ActionKind.BACKWARD: 0, ActionKind.WEIGHTS: -1}[action.kind]
+            assert held * halves <= 4 * len(devices)
+
+
+@pytest.mark.parametrize("stage_devices", ["ab", "abab", "aab", "abcab", "abba"])
+def test_zb_v_needs_stages_there_and_back(stage_devices: str) -> None:
+    with pytest.raises(UsageError, match="there and back") as caught:
+        device_orders(ScheduleKind.ZB_V, stage_devices, 4)
+    assert f"{len(stage_devices)} stages on: {', '.join(stage_devices)}" in str(caught.value)
+
+
 @given(stage_maps, num_microbatches)
 def test_forwards_and_backwards_of_zb_h1_come_as_in_1f1b(stage_devices: list[str], microbatches: int) -> None:
     without = {
@@ -213,6 +247,12 @@ def test_any_schedule_on_any_devices_runs_every_action_once(
 def test_interleaved_runs_every_action_once(case: tuple[int, int, int], training: bool) -> None:
     num_devices, per_device, groups = case
     check_complete(ScheduleKind.INTERLEAVED, list("abcd"[:num_devices]) * per_device, groups * num_devices, training)
+
+
+@given(one_each, num_microbatches)
+def test_zb_v_runs_every_action_once(devices: list[str], microbatches: int) -> None:
+    check_complete(ScheduleKind.ZB_V, [*ScheduleKind.ZB_V.stages_on(devices)], microbatches, training=True)
+    check_complete(ScheduleKind.ZB_V, devices, microbatches, training=False)
 
 
 def check_complete(kind: ScheduleKind, stage_devices: list[str], microbatches: int, training: bool) -> None:

@@ -23,6 +23,7 @@ from partitioner.planner.model.coarsening import Coarsening
 from partitioner.planner.model.op_devices import op_devices
 from partitioner.planner.pipeline.cut_bounds import CutBounds
 from partitioner.planner.pipeline.least_share import least_share
+from partitioner.planner.pipeline.near_cut import near_cut
 from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.ordered_items import OrderedItems, between
 from partitioner.planner.pipeline.search_space import (
@@ -197,6 +198,12 @@ class PipelineEvaluator:
             self._cuts[key] = cut and replace(cut, seconds=cut.seconds + self._certain_sum_seconds)
         return self._cuts[key]
 
+    def near_cut(self, shape: Shape, cut: Cut) -> Cut:
+        """A cut near this one of a shape with a shorter longest path, if there is one."""
+        how = self.search_space.recompute
+        near = self._cuts[(*shape, how)] = near_cut(StageSplit(sequence=self._sequence(*shape, how)), cut)
+        return near
+
     def cut_bound_seconds(
         self,
         devices: tuple[int, ...],
@@ -222,10 +229,12 @@ class PipelineEvaluator:
     def work_bound_seconds(self, devices: Sequence[int], num_microbatches: int, schedule: ScheduleKind) -> float:
         """A bound that is less than `cut_bound_seconds`, and takes no time."""
         items, num_devices = self.items(num_microbatches), len(set(devices))
-        bound = num_microbatches / num_devices * float(items.least_pass_seconds[-1])
+        calls = items.least_calls(len(devices)) * self.costed.least_call_seconds
+        bound = num_microbatches / num_devices * (float(items.least_pass_seconds[-1]) + calls)
         if items.going_back is not None:  # these stages wait for gradients
             first, last = items.going_back
             waiting = float(items.least_pass_seconds[last + 1] - items.least_pass_seconds[first - 1])
+            waiting += calls if last + 1 - first == len(items.order) - 1 else 0.0
             bound = max(bound, least_share(schedule, len(devices), num_devices, num_microbatches) * waiting)
         return bound
 

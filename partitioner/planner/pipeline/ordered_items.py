@@ -106,6 +106,13 @@ class OrderedItems:
             return None
         return int(crossed[0]), int(crossed[-1])
 
+    def least_calls(self, num_stages: int) -> int:
+        """How often a microbatch calls so many stages at the least: forward, and backward where gradients cross all
+        boundaries."""
+        if num_stages == 1:  # what it is called for may be one program, or no program at all
+            return 0
+        return num_stages * (2 if self.going_back == (1, len(self.order) - 1) else 1)
+
     @cached_property
     def again_by_way(self) -> tuple[Floats, Floats, Floats]:
         """What runs again of a microbatch, by what a stage does about its activations (`stage_sequence.py`)."""

@@ -102,7 +102,9 @@ class PipelineSearch:
 
         A shape waits by its bound until its cut is estimated, as most need not be. Of shapes that cannot be as fast as
         what is known, a few are estimated, those that are fastest in equal stages; others wait for the cuts of these.
+        Near the cut whose turn it is a better one is looked for.
         """
+        settled: set[int] = set()
         waiting: list[tuple[float, float, int, Cut | None]] = [
             (
                 min(self.bound_seconds(shape), self._most_seconds),
@@ -117,8 +119,12 @@ class PipelineSearch:
         while waiting:
             least, in_equal_stages, index, cut = heappop(waiting)
             shape = self.shapes[index]
-            if cut is not None:
+            if cut is not None and (index in settled or self._is_hopeless(cut.seconds / AS_ESTIMATED)):
                 yield shape, cut
+            elif cut is not None:
+                near = self.evaluator.near_cut(shape, cut)
+                settled.add(index)
+                heappush(waiting, (near.seconds, in_equal_stages, index, near))
             elif self._is_hopeless(self.bound_seconds(shape)):
                 continue
             elif num_cuts >= _FEW and self._most_seconds <= least < math.inf:

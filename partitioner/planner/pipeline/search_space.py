@@ -20,6 +20,7 @@ PREFERENCE = (
     ScheduleKind.GPIPE,
     ScheduleKind.ZB_H1,
     ScheduleKind.ZB_H2,
+    ScheduleKind.ZB_V,
     ScheduleKind.INTERLEAVED,
     ScheduleKind.SEQUENTIAL,
 )

@@ -10,7 +10,13 @@ from partitioner.planner.pipeline.evaluator import PipelineEvaluator, Shape
 from partitioner.planner.pipeline.search_space import MANY, PREFERENCE
 from partitioner.stages.schedules import ScheduleKind
 
-_ALIKE_WITHOUT_BACKWARDS = (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZB_H1, ScheduleKind.ZB_H2)
+_ALIKE_WITHOUT_BACKWARDS = (
+    ScheduleKind.GPIPE,
+    ScheduleKind.ONE_F_ONE_B,
+    ScheduleKind.ZB_H1,
+    ScheduleKind.ZB_H2,
+    ScheduleKind.ZB_V,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +40,7 @@ class Shapes:
         for devices in self._device_sequences():
             for count in self.counts:
                 for schedule in self.schedules(devices, count):
-                    stages = devices * (2 if schedule is ScheduleKind.INTERLEAVED else 1)
+                    stages = schedule.stages_on(devices, training=self.evaluator.costed.graph.training)
                     if len(stages) <= len(self.evaluator.order):
                         yield Shape(stages, count, schedule)
 

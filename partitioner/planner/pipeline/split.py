@@ -27,7 +27,7 @@ from partitioner.planner.simulate.streams import Streams
 _SECONDS_PER_BYTE_OVER = 1e3
 # Cuts into interleaved stages, each given what devices have in their other stages: halfway from the last guess to what
 # the last cut says.
-_TRIES_OF_INTERLEAVED = 6
+_TRIES_OF_SHARED = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +106,11 @@ class StageSplit:
         return min(map(self._with_waits, cuts), key=_seconds_of, default=None)
 
     def _cuts(self, most_seconds: float) -> list[Cut]:
-        """The best of the cuts in which no device is busy for longer; of interleaved stages, some.
+        """The best of the cuts in which no device is busy for longer; some where devices have two stages.
 
         Of two stages of a device, neither is taken to be busy for more than half of that.
         """
-        spans = self.sequence.spans(most_seconds / (1 + self.sequence.is_interleaved))
+        spans = self.sequence.spans([most_seconds / self.sequence.devices.count(one) for one in self.sequence.devices])
         return list(map(self._cut, dict.fromkeys(self._ends(spans))))
 
     def cut(self, ends: Sequence[int]) -> Cut:
@@ -127,14 +127,14 @@ class StageSplit:
         """Where stages end in the cuts that are estimated."""
         estimates = [self._estimate(stage, of_stage) for stage, of_stage in enumerate(spans)]
         own = self._even_shares()
-        for _ in range(_TRIES_OF_INTERLEAVED if self.sequence.is_interleaved else 1):
+        for _ in range(_TRIES_OF_SHARED if self.sequence.shares_devices else 1):
             tables = [one.ends(more) for one, more in zip(estimates, self._meanwhile(own), strict=False)]
             ends, _ = least_cut(tables, spans, self.sequence.last_sums)
             if ends is None:
                 return
             yield tuple(ends)
             own = [(a + b) / 2 for a, b in zip(own, self._seconds([*pairwise([0, *ends])]), strict=True)]
-        if self.sequence.is_interleaved:
+        if self.sequence.shares_devices:
             yield self._even_ends()
 
     def _cut(self, ends: Sequence[int]) -> Cut:
@@ -206,30 +206,40 @@ class StageSplit:
         """For each stage, what its device does for its other stages between the first and the last call of it.
 
         Before the first forward of a stage, and behind its last backward, as many microbatches as there are devices
-        pass the device's earlier stages.
+        pass the device's earlier stage, if there are so many.
 
         Args:
             own: Seconds of a microbatch in each stage.
         """
-        count, num_devices = self.sequence.num_microbatches, len(set(self.sequence.devices))
+        count, devices = self.sequence.num_microbatches, self.sequence.devices
+        fewer = max(0, count - len(set(devices)))
         return [
-            sum((count if other > stage else count - num_devices) * own[other] for other in others if other != stage)
+            sum(
+                (count if other > stage else fewer) * own[other]
+                for other, device in enumerate(devices)
+                if device == devices[stage] and other != stage
+            )
             for stage in range(len(own))
-            for others in [range(stage % num_devices, len(own), num_devices)]
         ]
 
     def _even_ends(self) -> tuple[int, ...]:
-        """Where stages end that take as nearly as possible equally long, each of an item at the least."""
+        """Where stages end such that devices have as nearly as possible equal work, each of an item at the least."""
         seconds, num_stages = self.sequence.items.pass_seconds.min(axis=0), self.sequence.num_stages
-        wanted, ends = seconds[-1] / num_stages * np.arange(1, num_stages), list[int]()
+        wanted, ends = seconds[-1] * np.cumsum(self._share_of_each)[:-1], list[int]()
         for stage, nearest in enumerate(np.abs(seconds[:, None] - wanted).argmin(axis=0).tolist(), start=1):
             ends.append(min(max(nearest, ends[-1] + 1 if ends else 1), len(seconds) - 1 - (num_stages - stage)))
         return (*ends, len(seconds) - 1)
 
     def _even_shares(self) -> list[float]:
-        """Seconds of a microbatch in each stage, if all are alike."""
-        sequence = self.sequence
-        return [float(sequence.items.pass_seconds[device][-1]) / sequence.num_stages for device in sequence.devices]
+        """Seconds of a microbatch in each stage, if devices have equal work."""
+        of_each = zip(self._share_of_each, self.sequence.devices, strict=True)
+        return [share * float(self.sequence.items.pass_seconds[device][-1]) for share, device in of_each]
+
+    @property
+    def _share_of_each(self) -> list[float]:
+        """Of each stage, of all work, if devices have equal work."""
+        devices = self.sequence.devices
+        return [1 / len(set(devices)) / devices.count(device) for device in devices]
 
     def _seconds(self, stages: Sequence[tuple[int, int]]) -> list[float]:
         """The same for a cut."""
@@ -290,7 +300,7 @@ class StageSplit:
         sequence, count = self.sequence, self.sequence.num_microbatches
         outside = seconds.arriving + seconds.returning
         through = outside + seconds.forward + seconds.backward - seconds.weights + seconds.behind
-        around = 0.0 if sequence.is_interleaved else outside
+        around = 0.0 if sequence.shares_devices else outside
         ends = np.zeros((1, 1))
         if stage:
             before = sequence.hops[stage - 1]

@@ -18,8 +18,9 @@ Between, it waits for microbatches that are on their way through the stages behi
   times, rounded up, what one takes to pass the stage, those behind it, and the stage again. In equal stages the device
   is as busy as that anyway, and transfers come on top.
 - `sequential`: each microbatch passes the stages behind and comes back before the next one starts.
-- `interleaved`: the device may work for its other stage, so that no waiting is certain. What that one adds is in
-  `least_share.py`, and what stages of all devices make each other wait in `solve/longest_paths.py`.
+- `interleaved` and `zb-v`: the device may work for its other stage, so that no waiting is certain. What that one adds
+  in `interleaved` is in `least_share.py`, and what stages of all devices make each other wait in
+  `solve/longest_paths.py`.
 
 In inference, and where no gradient comes back, microbatches only pass on, and z counts once or not at all.
 
@@ -67,7 +68,7 @@ class StageSeconds:
         """Seconds from the start of the step until all that needs the stage has ended, but for updates.
 
         Args:
-            kind: The schedule; in `interleaved`, what the device does for its other stages is not in it.
+            kind: The schedule; what the device does for other stages, if it has two, is not in it.
             num_microbatches: Parts of the batch.
             num_live: Microbatches that the stage holds at a time.
             num_late: Microbatches whose gradients of weights come behind the last backward.
@@ -82,7 +83,7 @@ class StageSeconds:
             return num_microbatches * (both + self.behind)
         if kind is ScheduleKind.GPIPE:
             return num_microbatches * both + self.behind
-        if kind is ScheduleKind.INTERLEAVED:
+        if kind in (ScheduleKind.INTERLEAVED, ScheduleKind.ZB_V):
             return num_microbatches * both
         turns = math.ceil(num_microbatches / num_live) * (both - self.weights + self.behind)
         first = np.maximum(0.0, self.behind - (num_live - 1) * self.forward)

@@ -65,9 +65,9 @@ class StageSequence:
         return len(self.devices)
 
     @property
-    def is_interleaved(self) -> bool:
-        """Whether each device has two stages."""
-        return self.num_stages == 2 * len(set(self.devices))
+    def shares_devices(self) -> bool:
+        """Whether a device has two stages."""
+        return self.num_stages > len(set(self.devices))
 
     @cached_property
     def trains(self) -> bool:
@@ -88,22 +88,32 @@ class StageSequence:
         first, last = items.going_back
         return (first, last) if max(first - 1, most - 1 - last) <= _MOST_WITHOUT_BACKWARD else None
 
-    def spans(self, most_seconds: float) -> list[Spans]:
+    def spans(self, most_seconds: float | Sequence[float]) -> list[Spans]:
         """For each stage the spans that it can have if no stage keeps its device busy for longer; empty without any.
 
         They are of up to as many items as anywhere take so long, and start where the stages before them can end, and
         those from them on can reach the end.
+
+        Args:
+            most_seconds: Of a stage, or of each.
         """
-        sums, num_stages = self.items.least_pass_seconds, self.num_stages
-        most = most_seconds / self.num_microbatches * (1 + ROUNDING)
-        length = int((np.searchsorted(sums, sums + most, side="right") - 1 - np.arange(len(sums))).max())
-        before = [stage * most if stage else 0.0 for stage in range(num_stages)]
-        last = np.searchsorted(sums, before, side="right")
-        first = np.searchsorted(sums, [sums[-1] - (num_stages - stage) * most for stage in range(num_stages)])
+        sums = self.items.least_pass_seconds
+        each = np.broadcast_to(np.asarray(most_seconds, dtype=float), self.num_stages)
+        most = each / self.num_microbatches * (1 + ROUNDING)
+        until = np.concatenate([[0.0], np.cumsum(most)])
+        last = np.searchsorted(sums, until[:-1], side="right")
+        first = np.searchsorted(sums, sums[-1] - np.cumsum(most[::-1])[::-1])
         if (first >= last).any():
             return []
+        lengths = {
+            one: int((np.searchsorted(sums, sums + one, side="right") - 1 - np.arange(len(sums))).max())
+            for one in set(most.tolist())
+        }
         starts = map(range, first.tolist(), last.tolist())
-        return [Spans.up_to(self.items, max(1, length), of_stage) for of_stage in starts]
+        return [
+            Spans.up_to(self.items, max(1, lengths[one]), of_stage)
+            for one, of_stage in zip(most.tolist(), starts, strict=True)
+        ]
 
     # -- seconds over boundaries -----------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ CONTROL_FACTOR = 10.0
 
 pytestmark = pytest.mark.grid
 
-SCHEDULES = ["sequential", "gpipe", "1f1b", "zb-h1", "zb-h2", "interleaved"]
+SCHEDULES = ["sequential", "gpipe", "1f1b", "zb-h1", "zb-h2", "interleaved"]  # zb-v: test_staged_training.py
 # The last one, because three devices interleave neither one, four nor eight microbatches.
 PASSES = [*product([2, 3, 4], [1, 4, 8], SCHEDULES), (3, 6, "interleaved")]
 

@@ -115,7 +115,7 @@ def test_stages_that_run_cheap_ops_again_train_to_the_same_numbers_in_less_memor
     assert relative(losses(placed, batch, 5), losses(model, batch, 5)) < 1e-6
 
 
-@pytest.mark.parametrize("schedule", ["sequential", "gpipe", "1f1b", "zb-h1", "zb-h2", "interleaved"])
+@pytest.mark.parametrize("schedule", ["sequential", "gpipe", "1f1b", "zb-h1", "zb-h2", "zb-v", "interleaved"])
 def test_every_schedule_trains_to_the_same_numbers(schedule: str) -> None:
     model, placed = placed_over(lambda: models.compiled(models.dense_stack(7)), 2, microbatches=4, schedule=schedule)
     assert placed.plan.schedule == schedule
@@ -123,10 +123,11 @@ def test_every_schedule_trains_to_the_same_numbers(schedule: str) -> None:
     assert relative(losses(placed, batch, 10), losses(model, batch, 10)) < 1e-6
 
 
-def test_replicas_of_stages_compute_gradients_of_weights_later() -> None:
-    options = {"strategy": "mixed", "replicas": 2, "microbatches": 4, "schedule": "zb-h1"}
+@pytest.mark.parametrize(("schedule", "num_stages"), [("zb-h1", 2), ("zb-v", 3)])
+def test_replicas_of_stages_compute_gradients_of_weights_later(schedule: str, num_stages: int) -> None:
+    options = {"strategy": "mixed", "replicas": 2, "microbatches": 4, "schedule": schedule}
     model, placed = placed_over(lambda: models.compiled(models.dense_stack(7)), 4, **options)
-    assert (placed.plan.num_replicas, placed.plan.schedule) == (2, "zb-h1")
+    assert (placed.plan.num_replicas, placed.plan.num_stages, placed.plan.schedule) == (2, num_stages, schedule)
     assert any(action.action.startswith("1W") for action in placed.plan.timeline)
     batch = models.vectors(ROWS)
     assert relative(losses(placed, batch, 10), losses(model, batch, 10)) < 1e-6

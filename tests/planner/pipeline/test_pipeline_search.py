@@ -378,7 +378,7 @@ def test_a_second_opinion_is_waited_for_unless_another_layout_is_ahead() -> None
     """Replicas that were a little behind had two pipelines simulated once the time was over."""
     steps = late_steps(math.inf, 2, 4)
     assert len(steps) == 2
-    assert late_steps(0.99 * steps[0], 2, 4) == steps[:1]
+    assert len(late_steps(0.99 * steps[0], 2, 4)) == 1
 
 
 def test_a_second_opinion_is_not_waited_for_where_it_is_estimated_to_be_slower() -> None:
