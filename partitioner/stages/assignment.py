@@ -78,7 +78,7 @@ class StageAssignment:
         """Whether the device of a backward op has a tensor, which is made there or read there by a forward op."""
         ops = (self.producer(tensor), *self.graph.consumers[tensor])
         device = self.device[reader.name]
-        return any(self.device[name] == device and self.graph.op[name].phase is Phase.FORWARD for name in ops)
+        return any(self.device.get(name) == device and self.graph.op[name].phase is Phase.FORWARD for name in ops)
 
     def _of_state_alone(self, forward: Sequence[Op]) -> set[str]:
         """Ops that depend on carried state and on no rows, such as the decay of a moving average."""

@@ -133,6 +133,28 @@ def test_replicas_of_stages_compute_gradients_of_weights_later(schedule: str, nu
     assert relative(losses(placed, batch, 10), losses(model, batch, 10)) < 1e-6
 
 
+def clicks() -> keras.Model:
+    """Pairs of embeddings and a score; the loss takes the logits before its sigmoid, which nothing else reads."""
+    numbers, categories = keras.Input((4,)), keras.Input((6,), dtype="int32")
+    parts = [layers.Dense(8, activation="relu")(layers.Dense(16, activation="relu")(numbers))]
+    parts += [layers.Embedding(20 + index, 8)(categories[:, index]) for index in range(6)]
+    stacked = keras.ops.stack(parts, axis=1)
+    pairs = layers.Flatten()(keras.ops.matmul(stacked, keras.ops.transpose(stacked, (0, 2, 1))))
+    x = layers.Dense(16, activation="relu")(layers.Concatenate()([pairs, parts[0]]))
+    model = keras.Model([numbers, categories], layers.Dense(1, activation="sigmoid")(x))
+    model.compile("adagrad", "binary_crossentropy")
+    return model
+
+
+def test_a_sigmoid_that_the_loss_looks_behind_is_in_no_stage() -> None:
+    """Bug: whether a shape is at hand was asked of a sigmoid that is not run, and planning ended with a KeyError."""
+    model, placed = placed_over(clicks, 3, microbatches=2)
+    random = np.random.default_rng(0)
+    x = [random.normal(size=(ROWS, 4)).astype("float32"), random.integers(0, 20, (ROWS, 6))]
+    batch = x, random.integers(0, 2, (ROWS, 1)).astype("float32")
+    assert relative(losses(placed, batch, 5), losses(model, batch, 5)) < 1e-6
+
+
 @pytest.mark.parametrize("rows", [16, 13, 5, 3, 1])
 def test_a_batch_of_any_size_is_cut_exactly(rows: int) -> None:
     model, placed = placed_over(models.mlp, 2, microbatches=4, schedule="1f1b")
