@@ -7,6 +7,9 @@ ours: forward and backward as traced, and the update of a variable as soon as it
 still run at the same time. For gradients only places of gradients count: updates are chains of small ops, which they
 need not wait for one by one. Ops on vectors and scalars are left alone: they are many, and what they keep alive is
 little. A GPU runs ops in the order in which they become ready, and is left alone.
+
+So are forward convolutions: what makes an op wait is a control edge, and where TensorFlow 2.21 merges a convolution
+that has one with its bias, for oneDNN, it ends the process ("Check failed: pred->in_edges().size() == 2").
 """
 
 from __future__ import annotations
@@ -44,6 +47,9 @@ ORDER_IN_STAGES = Order(ahead=3, ahead_of_updates=4)
 """For stages whose devices work at the same time, so that cores are busy anyway. A pipeline of convolutions over two
 devices took a sixth less memory than with 48, and varied by 1 % from process to process instead of 25 %
 (`tests.benchmarks.pipeline_memory`)."""
+
+
+_MERGED_BY_ONEDNN = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative", "BiasAdd", "Pad"})
 
 
 def order_among(devices: Iterable[Hashable]) -> Order:
@@ -101,6 +107,7 @@ def _limits_on(
     limits: dict[str, list[str]] = {}
     for name in ops:
         is_held = _is_held(graph, name, how.least_rank)
+        waits = graph.op[name].type not in _MERGED_BY_ONEDNN
         if is_held and graph.op[name].phase is Phase.UPDATE:
             last = max(0, len(held) - how.ahead_of_updates + 1)
         else:
@@ -110,13 +117,13 @@ def _limits_on(
         first = lasts[last - 1] if last else 0  # earlier ops end before `last - 1`, in turn
         before = {index for source in needs[name] for index in ended.get(source, ()) if index >= first}
         if is_held:
-            for index in range(last - 1, first - 1, -1):
+            for index in range(last - 1, first - 1, -1) if waits else ():
                 if index not in before:
                     limits.setdefault(name, []).append(held[index])
                     before |= ended[held[index]]
             before.add(len(held))
             held.append(name)
-            lasts.append(last)
+            lasts.append(last if waits else 0)
         ended[name] = frozenset(before)
     return limits
 

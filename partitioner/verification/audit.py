@@ -32,6 +32,8 @@ _RUNTIME_OPS = frozenset(
 # Batches are cut into microbatches on the host, and the lock of updates is there.
 _BATCH_SCOPE = "microbatches/"
 _LOCK_OPS = frozenset({"MutexV2", "MutexLock", "ConsumeMutexLock"})
+# What hands an argument of a function to the branch that is taken: where the argument is.
+_HANDING_ON = frozenset({"Switch"})
 
 _BODY = re.compile(r"(body|cond|then|else|branches)/_\d+$")
 
@@ -120,7 +122,7 @@ def misplaced_ops(executed: Mapping[str, tuple[str, str]], placement: Mapping[st
         elif (
             planned is None
             and device not in used
-            and op_type not in _RUNTIME_OPS | _LOCK_OPS
+            and op_type not in _RUNTIME_OPS | _LOCK_OPS | _HANDING_ON
             and _BATCH_SCOPE not in name
         ):
             wrong.append(f"{name} ({op_type}): not in the plan, ran on {_short(device)}")

@@ -22,6 +22,7 @@ from partitioner.ir.plan import Verification
 from partitioner.ir.step import CapturedStep, LossReduction, StepKind
 from partitioner.spelling import argument
 from partitioner.stages.coupling import batch_coupling, random_states, written_states
+from partitioner.stages.programs import stage_programs
 from partitioner.verification.audit import executed_ops, hard_placement, misplaced_ops, without_tensor_float_32
 from partitioner.verification.compare import compared, narrow_dtype, outputs_only, runs_on_gpu, tolerance_of
 from partitioner.verification.data import as_dense, flat_arrays, permuted, random_batches
@@ -286,10 +287,20 @@ def _verify_outputs(subject: _Subject, batch: tuple[Any, Any]) -> Verification:
 
 
 def _planned(step: CapturedStep, execution: Execution) -> dict[str, str]:
-    """The device of every op: its planned device, or that of the lookup table it uses."""
-    tables = [op.name for op in step.graph.ops if op.takes_table]
-    on_host = {replica_prefix(replica) + name: HOST for replica in range(execution.num_replicas) for name in tables}
-    return execution.placement_everywhere | on_host
+    """The device of every op: its planned device, or that of the lookup table it uses. Small arithmetic that stages on
+    several devices do each for itself is left out."""
+    prefixes = [*map(replica_prefix, range(execution.num_replicas))]
+    on_host = {prefix + op.name: HOST for prefix in prefixes for op in step.graph.ops if op.takes_table}
+    everywhere = execution.placement_everywhere | on_host
+    devices: dict[str, set[str]] = {}
+    if execution.is_staged:
+        for program in stage_programs(step, execution, results=step.results).programs:
+            for name in program.ops:
+                devices.setdefault(name, set()).add(program.device)
+    for name in [name for name, of_op in devices.items() if len(of_op) > 1]:
+        for prefix in prefixes:
+            everywhere.pop(prefix + name, None)
+    return everywhere
 
 
 def _audited(function: Any, batch: tuple[Any, Any]) -> dict[str, tuple[str, str]]:

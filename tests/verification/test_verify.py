@@ -332,3 +332,21 @@ def test_verify_of_inference_with_state_starts_every_run_from_the_same() -> None
     assert verification.passed
     assert verification.outputs_max_rel_diff < 1e-5
     assert float(model.layers[1].total) == before
+
+
+def orthogonal() -> keras.Model:
+    """A penalty on a stage of its own, whose gradient needs a product of constants that its value needs, too."""
+    x = inputs = keras.Input((models.WIDTH,))
+    for width in (16, 16, 8, 8):
+        x = layers.Dense(width, kernel_regularizer=keras.regularizers.OrthogonalRegularizer(1e-2))(x)
+    return models.compiled(keras.Model(inputs, layers.Dense(models.CLASSES)(x)))
+
+
+@pytest.mark.parametrize("build", [orthogonal, models.branching])
+def test_what_stages_do_each_for_themselves_is_not_misplaced(build: Callable[[], keras.Model]) -> None:
+    """Bugs: a product of two constants that two stages compute was said to be on the wrong one of them, and what hands
+    a tensor to a branch to be on a device of which nothing is planned."""
+    model = build()
+    verification = partitioner.verify(model, place(model, microbatches=2), num_steps=1)
+    assert verification.misplaced_ops == ()
+    assert verification.passed

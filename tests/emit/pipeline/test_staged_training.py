@@ -155,6 +155,20 @@ def test_a_sigmoid_that_the_loss_looks_behind_is_in_no_stage() -> None:
     assert relative(losses(placed, batch, 5), losses(model, batch, 5)) < 1e-6
 
 
+def parallel_convolutions() -> keras.Model:
+    x = inputs = keras.Input((models.SIDE, models.SIDE, 2))
+    for _ in range(2):
+        x = layers.Add()([layers.Conv2D(4, 3, padding="same", activation="tanh")(x) for _ in range(6)])
+    return models.compiled(keras.Model(inputs, layers.Dense(models.CLASSES)(layers.Flatten()(x))))
+
+
+def test_convolutions_next_to_each_other_do_not_end_the_process() -> None:
+    """Bug: they waited for each other by control edges, with which TensorFlow merges no convolution with its bias."""
+    model, placed = placed_over(parallel_convolutions, 2, microbatches=4, schedule="1f1b")
+    batch = models.images(ROWS)
+    assert relative(losses(placed, batch, 5), losses(model, batch, 5)) < 1e-6
+
+
 @pytest.mark.parametrize("rows", [16, 13, 5, 3, 1])
 def test_a_batch_of_any_size_is_cut_exactly(rows: int) -> None:
     model, placed = placed_over(models.mlp, 2, microbatches=4, schedule="1f1b")
