@@ -107,8 +107,9 @@ def trace_step(
                     return
                 scaled_loss = objective.optimizer.scale_loss(loss)
             num_forward = graph.num_operations()
-            seeds.append(tf.ones_like(scaled_loss, name="seed"))
-            outputs["gradients"] = tape.gradient(scaled_loss, parameters, output_gradients=seeds[0])
+            with tf.name_scope("gradients"):  # for what the tape makes itself, such as sums
+                seeds.append(tf.ones_like(scaled_loss, name="seed"))
+                outputs["gradients"] = tape.gradient(scaled_loss, parameters, output_gradients=seeds[0])
         num_differentiated = graph.num_operations()
         with predicated_writes():
             objective.optimizer.apply_gradients(list(zip(outputs["gradients"], trainable, strict=True)))

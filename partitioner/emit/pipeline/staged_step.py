@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from partitioner.emit.pipeline.all_reduce import all_gather, all_reduce_together
-from partitioner.emit.pipeline.microbatches import HOST, cut_batch
+from partitioner.emit.pipeline.microbatches import HOST, SCOPE, cut_batch
 from partitioner.emit.pipeline.replica import Replica, ReplicaRun
 from partitioner.emit.pipeline.stage_function import StageFunction
 from partitioner.emit.pipeline.update_lock import acquire_updates, release_updates
@@ -116,7 +116,8 @@ class StepRun:
 
     def wanted(self, gathered: Mapping[str, Any], gate: Any) -> dict[str, Any]:
         """The requested results, available after the gate."""
-        results = self._results(gathered)
+        with tf.name_scope(SCOPE):  # an op of the step may have the name that one of these would get
+            results = self._results(gathered)
         return tf.nest.map_structure(lambda name, value: self._result(name, value, gate), self.staged.wanted, results)
 
     def _cut_batch(self, arguments: Sequence[Any]) -> None:
