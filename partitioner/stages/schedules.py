@@ -277,7 +277,7 @@ def _with_weights_of_first(order: Sequence[Action]) -> Iterator[Action]:
 
 
 def _check_v(devices: Sequence[str], stage_devices: Sequence[str]) -> None:
-    if list(stage_devices) != [*devices, *devices[-2::-1]]:
+    if tuple(stage_devices) != ScheduleKind.ZB_V.stages_on(devices):
         raise UsageError(
             "the schedule zb-v needs two stages on each device but the last, dealt there and back",
             notes=[f"{len(stage_devices)} stages on: {', '.join(stage_devices)}"],
