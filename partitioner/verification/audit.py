@@ -7,7 +7,7 @@ graphs are the result after all of that.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,8 +32,8 @@ _RUNTIME_OPS = frozenset(
 # Batches are cut into microbatches on the host, and the lock of updates is there.
 _BATCH_SCOPE = "microbatches/"
 _LOCK_OPS = frozenset({"MutexV2", "MutexLock", "ConsumeMutexLock"})
-# What hands an argument of a function to the branch that is taken: where the argument is.
-_HANDING_ON = frozenset({"Switch"})
+# What hands an argument of a stage's function to the branch that is taken runs where the argument is.
+_ARGUMENT_SCOPE, _HANDING_ON = "partition_arguments/", "Switch"
 
 _BODY = re.compile(r"(body|cond|then|else|branches)/_\d+$")
 
@@ -101,12 +101,21 @@ def _is_called_alone(nodes: Sequence[Any]) -> bool:
     return len(nodes) == 1 and nodes[0].name == nodes[0].op
 
 
-def misplaced_ops(executed: Mapping[str, tuple[str, str]], placement: Mapping[str, str]) -> tuple[int, tuple[str, ...]]:
+def misplaced_ops(
+    executed: Mapping[str, tuple[str, str]],
+    placement: Mapping[str, str],
+    copies: Mapping[str, Collection[str]] | None = None,
+) -> tuple[int, tuple[str, ...]]:
     """Compare the executed ops with the plan.
 
     An executed op counts when its name (without the calls it was inlined from) is planned, or when it belongs to
     the body of a planned loop or branch; it is misplaced when it ran elsewhere. An op that an optimizer made is
     misplaced when it computes on a device that the plan does not use.
+
+    Args:
+        executed: The type and the device of each executed op.
+        placement: The planned device of each op.
+        copies: The devices of planned ops that stages on several devices run each for themselves.
 
     Returns:
         The number of compared ops, and a line for each misplaced op.
@@ -117,20 +126,21 @@ def misplaced_ops(executed: Mapping[str, tuple[str, str]], placement: Mapping[st
         planned = _planned(name, placement)
         if planned is not None and op_type not in _RUNTIME_OPS:
             compared += 1
-            if planned != device:
-                wrong.append(f"{name} ({op_type}): planned on {_short(planned)}, ran on {_short(device)}")
+            if device != placement[planned] and device not in (copies or {}).get(planned, ()):
+                wrong.append(f"{name} ({op_type}): planned on {_short(placement[planned])}, ran on {_short(device)}")
         elif (
             planned is None
             and device not in used
-            and op_type not in _RUNTIME_OPS | _LOCK_OPS | _HANDING_ON
+            and op_type not in _RUNTIME_OPS | _LOCK_OPS
             and _BATCH_SCOPE not in name
+            and not (op_type == _HANDING_ON and _ARGUMENT_SCOPE in name)
         ):
             wrong.append(f"{name} ({op_type}): not in the plan, ran on {_short(device)}")
     return compared, tuple(wrong)
 
 
 def _planned(name: str, placement: Mapping[str, str]) -> str | None:
-    """Planned device of an executed op: under its own name, else that of the loop or branch whose body it is in.
+    """The planned op that an executed op is: of its own name, else the loop or branch whose body it is in.
 
     TensorFlow names an op of a body `<loop>/body/_7/<op>` and an op of an inlined call `<call>/<op>`. Only names of
     calls may be cut off in front: the rest of a body op's name may be the name of a different op.
@@ -139,9 +149,9 @@ def _planned(name: str, placement: Mapping[str, str]) -> str | None:
     while "PartitionedCall" in parts[0] and len(parts) > 1:
         parts = parts[1:]
     if (plain := "/".join(parts)) in placement:
-        return placement[plain]
+        return plain
     bodies = [i for i in range(1, len(parts) - 1) if _BODY.match("/".join(parts[i : i + 2]))]
-    return next((placement[owner] for i in bodies if (owner := "/".join(parts[:i])) in placement), None)
+    return next((owner for i in bodies if (owner := "/".join(parts[:i])) in placement), None)
 
 
 def _short(device: str) -> str:

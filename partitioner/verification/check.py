@@ -179,7 +179,7 @@ def _verify_training(
 
         placed = run_placed(restore, audited_step)
         apart = tuple(differing_copies())
-        audit = misplaced_ops(executed, _planned(step, execution))
+        audit = _misplaced(executed, step, execution)
         tolerance = tolerance_of(step.graph, execution, subject.ran_on)
         names = {"weights": [variable.path for variable in model.variables]}
         gradients = zip(step.trainable, step.outputs.get("gradients", ()), strict=True)
@@ -222,7 +222,7 @@ def _verify_own_step(subject: _Subject, batches: Sequence[tuple[Any, Any]]) -> V
             restore()
             executed = executed_ops(lambda: _fresh(placed_step)(*batches[0], None))[1]
             placed = run(lambda *arguments: placed_step(*arguments)["logs"], batches, restore)
-        audit = misplaced_ops(executed, _planned(step, execution))
+        audit = _misplaced(executed, step, execution)
         tolerance = tolerance_of(step.graph, execution, subject.ran_on)
         return compared(placed, expected, controls, audit, subject.ran_on, num_steps=len(batches), tolerance=tolerance)
 
@@ -280,27 +280,31 @@ def _verify_outputs(subject: _Subject, batch: tuple[Any, Any]) -> Verification:
             if execution.is_staged:
                 restore()
                 executed |= _audited(placed_stepwise, (x, None))
-    audit = misplaced_ops(executed, _planned(step, execution))
+    audit = _misplaced(executed, step, execution)
     placed_outputs = outputs_only(flat_arrays(outputs["y_pred"]))
     tolerance = tolerance_of(step.graph, execution, subject.ran_on)
     return compared(placed_outputs, expected, controls, audit, subject.ran_on, num_steps=0, tolerance=tolerance)
 
 
-def _planned(step: CapturedStep, execution: Execution) -> dict[str, str]:
-    """The device of every op: its planned device, or that of the lookup table it uses. Small arithmetic that stages on
-    several devices do each for itself is left out."""
-    prefixes = [*map(replica_prefix, range(execution.num_replicas))]
-    on_host = {prefix + op.name: HOST for prefix in prefixes for op in step.graph.ops if op.takes_table}
-    everywhere = execution.placement_everywhere | on_host
+def _misplaced(
+    executed: Mapping[str, tuple[str, str]], step: CapturedStep, execution: Execution
+) -> tuple[int, tuple[str, ...]]:
+    """The number of executed ops that are planned, and a line for each that ran elsewhere.
+
+    An op is planned on its device, or on that of the lookup table it uses. Small arithmetic that stages on several
+    devices do each for itself may run on all of them.
+    """
+    replicas = [(number, replica_prefix(number)) for number in range(execution.num_replicas)]
+    on_host = {prefix + op.name: HOST for _, prefix in replicas for op in step.graph.ops if op.takes_table}
     devices: dict[str, set[str]] = {}
     if execution.is_staged:
         for program in stage_programs(step, execution, results=step.results).programs:
-            for name in program.ops:
-                devices.setdefault(name, set()).add(program.device)
-    for name in [name for name, of_op in devices.items() if len(of_op) > 1]:
-        for prefix in prefixes:
-            everywhere.pop(prefix + name, None)
-    return everywhere
+            for number, prefix in replicas:
+                device = execution.device(program.device, number)
+                for name in program.ops:
+                    devices.setdefault(prefix + name, set()).add(device)
+    copies = {name: of_copies for name, of_copies in devices.items() if len(of_copies) > 1}
+    return misplaced_ops(executed, execution.placement_everywhere | on_host, copies)
 
 
 def _audited(function: Any, batch: tuple[Any, Any]) -> dict[str, tuple[str, str]]:

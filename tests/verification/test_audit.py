@@ -37,6 +37,20 @@ def test_what_the_runtime_adds_does_not_count() -> None:
     assert misplaced_ops({"x/_send": ("_Send", TWO), "k": ("Const", TWO)}, {"a": ZERO}) == (0, ())
 
 
+def test_a_copy_is_misplaced_where_no_stage_has_one() -> None:
+    executed, copies = {"k": ("Mul", TWO)}, {"k": {ZERO, TWO}}
+    assert misplaced_ops(executed, {"k": ZERO}, copies) == (1, ())
+    assert misplaced_ops(executed, {"k": ZERO}, {"k": {ZERO, ONE}}) == (1, ("k (Mul): planned on CPU:0, ran on CPU:2",))
+    assert misplaced_ops(executed, {"k": ZERO}, {"other": {TWO}})[1]
+
+
+def test_what_hands_an_argument_to_a_branch_runs_where_the_argument_is() -> None:
+    executed = {"branch/partition_arguments/2_here/_6": ("Switch", TWO)}
+    assert misplaced_ops(executed, {"branch": ZERO}) == (0, ())
+    assert misplaced_ops({"branch/x/_6": ("Switch", TWO)}, {"branch": ZERO})[1]
+    assert misplaced_ops({"branch/partition_arguments/2_here/_6": ("Mul", TWO)}, {"branch": ZERO})[1]
+
+
 def test_executed_ops_are_those_after_placement() -> None:
     @tf.function(autograph=False)
     def run(x: tf.Tensor) -> tf.Tensor:

@@ -1,8 +1,8 @@
 """Sums of gradients: in steps where many layers have a part, and which op each belongs to.
 
-TensorFlow adds up the gradients of a tensor where the first of its readers differentiates: for a skip connection, where
-it ends. What is added last, and what needs the sum next, are where it begins. Cut between the two, the sum would go to
-the far end and come back.
+A sum of gradients belongs to no op by itself. Of the readers of its tensor the first has it: for a skip connection,
+where it begins, as what is added last and what needs the sum next are there. Cut between its ends, a sum at the far one
+would be sent there and come back; one before the first reader would have all parts sent.
 
 What an encoder hands to a decoder has two readers in each of its blocks. Added up at once, a part from each of them
 would cross every boundary of stages in between; added up in steps, as the gradients are made, only the sum so far does.

@@ -234,7 +234,7 @@ class PipelineEvaluator:
         if items.going_back is not None:  # these stages wait for gradients
             first, last = items.going_back
             waiting = float(items.least_pass_seconds[last + 1] - items.least_pass_seconds[first - 1])
-            waiting += calls if last + 1 - first == len(items.order) - 1 else 0.0
+            waiting += calls * items.all_go_back
             bound = max(bound, least_share(schedule, len(devices), num_devices, num_microbatches) * waiting)
         return bound
 

@@ -5,6 +5,7 @@ The dynamic program of `split.py` looks at one stage at a time. What stages make
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 from partitioner.planner.pipeline.split import Cut, StageSplit
@@ -23,7 +24,7 @@ def near_cut(split: StageSplit, cut: Cut) -> Cut:
     if sequence.num_stages < 2 or sequence.crossed is None or not cut.fits:
         return cut
     left = _MOST_CALLS // sum(map(len, sequence.orders.values()))
-    before = float("inf")
+    before = math.inf
     while left > 0 and cut.seconds < before * (1 - _WORTH):
         before = cut.seconds
         for stage, step in product(range(sequence.num_stages - 1), _STEPS):

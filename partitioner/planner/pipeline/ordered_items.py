@@ -106,12 +106,17 @@ class OrderedItems:
             return None
         return int(crossed[0]), int(crossed[-1])
 
+    @property
+    def all_go_back(self) -> bool:
+        """Whether gradients cross every position between two items."""
+        return self.going_back == (1, len(self.order) - 1)
+
     def least_calls(self, num_stages: int) -> int:
         """How often a microbatch calls so many stages at the least: forward, and backward where gradients cross all
         boundaries."""
         if num_stages == 1:  # what it is called for may be one program, or no program at all
             return 0
-        return num_stages * (2 if self.going_back == (1, len(self.order) - 1) else 1)
+        return num_stages * (2 if self.all_go_back else 1)
 
     @cached_property
     def again_by_way(self) -> tuple[Floats, Floats, Floats]:

@@ -25,7 +25,7 @@ from partitioner.planner.simulate.streams import Streams
 
 # A byte over a limit counts as so many seconds, more than any step takes: first what fits, then the fastest.
 _SECONDS_PER_BYTE_OVER = 1e3
-# Cuts into interleaved stages, each given what devices have in their other stages: halfway from the last guess to what
+# Cuts where devices have two stages, each given what they have in the other one: halfway from the last guess to what
 # the last cut says.
 _TRIES_OF_SHARED = 6
 
