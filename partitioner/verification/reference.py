@@ -95,17 +95,19 @@ def reference_functions(
 
     Gradients are those the optimizer gets: of the scaled loss where it scales. Both are traced for `specs`, whose batch
     size is open as in `fit`: with a fixed batch size TensorFlow divides by constants, and rounds differently. With
-    `parts`, the model runs on each part in order, and their results are combined before the update. With `jit_compile`
-    XLA compiles both.
+    `parts`, the model runs on each part in order, and their results are combined before the update; the loss of a part
+    is weighted before it is differentiated, so that in 16 bits no part overflows where the whole batch does not. With
+    `jit_compile` XLA compiles both.
     """
     cut = parts or Parts()
 
-    def differentiated(x: Any, y: Any) -> tuple[Any, Any, list[Any]]:
+    def differentiated(x: Any, y: Any, weight: Any = None) -> tuple[Any, Any, list[Any]]:
         with tf.GradientTape() as tape:
             y_pred = model(x, training=True) if model._call_has_training_arg else model(x)
             loss = compute_loss(x, y, y_pred, None, True)
             scaled = optimizer.scale_loss(loss)
-        return y_pred, loss, tape.gradient(scaled, model.trainable_variables)
+        seed = None if weight is None else tf.cast(weight, scaled.dtype)
+        return y_pred, loss, tape.gradient(scaled, model.trainable_variables, output_gradients=seed)
 
     def accumulated(x: Any, y: Any) -> tuple[Any, Any, list[Any]]:
         if cut.count == 1:
@@ -118,7 +120,7 @@ def reference_functions(
             for state, start in zip(cut.states, starts, strict=True):
                 state.assign(start + _stride(start, replica) if _is_in(state, cut.seeds) else start)
             mine = slice(replica * cut.num_microbatches, (replica + 1) * cut.num_microbatches)
-            results += [differentiated(*batch) for batch in batches[mine]]
+            results += [differentiated(*batch, w) for batch, w in zip(batches[mine], weights[mine], strict=True)]
             ends.append([tf.identity(tf.convert_to_tensor(state)) for state in cut.states])
         for state, *values in zip(cut.states, *ends, strict=True):
             state.assign(tf.add_n(values) / len(values) if values[0].dtype.is_floating else values[0])
@@ -127,8 +129,8 @@ def reference_functions(
         given = {value.name for value in tf.nest.flatten((x, y))} | _captured(cut.states)
         return (
             y_pred,
-            _weighted(losses, weights),
-            [_added(gradient, weights, given) for gradient in zip(*gradients, strict=True)],
+            tf.add_n([loss * tf.cast(weight, loss.dtype) for loss, weight in zip(losses, weights, strict=True)]),
+            [_added(gradient, given) for gradient in zip(*gradients, strict=True)],
         )
 
     def gradients(x: Any, y: Any) -> tuple[Any, Any, Any]:
@@ -185,25 +187,19 @@ def _parts(batch: Any, count: int) -> tuple[list[Any], list[Any]]:
     return [tf.nest.pack_sequence_as(batch, [parts[index] for parts in cut]) for index in range(count)], shares
 
 
-def _weighted(values: Sequence[Any], weights: Sequence[Any]) -> Any:
-    """Weighted sum of the values of parts."""
-    return tf.add_n([v * tf.cast(w, v.dtype) for v, w in zip(values, weights, strict=True)])
-
-
-def _added(gradients: Sequence[Any], weights: Sequence[Any], given: Collection[str]) -> Any:
-    """Weighted sum of the gradients of parts; a sparse gradient stays sparse, which some optimizers treat differently.
+def _added(gradients: Sequence[Any], given: Collection[str]) -> Any:
+    """Sum of the gradients of parts; a sparse gradient stays sparse, which some optimizers treat differently.
 
     Its slices are concatenated in the order of the whole batch. Where their indices do not depend on the batch or on
     random numbers (`given`, tensors by name), the whole batch has each slice only once.
     """
     if not isinstance(gradients[0], tf.IndexedSlices):
-        return None if gradients[0] is None else _weighted(gradients, weights)
+        return None if gradients[0] is None else tf.add_n(gradients)
     first = gradients[0]
     if not _comes_from(first.indices, given):
-        return tf.IndexedSlices(_weighted([g.values for g in gradients], weights), first.indices, first.dense_shape)
-    rows = [g.values * tf.cast(w, g.values.dtype) for g, w in zip(gradients, weights, strict=True)]
-    indices = tf.concat([g.indices for g in gradients], axis=0)
-    return tf.IndexedSlices(tf.concat(rows, axis=0), indices, first.dense_shape)
+        return tf.IndexedSlices(tf.add_n([g.values for g in gradients]), first.indices, first.dense_shape)
+    rows, indices = (tf.concat([getattr(g, key) for g in gradients], axis=0) for key in ("values", "indices"))
+    return tf.IndexedSlices(rows, indices, first.dense_shape)
 
 
 def _captured(variables: Sequence[Any]) -> set[str]:

@@ -217,6 +217,23 @@ def test_gradients_of_a_scaled_loss_are_compared_with_scaled_ones() -> None:
     assert found.gradients_max_rel_diff <= 1e-3
 
 
+def test_a_part_of_a_batch_overflows_in_float16_no_sooner_than_the_whole_batch() -> None:
+    """Bug: the reference differentiated each part's mean loss, and overflowed where the placed model did not.
+
+    A row's gradient is at most the loss scale over the rows of the mean: 2^15 of four rows fit, 2^17 of one do not.
+    """
+    keras.utils.set_random_seed(0)
+    x = inputs = keras.Input((models.WIDTH,), dtype="float16")
+    x = layers.Dense(16, activation="relu", name="hidden", dtype="mixed_float16")(x)
+    model = keras.Model(inputs, layers.Dense(models.CLASSES, name="scores", dtype="mixed_float16")(x))
+    models.compiled(model, keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(1e-2), initial_scale=2.0**17))
+    pins = {"hidden": "CPU:1", "scores": "CPU:2"}
+    plan = partitioner.plan(model, **asked(devices=["CPU:1", "CPU:2"], batch_size=4, microbatches=4, pins=pins))
+    found = partitioner.verify(model, partitioner.place(model, plan), num_steps=3)
+    assert found.passed, found
+    assert found.gradients_max_rel_diff <= 1e-3
+
+
 def test_verify_leaves_variables_optimizer_and_seeds_as_they_were() -> None:
     keras.utils.set_random_seed(0)
     x = inputs = keras.Input((models.WIDTH,))
