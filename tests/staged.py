@@ -179,30 +179,28 @@ class Bench:
         return [*self.twin.variables, *self.twin.optimizer.variables]
 
     @cache  # noqa: B019 - a bench lives as long as the session
-    def plan(self, num_devices: int, rounds: int) -> PlanDocument:
-        """The parts dealt to the devices in equal runs, in as many rounds; the loss goes with the last part."""
-        num_stages = num_devices * rounds
-        names = cpus(num_devices)
-        pins = {f"p{part}_.*": names[part * num_stages // PARTS % num_devices] for part in range(PARTS)}
+    def plan(self, devices: tuple[str, ...]) -> PlanDocument:
+        """The parts in equal runs on the devices of as many stages; the loss goes with the last part."""
+        pins = {f"p{part}_.*": devices[part * len(devices) // PARTS] for part in range(PARTS)}
         return partitioner.plan(
             self.twin,
             **asked(
-                devices=names,
+                devices=list(dict.fromkeys(devices)),
                 batch_size=ROWS,
                 strategy="layer-split",
                 microbatches=1,
                 schedule="sequential",
-                pins=pins | {"compile_loss/.*": names[-1]},
+                pins=pins | {"compile_loss/.*": devices[-1]},
                 time_limit=20,
             ),
         )
 
-    def placed(self, num_devices: int, rounds: int, *, microbatches: int, schedule: str, recompute: bool) -> Any:
-        """The twin as it was at first, placed as planned, but for how batches pass."""
-        plan = self.plan(num_devices, rounds)
+    def placed(self, devices: tuple[str, ...], *, microbatches: int, schedule: str, recompute: bool) -> Any:
+        """The twin as it was at first, placed as planned for stages on these devices, but for how batches pass."""
+        plan = self.plan(devices)
+        of_device = {stage.device: stage for stage in plan.stages}
         stages = tuple(
-            replace(stage, index=index, recompute=recompute)
-            for index, stage in enumerate(sorted(plan.stages, key=lambda stage: stage.device) * rounds)
+            replace(of_device[device], index=index, recompute=recompute) for index, device in enumerate(devices)
         )
         plan = replace(plan, num_microbatches=microbatches, schedule=schedule, num_stages=len(stages), stages=stages)
         for variable, value in zip(self.held, self.start, strict=True):

@@ -1,7 +1,7 @@
 """Every kind of model x stages x microbatches x schedule x recompute trains as if it ran in one piece.
 
-Some five hundred cases, so by hand: `python -m pytest -m grid`. The parts of every model are pinned to devices, so that
-a case has the stages it says: one per device, or for `interleaved` two.
+Some seven hundred cases, so by hand: `python -m pytest -m grid`. The parts of every model are pinned to devices, so
+that a case has the stages it says: one per device, or those of `interleaved` or `zb-v`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pytest
 from partitioner.errors import UsageError
 from partitioner.ir.devices import DeviceName
 from partitioner.stages.programs import stage_programs
+from partitioner.stages.schedules import ScheduleKind
 from partitioner.verification.audit import misplaced_ops
 from tests.staged import CASES, audited, bench, distances
 from tests.twins import as_one, cpus, relative
@@ -27,7 +28,7 @@ CONTROL_FACTOR = 10.0
 
 pytestmark = pytest.mark.grid
 
-SCHEDULES = ["sequential", "gpipe", "1f1b", "zb-h1", "zb-h2", "interleaved"]  # zb-v: test_staged_training.py
+SCHEDULES = ["sequential", "gpipe", "1f1b", "zb-h1", "zb-h2", "zb-v", "interleaved"]
 # The last one, because three devices interleave neither one, four nor eight microbatches.
 PASSES = [*product([2, 3, 4], [1, 4, 8], SCHEDULES), (3, 6, "interleaved")]
 
@@ -39,8 +40,8 @@ def test_ten_steps_equal_the_unplaced_models(
     name: str, num_devices: int, microbatches: int, schedule: str, recompute: bool
 ) -> None:
     made = bench(name)
-    rounds = 2 if schedule == "interleaved" else 1
-    placed = made.placed(num_devices, rounds, microbatches=microbatches, schedule=schedule, recompute=recompute)
+    stage_devices = ScheduleKind(schedule).stages_on(cpus(num_devices))
+    placed = made.placed(stage_devices, microbatches=microbatches, schedule=schedule, recompute=recompute)
     if schedule == "interleaved" and microbatches % num_devices:
         with pytest.raises(UsageError, match="multiple of the devices"):
             made.trained(placed)
@@ -49,8 +50,7 @@ def test_ten_steps_equal_the_unplaced_models(
 
     step, execution, executed = audited(placed, made.data)
     programs = stage_programs(step, execution, results=("loss", "y_pred"))
-    devices = [DeviceName.parse(name).canonical for name in cpus(num_devices)]
-    assert programs.stages == (*devices,) * rounds
+    assert programs.stages == tuple(DeviceName.parse(name).canonical for name in stage_devices)
     assert len(programs.backward) == len(programs.stages)
     assert (execution.num_microbatches, execution.schedule) == (microbatches, schedule)
     assert programs.recomputed == frozenset(range(len(programs.stages)) if recompute else ())

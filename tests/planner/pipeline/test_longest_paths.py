@@ -22,7 +22,10 @@ SHAPES = [
     (INTERLEAVED, 4, 2, 2), (INTERLEAVED, 4, 2, 4), (ONE_F_ONE_B, 3, 3, 4), (ONE_F_ONE_B, 2, 2, 3),
     (ScheduleKind.GPIPE, 3, 3, 2), (ScheduleKind.SEQUENTIAL, 3, 3, 2),
 ]  # fmt: skip
-IN_PARTS = [(ScheduleKind.ZB_H1, 3, 3, 4), (ScheduleKind.ZB_H2, 3, 3, 5), (ScheduleKind.ZB_H2, 2, 2, 3)]
+IN_PARTS = [
+    (ScheduleKind.ZB_H1, 3, 3, 4), (ScheduleKind.ZB_H2, 3, 3, 5), (ScheduleKind.ZB_H2, 2, 2, 3),
+    (ScheduleKind.ZB_V, 3, 2, 3),
+]  # fmt: skip
 """A schedule, stages, devices and microbatches."""
 
 
@@ -41,7 +44,7 @@ def problem(
         forward=sums(forward),
         backward=sums(backward),
         summing=sums(summing),
-        devices=tuple(stage % num_devices for stage in range(num_stages)),
+        devices=kind.stages_on(tuple(range(num_devices))),
         num_microbatches=count,
         schedule=kind,
         training=True,
@@ -171,6 +174,26 @@ def test_cuts_outside_the_ranges_count_as_enough() -> None:
     assert closer(replace(made, ranges=((1, 1),))).seconds == pytest.approx(step_of(made, (1,)), rel=1e-5)
     assert closer(replace(made, ranges=((1, 1),)), enough=20.0).seconds == pytest.approx(20.0, rel=1e-5)
     assert closer(replace(made, ranges=((5, 0),)), enough=20.0).seconds == 20.0
+
+
+def test_the_program_ends_though_an_item_leaves_next_to_nothing_for_later() -> None:
+    """Bug: where rounding made that 3e-15 s, the process went round in circles and was killed, with no bound found."""
+    forward = [0.06119, 0.05736, 0.03465, 0.03465, 0.03465, 0.1166, 0.3373, 0.01336, 0.03465, 0.05736, 0.2266, 0.1218]
+    backward = [0.05332, 0.04972, 0.0949, 0.0949, 0.0949, 0.1797, 0.5708, 0.01336, 0.1093, 0.04016, 0.3598, 0.2935]
+    weights = [0.05332, 0.04972, 0.06025, 0.06025, 0.06025, 0.0, 0.0, 0.0, 0.07464, 0.04016, 0.238, 0.1663]
+    forward, backward, weights = [*forward, 1.824, 0.9501], [*backward, 3.751, 0.9425], [*weights, 1.845, 3.469e-15]
+    made = problem(
+        forward,
+        backward,
+        [0.0] * len(forward),
+        (ScheduleKind.ZB_V, 3, 2, 4),
+        weights=sums(weights),
+        keeps=(True,) * 3,
+        call_seconds=7e-2,
+        num_leaving=(0, *np.cumsum([later > 0 for later in weights]).tolist()),
+    )
+    (found,) = least_steps(BoundRequest(problems=(made,), enough_seconds=1e9, seconds=20.0))
+    assert 0.95 * best_step(made) <= found.seconds <= best_step(made)
 
 
 def test_the_process_answers_the_same_and_a_killed_one_leaves_what_is_known() -> None:

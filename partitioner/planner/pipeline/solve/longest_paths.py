@@ -40,7 +40,12 @@ _CALLS_OF_A_PROGRAM = 100
 _MOST_EDGES, _SHORTEST_EDGE = 16, 1e-7
 # A path that is longer by no more than this share is none that the program lacks.
 _ENOUGH = 1e-4
-# What the solver of linear programs may be off by.
+# Of all items, what a running sum is rounded to: edges between sums that differ by rounding alone make the solver of
+# linear programs turn in a circle, as a last item that leaves 1e-18 s for later does.
+_DIGITS = 9
+# Of that solver, for each stage. It needs far fewer, or would not end.
+_MOST_ITERATIONS = 500
+# What the solver and these digits may be off by.
 _TOLERANCE = 1e-6
 
 
@@ -217,10 +222,14 @@ class _Program:
 
     def __init__(self, problem: CutProblem, items: _Items, calls: Calls, going_back: range) -> None:
         self._solver: Any = pywraplp.Solver.CreateSolver("GLOP")  # it has no types
+        most_iterations = _MOST_ITERATIONS * calls.num_stages
+        self._solver.SetSolverSpecificParametersAsString(f"max_number_of_iterations: {most_iterations}")
         self._unit = max(float(items.forward[-1] + items.backward[-1]), 1e-12)
         self._ways = [_parameters(is_warm=True), _parameters(is_warm=False)]
         self._bounded: list[tuple[Floats, list[Any]]] = []
-        self._forward, self._backward, *others = (self._new_ends(sums / self._unit, calls.num_stages) for sums in items)
+        self._forward, self._backward, *others = (
+            self._new_ends(np.round(sums / self._unit, _DIGITS), calls.num_stages) for sums in items
+        )
         forward, backward, weights, *of_stages = (_parts(ends) for ends in (self._forward, self._backward, *others))
         leaving = going_back[1:] if items.weights[-1] else range(0)
         self._call, self._num_leaving = problem.call_seconds / self._unit, problem.num_leaving
