@@ -19,7 +19,7 @@ from partitioner.ir.step import CapturedStep, StepKind
 from partitioner.verification.audit import executed_ops, hard_placement
 from tests import models
 from tests.asking import asked
-from tests.twins import cpus, losses, relative
+from tests.twins import losses, relative
 
 ROWS = 16
 STEPS = 10
