@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.planner.pipeline.least_cut import end_ranges, least_cut
-from partitioner.planner.pipeline.least_share import least_interleaved_share
+from partitioner.planner.pipeline.least_share import least_share
 from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.solve.problem import CutProblem
 from partitioner.planner.pipeline.spans import Spans
 from partitioner.planner.pipeline.stage_end import StageSeconds
 from partitioner.planner.pipeline.stage_sequence import FULL, KEEPS, SELECTIVE, StageSequence
-from partitioner.stages.schedules import ScheduleKind
 
 # Memory is taken to be less than this many times its estimate.
 _TIMES_OF_ESTIMATE = 2
@@ -44,8 +43,9 @@ class CutBounds:
         if likely < min(seconds, enough_seconds):  # no stage of a better cut takes longer than this one's
             seconds = self._least_end(min(seconds, enough_seconds))
         seconds = min(seconds, enough_seconds)
-        if sequence.schedule is ScheduleKind.INTERLEAVED and sequence.shares_devices:
-            share = least_interleaved_share(len(set(sequence.devices)), sequence.num_microbatches)
+        if sequence.shares_devices:
+            num_devices, count = len(set(sequence.devices)), sequence.num_microbatches
+            share = least_share(sequence.schedule, sequence.num_stages, num_devices, count)
             work = float(sequence.items.pass_seconds.min(axis=0)[-1]) + self._least_again_seconds
             work += sequence.items.least_calls(sequence.num_stages) * sequence.costed.least_call_seconds
             seconds = max(seconds, share * work)
