@@ -61,7 +61,6 @@ class CutBounds:
         sequence, items, crossed = self.sequence, self.sequence.items, self.sequence.crossed
         if crossed is None or sequence.num_stages < 2:
             return None
-        there, back = sequence.least_hop_seconds(crossed)
         backward_seconds = items.backward_seconds + (items.again_seconds if sequence.recompute == "all" else 0.0)
         backward = _least(backward_seconds)
         leaves = sequence.parts_backward and sequence.recompute != "all"
@@ -70,6 +69,7 @@ class CutBounds:
             return None
         most = enough_seconds - self._least_update_seconds
         ranges = end_ranges(self._ends(spans), spans, most, len(items.order))
+        there, back = sequence.least_hop_seconds(crossed, ranges)
         return CutProblem(
             forward=_least(items.forward_seconds),
             backward=backward,

@@ -31,6 +31,7 @@ class Hop:
         busy: How long a channel carries all that uses it, if as much crosses at the other boundaries.
         goes_back: Whether gradients cross.
         call_seconds: Of a call, at the least.
+        routes: There and back.
     """
 
     there: Floats
@@ -40,6 +41,7 @@ class Hop:
     busy: Floats
     goes_back: NDArray[np.bool_]
     call_seconds: float
+    routes: tuple[Route, Route]
 
     @cached_property
     def called(self) -> tuple[Floats, Floats]:
@@ -70,7 +72,7 @@ def hops_between(
         counted: Those of them that take time.
         call_seconds: Of a call, at the least.
     """
-    known: dict[tuple[_Route, _Route], Hop] = {}
+    known: dict[tuple[Route, Route], Hop] = {}
     hops = []
     for routes in _routes(devices, topology):
         if routes not in known:
@@ -87,12 +89,13 @@ def hops_between(
                 busy=np.maximum(*(route.busy_seconds(*counted) for route in routes)),
                 goes_back=crossing[1] > 0,
                 call_seconds=call_seconds,
+                routes=routes,
             )
         hops.append(known[routes])
     return hops
 
 
-class _Route(NamedTuple):
+class Route(NamedTuple):
     """From a device to another: what a transfer takes that has it to itself, and what else its channels carry.
 
     Attributes:
@@ -105,13 +108,17 @@ class _Route(NamedTuple):
     seconds_of_a_byte: float = 0.0
     channels: frozenset[tuple[int, int, float]] = frozenset()
 
+    def seconds(self, size_bytes: float) -> float:
+        """Of a transfer."""
+        return self.latency_seconds + size_bytes * self.seconds_of_a_byte
+
     def busy_seconds(self, there_bytes: Floats, back_bytes: Floats) -> Floats:
         """How long its busiest channel carries all that uses it, if as much crosses at the other boundaries."""
         busy = ((there * there_bytes + back * back_bytes) * of_byte for there, back, of_byte in self.channels)
         return np.maximum.reduce([np.zeros_like(there_bytes), *busy])
 
 
-def _routes(devices: Sequence[int], topology: Topology) -> Iterator[tuple[_Route, _Route]]:
+def _routes(devices: Sequence[int], topology: Topology) -> Iterator[tuple[Route, Route]]:
     """Over each boundary, there and back."""
     channels = [
         (topology.channels(one, other), topology.channels(other, one)) if one != other else ({}, {})
@@ -120,13 +127,13 @@ def _routes(devices: Sequence[int], topology: Topology) -> Iterator[tuple[_Route
     numbers = [Counter(name for of_boundary in channels for name in of_boundary[way]) for way in (0, 1)]
     for pair, ways in zip(pairwise(devices), channels, strict=True):
         there, back = (
-            _Route(
+            Route(
                 latency_seconds=topology.link(*ends).latency_seconds,
                 seconds_of_a_byte=1 / min(way.values()),
                 channels=frozenset((numbers[0][name], numbers[1][name], 1 / width) for name, width in way.items()),
             )
             if way
-            else _Route()
+            else Route()
             for way, ends in zip(ways, (pair, pair[::-1]), strict=True)
         )
         yield there, back

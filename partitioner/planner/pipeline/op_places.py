@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,11 +52,27 @@ class Crossing:
 
     Attributes:
         tensors: All of them.
-        by_row: Those that differ from microbatch to microbatch.
+        by_row: Those that differ from microbatch to microbatch, boundary by boundary.
+        before: Of each of these, the place of the nearest item before the boundary that makes it for one behind, or
+            reads it from there.
+        behind: The same behind the boundary.
     """
 
     tensors: Placed
     by_row: Placed
+    before: Indices
+    behind: Indices
+
+    def least(self, values: Floats, positions: range, first: int, end: int) -> float:
+        """The least value of a tensor that goes over any of some boundaries between the items from first to end.
+
+        0 where there is none at one of them.
+        """
+        own = slice(*np.searchsorted(self.by_row.places, (positions.start, positions.stop)))
+        links = (self.before[own] >= first) & (self.behind[own] < end)
+        if not links.any() or len(np.unique(self.by_row.places[own][links])) < len(positions):
+            return 0.0
+        return float(values[self.by_row.indices[own][links]].min())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,25 +284,36 @@ def _crossing(
     graph: OpGraph, buffers: Buffers, place: Mapping[str, int], by_row: frozenset[str]
 ) -> tuple[Crossing, Crossing]:
     """The tensors that cross to later and to earlier items."""
-    spans: tuple[list[tuple[int, int, int, bool]], list[tuple[int, int, int, bool]]] = ([], [])
+    forward, backward = list[_Link](), list[_Link]()
     for number, tensor in enumerate(graph.tensors):
         maker = graph.op[tensor.producer]
         if maker.phase is Phase.UPDATE or maker.type == "Const" or buffers.root(tensor.name) is None:
             continue
-        here = place[tensor.producer]
-        readers = [place[name] for name in graph.consumers[tensor.name] if graph.op[name].phase is not Phase.UPDATE]
-        first, last = min([here, *readers]), max([here, *readers])
-        if here < last:
-            spans[0].append((number, here, last, tensor.producer in by_row))
-        if first < here:
-            spans[1].append((number, first, here, True))
-    forward, backward = (
-        Crossing(
-            tensors=Placed.of((number, at + 1) for number, start, end, _ in found for at in range(start, end)),
-            by_row=Placed.of(
-                (number, at + 1) for number, start, end, differs in found if differs for at in range(start, end)
-            ),
-        )
-        for found in spans
+        here, differs = place[tensor.producer], tensor.producer in by_row
+        readers = {place[name] for name in graph.consumers[tensor.name] if graph.op[name].phase is not Phase.UPDATE}
+        for low, high in pairwise([here, *sorted(at for at in readers if at > here)]):
+            forward += [_Link(at, number, here, high, differs) for at in range(low + 1, high + 1)]
+        for low, high in pairwise([*sorted(at for at in readers if at < here), here]):
+            backward += [_Link(at, number, low, here, True) for at in range(low + 1, high + 1)]
+    return _crossed(forward), _crossed(backward)
+
+
+class _Link(NamedTuple):
+    """A tensor over a boundary, with the nearest items on both sides that make it or read it."""
+
+    boundary: int
+    tensor: int
+    before: int
+    behind: int
+    differs: bool
+
+
+def _crossed(links: Iterable[_Link]) -> Crossing:
+    boundaries, tensors, before, behind, differs = np.array(sorted(links), dtype=np.intp).reshape(-1, 5).T
+    by_row = differs.astype(bool)
+    return Crossing(
+        tensors=Placed(tensors, boundaries),
+        by_row=Placed(tensors[by_row], boundaries[by_row]),
+        before=before[by_row],
+        behind=behind[by_row],
     )
-    return forward, backward

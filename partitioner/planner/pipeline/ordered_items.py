@@ -54,6 +54,8 @@ class OrderedItems:
         backward_bytes: Bytes that cross to earlier items.
         least_forward_bytes: The smallest of the tensors that cross to later items and depend on rows.
         least_backward_bytes: The smallest that cross to earlier items.
+        tensor_bytes: `(tensors,)`: of every tensor of a microbatch.
+        places: Where tensors cross.
     """
 
     order: tuple[int, ...]
@@ -75,6 +77,8 @@ class OrderedItems:
     backward_bytes: Floats
     least_forward_bytes: Floats
     least_backward_bytes: Floats
+    tensor_bytes: Floats
+    places: OpPlaces
 
     @cached_property
     def most_passing_of_runs(self) -> Floats:
@@ -152,6 +156,7 @@ def ordered_items(
     }
     return OrderedItems(
         order=places.order,
+        places=places,
         sum_seconds=_running(sum_seconds),
         **{name: np.stack([of_kind[kind][name] for kind in costed.alike]) for name in of_kind[0]},
         **known(_bytes, costed.graph, places),
@@ -175,6 +180,7 @@ def _bytes(graph: OpGraph, places: OpPlaces) -> dict[str, Floats]:
         "backward_bytes": places.backward.tensors.totals(sizes, count + 1),
         "least_forward_bytes": places.forward.by_row.least(sizes, count + 1),
         "least_backward_bytes": places.backward.by_row.least(sizes, count + 1),
+        "tensor_bytes": sizes,
     }
 
 

@@ -136,10 +136,22 @@ class StageSequence:
             call_seconds=self.costed.least_call_seconds,
         )
 
-    def least_hop_seconds(self, crossed: tuple[int, int]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The least of these wherever a boundary is, of gradients where they cross it."""
-        there = tuple(float(hop.there[1:-1].min()) for hop in self.least_hops)
-        return there, tuple(float(hop.back[crossed[0] : crossed[1] + 1].min()) for hop in self.least_hops)
+    def least_hop_seconds(
+        self, crossed: tuple[int, int], ranges: Sequence[tuple[int, int]]
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The least of these over each boundary, there and back, where stages but the last end in these ranges.
+
+        A stage waits for the stage before it by a tensor that goes from the one to the other. Gradients count where
+        they cross.
+        """
+        places, sizes, most = self.items.places, self.items.tensor_bytes, len(self.items.order)
+        starts, ends = zip((0, 0), *ranges, (most, most), strict=True)
+        there, back = list[float](), list[float]()
+        for hop, (low, high), *stages in zip(self.hops, ranges, starts, ends[2:], strict=False):
+            going_back = range(max(low, crossed[0]), min(high, crossed[1]) + 1)
+            there.append(hop.routes[0].seconds(places.forward.least(sizes, range(low, high + 1), *stages)))
+            back.append(hop.routes[1].seconds(places.backward.least(sizes, going_back, *stages)))
+        return tuple(there), tuple(back)
 
     # -- seconds of stages -----------------------------------------------------------------------------------------
 
