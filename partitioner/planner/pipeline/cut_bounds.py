@@ -81,6 +81,8 @@ class CutBounds:
             call_seconds=sequence.costed.least_call_seconds,
             there_seconds=there,
             back_seconds=back,
+            crossing_bytes=(tuple(items.forward_bytes.tolist()), tuple(items.backward_bytes.tolist())),
+            routes=tuple((there[:2], back[:2]) for there, back in (hop.routes for hop in sequence.hops)),
             crossed=crossed,
             ranges=ranges,
             keeps=tuple(self._keeps(ranges)),

@@ -64,6 +64,27 @@ def test_running_sums_of_two_layers() -> None:
     assert items.backward_bytes.tolist() == items.least_backward_bytes.tolist() == [0, 256, 0]
 
 
+def test_a_small_tensor_over_all_stages_is_not_what_each_waits_for() -> None:
+    """Bug: a mask of a few bytes, which only the last layer reads, made it look as if nearly nothing crossed."""
+    made = Builder()
+    made.add("x", 0.0, type="Placeholder", layer="A", size_bytes=4)
+    made.add("mask", 1.0, "x", layer="A", size_bytes=4)
+    made.add("a", 1.0, "x", layer="A", size_bytes=1024)
+    made.add("b", 1.0, "a", layer="B", size_bytes=2048)
+    made.add("c", 1.0, "b", layer="C", size_bytes=4096)
+    made.add("d", 1.0, "c", "mask", layer="D", size_bytes=8)
+    costed = made.costed()
+    coarsening = coarsen(costed)
+    places = op_places(costed, coarsening, forward_order(costed, coarsening))
+    sizes = ordered_items(costed, places, {}).tensor_bytes
+    assert places.forward.least(sizes, range(2, 3), 0, 4) == 4.0  # the last stage may begin with C
+    assert places.forward.least(sizes, range(2, 3), 1, 4) == 2048.0  # A is not in the stage before
+    assert places.forward.least(sizes, range(2, 3), 0, 3) == 2048.0  # D is not in the stage behind
+    assert places.forward.least(sizes, range(1, 4), 1, 4) == 0.0  # behind A, nothing comes from B
+    assert places.forward.least(sizes, range(2, 4), 1, 4) == 2048.0
+    assert places.backward.least(sizes, range(2, 3), 0, 4) == 0.0
+
+
 def test_what_depends_on_no_row_runs_once() -> None:
     made = Builder()
     made.add("x", 0.0, type="Placeholder")

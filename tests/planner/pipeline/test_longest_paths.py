@@ -40,6 +40,7 @@ def problem(
     forward: list[float], backward: list[float], summing: list[float], shape: Shape, **others: Any
 ) -> CutProblem:
     kind, num_stages, num_devices, count = shape
+    there, back = (others.pop(name, (0.0,) * (num_stages - 1)) for name in ("there_seconds", "back_seconds"))
     return CutProblem(
         forward=sums(forward),
         backward=sums(backward),
@@ -48,10 +49,14 @@ def problem(
         num_microbatches=count,
         schedule=kind,
         training=True,
+        there_seconds=there,
+        back_seconds=back,
+        routes=tuple(
+            ((there_seconds, 0.0), (back_seconds, 0.0)) for there_seconds, back_seconds in zip(there, back, strict=True)
+        ),
         **{
             "call_seconds": 0.0,
-            "there_seconds": (0.0,) * (num_stages - 1),
-            "back_seconds": (0.0,) * (num_stages - 1),
+            "crossing_bytes": ((1.0,) * (len(forward) + 1),) * 2,
             "bound_seconds": 0.0,
             "crossed": (1, len(forward) - 1),
             "keeps": (False,) * num_stages,

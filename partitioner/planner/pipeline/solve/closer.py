@@ -39,7 +39,7 @@ def closer_steps(request: BoundRequest) -> tuple[LeastStep, ...]:
 def _best(problem: CutProblem, searches: list[CutSearch], enough_seconds: float) -> LeastStep:
     """What is known of all cuts: those that the problem's ranges leave out take longer than enough."""
     bound = min([enough_seconds, *(search.bound_seconds for search in searches)])
-    best = min(searches, key=lambda search: search.found_seconds, default=None)
+    best = min(searches, key=lambda search: search.estimated_seconds, default=None)
     return LeastStep(seconds=max(problem.bound_seconds, bound), ends=best.ends if best else ())
 
 

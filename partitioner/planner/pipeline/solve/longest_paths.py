@@ -99,14 +99,15 @@ class CutSearch:
 
     Attributes:
         ends: Where stages but the last end in the best cut that was seen; empty where none was.
-        found_seconds: Its step.
+        estimated_seconds: Its step, by all that crosses where they end.
+        found_seconds: The least step of those seen, by what hops take at the least.
         num_calls: In which paths were looked for, and what it takes to solve a program besides.
     """
 
     def __init__(
         self, problem: CutProblem, orders: Mapping[str, Sequence[Action]], ranges: Ranges, going_back: range
     ) -> None:
-        self._items, self._call_seconds = _Items(problem), problem.call_seconds
+        self._problem, self._items = problem, _Items(problem)
         self._calls = Calls(
             orders,
             problem.devices,
@@ -118,7 +119,7 @@ class CutSearch:
         self._most_paths = max(2, min(_MOST_PATHS, _MOST_CALLS // self._calls.count))
         self._nodes: list[_Node] = []
         self.ends: tuple[int, ...] = ()
-        self.found_seconds = math.inf
+        self.found_seconds = self.estimated_seconds = math.inf
         self.num_calls = 0
         self._visit(ranges, 0.0)
 
@@ -175,10 +176,11 @@ class CutSearch:
     def _try(self, ends: Sequence[int]) -> None:
         of_stages = (np.diff(sums[[0, *ends, len(sums) - 1]]) for sums in self._items)
         forward, backward, weights, *others = of_stages
-        calls = self._calls.seconds_of(forward, backward, weights, self._call_seconds)
-        seconds = self._calls.step_seconds(calls, *others)
-        if seconds < self.found_seconds:
-            self.ends, self.found_seconds = tuple(ends), seconds
+        seconds = self._calls.seconds_of(forward, backward, weights, self._problem.call_seconds)
+        self.found_seconds = min(self.found_seconds, self._calls.step_seconds(seconds, *others))
+        estimated = self._calls.over(*self._problem.hop_seconds(ends)).step_seconds(seconds, *others)
+        if estimated < self.estimated_seconds:
+            self.ends, self.estimated_seconds = tuple(ends), estimated
 
 
 def _rounded(items: _Items, solved: _Solved, ranges: Ranges) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partitioner.stages.schedules import ScheduleKind
@@ -25,6 +26,8 @@ class CutProblem:
         call_seconds: Of a call beyond its work.
         there_seconds: Of a microbatch over the boundary behind each stage but the last, at the least.
         back_seconds: Of its gradients.
+        crossing_bytes: `(n + 1,)` each: of all activations, and of all gradients, that cross a position.
+        routes: Over each boundary, there and back: latency, and seconds of a byte.
         crossed: The first and the last position at which gradients cross a boundary; in inference all positions.
         ranges: Of each stage but the last, the first and the last position at which it may end; other cuts take longer
             than is asked for.
@@ -46,6 +49,8 @@ class CutProblem:
     call_seconds: float
     there_seconds: tuple[float, ...]
     back_seconds: tuple[float, ...]
+    crossing_bytes: tuple[tuple[float, ...], tuple[float, ...]]
+    routes: tuple[tuple[tuple[float, float], tuple[float, float]], ...]
     crossed: tuple[int, int]
     ranges: tuple[tuple[int, int], ...]
     keeps: tuple[bool, ...]
@@ -59,6 +64,17 @@ class CutProblem:
     def num_items(self) -> int:
         """n."""
         return len(self.forward) - 1
+
+    def hop_seconds(self, ends: Sequence[int]) -> tuple[list[float], list[float]]:
+        """What a microbatch takes over each boundary, and its gradients, where stages but the last end there."""
+        there, back = (
+            [
+                routes[way][0] + routes[way][1] * sizes[end] if sizes[end] else 0.0
+                for routes, end in zip(self.routes, ends, strict=True)
+            ]
+            for way, sizes in enumerate(self.crossing_bytes)
+        )
+        return there, back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
