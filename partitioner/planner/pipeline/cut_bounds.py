@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,8 +66,8 @@ class CutBounds:
         later = items.weights_seconds if leaves else np.zeros_like(backward_seconds)
         if not (spans := sequence.spans(enough_seconds)):
             return None
-        most = enough_seconds - self._least_update_seconds
-        ranges = end_ranges(self._ends(spans), spans, most, len(items.order))
+        tables, most = self._ends(spans), enough_seconds - self._least_update_seconds
+        ranges = end_ranges(tables, spans, most, len(items.order))
         there, back = sequence.least_hop_seconds(crossed, ranges)
         return CutProblem(
             forward=_least(items.forward_seconds),
@@ -85,7 +84,10 @@ class CutBounds:
             routes=tuple((there[:2], back[:2]) for there, back in (hop.routes for hop in sequence.hops)),
             crossed=crossed,
             ranges=ranges,
-            keeps=tuple(self._keeps(ranges)),
+            keeps=tuple(
+                self._keeps(stage, of_stage, table <= most)
+                for stage, (of_stage, table) in enumerate(zip(spans, tables, strict=True))
+            ),
             devices=tuple(sequence.devices),
             num_microbatches=sequence.num_microbatches,
             schedule=sequence.schedule,
@@ -93,12 +95,11 @@ class CutBounds:
             bound_seconds=bound_seconds,
         )
 
-    def _keeps(self, ranges: Sequence[tuple[int, int]]) -> Iterator[bool]:
-        """Which stages do not recompute, wherever in their ranges they start and end: they have far more memory."""
-        sequence, most = self.sequence, len(self.sequence.items.order)
-        for stage, ((start, _), (_, end)) in enumerate(pairwise([(0, 0), *ranges, (most, most)])):
-            needed = sequence.kept_bytes(stage, Spans.one(sequence.items, min(start, end), end)).item()
-            yield sequence.recompute == "none" or _TIMES_OF_ESTIMATE * needed <= sequence.limit_bytes(stage)
+    def _keeps(self, stage: int, spans: Spans, may_be: NDArray[np.bool_]) -> bool:
+        """Whether a stage does not recompute, wherever it may be: it has far more memory."""
+        needed = self.sequence.kept_bytes(stage, spans)[may_be]
+        fits = _TIMES_OF_ESTIMATE * needed.max(initial=0.0) <= self.sequence.limit_bytes(stage)
+        return self.sequence.recompute == "none" or bool(fits)
 
     @property
     def _least_again_seconds(self) -> float:
