@@ -9,6 +9,9 @@ it knows fewer paths than there are.
 
 To the program items are divisible: a stage ends anywhere in the convex hull of the running sums of forward and
 backward. Branching keeps stages from ending within items: behind the item at the latest, or at its end at the earliest.
+
+A stage that leaves gradients of weights for later has a call for them. Whether it does depends on where it ends, so
+branching begins with that: either all stages do that may, or one of them lies between two items that leave something.
 """
 
 from __future__ import annotations
@@ -47,6 +50,8 @@ _DIGITS = 9
 _MOST_ITERATIONS = 500
 # What the solver and these digits may be off by.
 _TOLERANCE = 1e-6
+# In place of a stage that leaves nothing for later: none, or any.
+_NONE, _ANY = -1, -2
 
 
 class _Items:
@@ -67,11 +72,16 @@ class _Items:
 
 @dataclass(order=True, slots=True)
 class _Node:
-    """Cuts with ends in some ranges, by a bound on their steps; what the program says of them, if it could be had."""
+    """Cuts with ends in some ranges, by a bound on their steps; what the program says of them, if it could be had.
+
+    Of the stages that may leave gradients of weights for later, `idle` leaves nothing, or none of them does not.
+    """
 
     seconds: float
     ranges: Ranges
     solved: _Solved | None = field(compare=False)
+    idle: int = field(compare=False)
+    is_visited: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +131,7 @@ class CutSearch:
         self.ends: tuple[int, ...] = ()
         self.found_seconds = self.estimated_seconds = math.inf
         self.num_calls = 0
-        self._visit(ranges, 0.0)
+        self._visit(ranges, 0.0, _ANY if self._program.leaving else _NONE)
 
     @property
     def bound_seconds(self) -> float:
@@ -132,23 +142,36 @@ class CutSearch:
         """Branch some times where the bound is least, unless it is large enough; whether there is more to do."""
         return all(self._branch(enough) for _ in range(most))
 
-    def _visit(self, ranges: Sequence[tuple[int, int]], least_seconds: float) -> None:
-        """Bound the cuts with ends in these ranges, which take so long at the least, and try one of them."""
+    def _visit(self, ranges: Sequence[tuple[int, int]], least_seconds: float, idle: int) -> None:
+        """Bound the cuts of a node with ends in these ranges, which take so long at the least, and try one of them."""
         ranges = _in_order(ranges)
         if any(first > last for first, last in ranges):
             return
-        solved = self._settled(ranges)
+        if idle >= 0 and self._program.certainly_leaves(idle, ranges):
+            return
+        solved = self._settled(ranges, idle)
         if solved is None:
-            heapq.heappush(self._nodes, _Node(least_seconds, ranges, None))
+            heapq.heappush(self._nodes, _Node(least_seconds, ranges, None, idle))
             return
         self._try(_rounded(self._items, solved, ranges))
         if solved.step < self.found_seconds:
-            heapq.heappush(self._nodes, _Node(max(least_seconds, solved.step), ranges, solved))
+            heapq.heappush(self._nodes, _Node(max(least_seconds, solved.step), ranges, solved, idle))
 
     def _branch(self, enough: float) -> bool:
         least = self._nodes[0] if self._nodes else None
-        if least is None or least.solved is None or least.seconds >= min(enough, self.found_seconds * (1 - _ENOUGH)):
+        if least is None or least.seconds >= min(enough, self.found_seconds * (1 - _ENOUGH)):
             return False
+        if not least.is_visited:
+            heapq.heappop(self._nodes)
+            self._visit(least.ranges, least.seconds, least.idle)
+            return True
+        if least.solved is None:
+            return False
+        if least.idle == _ANY:
+            heapq.heappop(self._nodes)
+            for idle in (_NONE, *self._program.leaving):
+                heapq.heappush(self._nodes, _Node(least.seconds, least.ranges, None, idle, is_visited=False))
+            return True
         farthest = _farthest(self._items, least.solved, least.ranges)
         if farthest is None:
             return False
@@ -156,15 +179,16 @@ class CutSearch:
         boundary, position = farthest
         first, last = least.ranges[boundary]
         for part in ((first, position), (position + 1, last)):
-            self._visit((*least.ranges[:boundary], part, *least.ranges[boundary + 1 :]), least.seconds)
+            ranges = (*least.ranges[:boundary], part, *least.ranges[boundary + 1 :])
+            self._visit(ranges, least.seconds, least.idle)
         return True
 
-    def _settled(self, ranges: Ranges) -> _Solved | None:
+    def _settled(self, ranges: Ranges, idle: int) -> _Solved | None:
         """The answer of the program once no path is missing, or after many."""
         solved = None
         for _ in range(self._most_paths):
             self.num_calls += self._calls.count + _CALLS_OF_A_PROGRAM
-            solved = self._program.solve(ranges)
+            solved = self._program.solve(ranges, idle)
             if solved is None:
                 return None
             path = self._calls.longest_path(solved.calls, solved.once, solved.summing)
@@ -235,8 +259,12 @@ class _Program:
         forward, backward, weights, *of_stages = (_parts(ends) for ends in (self._forward, self._backward, *others))
         leaving = going_back[1:] if items.weights[-1] else range(0)
         self._call, self._num_leaving = problem.call_seconds / self._unit, problem.num_leaving
-        # The call for what a stage leaves, where it is certain that it leaves something.
+        # The call for what a stage leaves, and the work that it may have, which is little if it leaves nothing.
         self._third_call: dict[int, Any] = {stage: self._new() for stage in leaving if problem.keeps[stage]}
+        self._room = {stage: self._new() for stage in self._third_call}
+        self._least_room = _longest_run(items.forward + items.backward, self._num_leaving) / self._unit
+        for stage, room in self._room.items():
+            self._solver.Add(forward[stage] + backward[stage] <= room)
         third = [self._third_call.get(stage, 0.0) for stage in range(calls.num_stages)]
         later: list[Any] = [0.0] * calls.num_stages
         for stage in leaving:
@@ -287,15 +315,27 @@ class _Program:
                     work += count * seconds
         self._solver.Add(self._step >= work)
 
-    def solve(self, ranges: Ranges) -> _Solved | None:
-        """What the paths known so far leave to ends in these ranges; None where GLOP gives up."""
+    @property
+    def leaving(self) -> Sequence[int]:
+        """The stages that leave gradients of weights for later, if they have any."""
+        return [*self._third_call]
+
+    def certainly_leaves(self, stage: int, ranges: Ranges) -> bool:
+        """Whether such a stage has any, wherever it starts and ends in these ranges."""
+        limits = [(0, 0), *ranges, (len(self._num_leaving) - 1,) * 2]
+        (_, start), (end, _) = limits[stage : stage + 2]
+        return self._num_leaving[end] > self._num_leaving[start]
+
+    def solve(self, ranges: Ranges, idle: int) -> _Solved | None:
+        """What the paths known so far leave to the cuts of a node; None where GLOP gives up."""
         for sums, ends in self._bounded:
             for end, (first, last) in zip(ends[1:-1], ranges, strict=True):
                 end.SetBounds(float(sums[first]), float(sums[last]))
-        starts, ends = [0, *(last for _, last in ranges)], [*(first for first, _ in ranges), len(self._num_leaving) - 1]
         for stage, third in self._third_call.items():
-            is_certain = self._num_leaving[ends[stage]] > self._num_leaving[starts[stage]]
-            third.SetBounds(*[self._call if is_certain else 0.0] * 2)
+            has_call = idle == _NONE or self.certainly_leaves(stage, ranges)
+            third.SetBounds(*[self._call if has_call else 0.0] * 2)
+            most = self._least_room if stage == idle else self._solver.infinity()
+            self._room[stage].SetBounds(0.0, most * (1 + _TOLERANCE))
         if not any(self._solver.Solve(how) == pywraplp.Solver.OPTIMAL for how in self._ways):
             return None
         return _Solved(
@@ -333,6 +373,15 @@ def _parameters(*, is_warm: bool) -> Any:
 
 def _value(variable: Any) -> float:
     return variable if isinstance(variable, float) else variable.solution_value()
+
+
+def _longest_run(sums: Floats, counts: Sequence[int]) -> float:
+    """The most that running sums grow while counts stay as they are."""
+    grown: dict[int, float] = {}
+    firsts: dict[int, float] = {}
+    for value, count in zip(sums.tolist(), counts, strict=True):
+        grown[count] = value - firsts.setdefault(count, value)
+    return max(grown.values())
 
 
 def _lower_edges(x: Floats, y: Floats) -> list[tuple[float, float, float]]:
