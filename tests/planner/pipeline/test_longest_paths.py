@@ -128,7 +128,7 @@ def test_bounds_of_backwards_in_parts(
     cuts = [*combinations(range(1, made.num_items), len(stages) - 1)]
     best, found = min(step_of(made, ends, those) for ends in cuts for those in some), closer(made)
     assert found.seconds <= best * (1 + 1e-9)
-    assert found.seconds >= 0.8 * best
+    assert found.seconds >= (0.8 if may_recompute else 1 - 1e-3) * best
     assert step_of(made, found.ends) >= best
 
 
