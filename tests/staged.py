@@ -13,6 +13,7 @@ from keras import layers
 
 import partitioner
 from partitioner.emit.graph.function import emit_stepwise
+from partitioner.ir.devices import short_name
 from partitioner.ir.execution import Execution
 from partitioner.ir.plan import PlanDocument
 from partitioner.ir.step import CapturedStep, StepKind
@@ -198,7 +199,7 @@ class Bench:
     def placed(self, devices: tuple[str, ...], *, microbatches: int, schedule: str, recompute: bool) -> Any:
         """The twin as it was at first, placed as planned for stages on these devices, but for how batches pass."""
         plan = self.plan(devices)
-        of_device = {stage.device: stage for stage in plan.stages}
+        of_device = {short_name(stage.device): stage for stage in plan.stages}
         stages = tuple(
             replace(of_device[device], index=index, recompute=recompute) for index, device in enumerate(devices)
         )
