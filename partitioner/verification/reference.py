@@ -120,7 +120,7 @@ def reference_functions(
             for state, start in zip(cut.states, starts, strict=True):
                 state.assign(start + _stride(start, replica) if _is_in(state, cut.seeds) else start)
             mine = slice(replica * cut.num_microbatches, (replica + 1) * cut.num_microbatches)
-            results += [differentiated(*batch, w) for batch, w in zip(batches[mine], weights[mine], strict=True)]
+            results += [differentiated(x, y, w) for (x, y), w in zip(batches[mine], weights[mine], strict=True)]
             ends.append([tf.identity(tf.convert_to_tensor(state)) for state in cut.states])
         for state, *values in zip(cut.states, *ends, strict=True):
             state.assign(tf.add_n(values) / len(values) if values[0].dtype.is_floating else values[0])

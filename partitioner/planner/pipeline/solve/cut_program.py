@@ -1,0 +1,233 @@
+"""The least step of a schedule over all cuts into stages, as far as some paths through its calls say: a linear program.
+
+Each call waits for the call before it on its device, and for the call that its microbatch comes from. The step takes
+as long as the longest path through these calls, from what its first device does before to the sums of gradients of its
+last, and then the longest updates; all of that is linear in the seconds of the stages. The program gives the cut with
+the least longest path of those known, which is a bound.
+
+To it items are divisible: a stage ends anywhere in the convex hull of the running sums of forward and backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from ortools.linear_solver import pywraplp
+
+from partitioner.planner.pipeline.calls import Calls, CallSeconds, Path
+from partitioner.planner.pipeline.solve.problem import CutProblem
+from partitioner.stages.actions import ActionKind
+
+Floats = NDArray[np.float64]
+Ranges = tuple[tuple[int, int], ...]
+"""For each boundary between stages, the first and the last position at which it may be."""
+
+NONE, ANY = -1, -2
+"""In place of a stage that leaves nothing for later: none, or any."""
+TOLERANCE = 1e-6
+"""What the solver may be off by, and the rounding of sums."""
+
+# Edges of a hull that are kept: fewer bound less. Short ones are too steep for arithmetic.
+_MOST_EDGES, _SHORTEST_EDGE = 16, 1e-7
+# Of all items, what a running sum is rounded to: edges between sums that differ by rounding alone make the solver turn
+# in a circle, as a last item that leaves 1e-18 s for later does.
+_DIGITS = 9
+# Of the solver, for each stage. It needs far fewer, or would not end.
+_MOST_ITERATIONS = 500
+
+
+class Items:
+    """The running sums of a problem, as arrays `(n + 1,)`."""
+
+    def __init__(self, problem: CutProblem) -> None:
+        self.forward = np.array(problem.forward)
+        self.backward = np.array(problem.backward)
+        self.weights = np.array(problem.weights)
+        self.once = np.array(problem.once)
+        self.summing = np.array(problem.summing)
+        self.updating = np.array(problem.updating)
+
+    def __iter__(self) -> Iterator[Floats]:
+        """All of them, in this order."""
+        return iter((self.forward, self.backward, self.weights, self.once, self.summing, self.updating))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved:
+    """A step, the running sums at the ends of stages, and what calls and devices take then."""
+
+    step: float
+    forward: Floats
+    backward: Floats
+    calls: CallSeconds
+    once: Floats
+    summing: Floats
+    updating: float
+
+
+class CutProgram:
+    """The linear program: where stages end, such that the longest of the known paths is shortest.
+
+    A stage may leave for later what it can, or less: it leaves nothing where it recomputes. Seconds are given to the
+    program as shares of those of all items, so that its tolerances mean the same for every model.
+    """
+
+    def __init__(self, problem: CutProblem, items: Items, calls: Calls, going_back: range) -> None:
+        self._solver: Any = pywraplp.Solver.CreateSolver("GLOP")  # it has no types
+        most_iterations = _MOST_ITERATIONS * calls.num_stages
+        self._solver.SetSolverSpecificParametersAsString(f"max_number_of_iterations: {most_iterations}")
+        self._unit = max(float(items.forward[-1] + items.backward[-1]), 1e-12)
+        self._ways = [_parameters(is_warm=True), _parameters(is_warm=False)]
+        self._bounded: list[tuple[Floats, list[Any]]] = []
+        self._forward, self._backward, *others = (
+            self._new_ends(np.round(sums / self._unit, _DIGITS), calls.num_stages) for sums in items
+        )
+        forward, backward, weights, *of_stages = (_parts(ends) for ends in (self._forward, self._backward, *others))
+        leaving = going_back[1:] if items.weights[-1] else range(0)
+        self._call, self._num_leaving = problem.call_seconds / self._unit, problem.num_leaving
+        # The call for what a stage leaves, and the work that it may have, which is little if it leaves nothing.
+        self._third_call: dict[int, Any] = {stage: self._new() for stage in leaving if problem.keeps[stage]}
+        self._room = {stage: self._new() for stage in self._third_call}
+        self._least_room = _longest_run(items.forward + items.backward, self._num_leaving) / self._unit
+        for stage, room in self._room.items():
+            self._solver.Add(forward[stage] + backward[stage] <= room)
+        third = [self._third_call.get(stage, 0.0) for stage in range(calls.num_stages)]
+        later: list[Any] = [0.0] * calls.num_stages
+        for stage in leaving:
+            part = weights[stage]
+            later[stage] = part + third[stage] if problem.keeps[stage] else self._new(part)
+        self._calls: dict[ActionKind, list[Any]] = {
+            ActionKind.FORWARD: [work + self._call for work in forward],
+            ActionKind.BACKWARD: [
+                work + self._call + more - left for work, more, left in zip(backward, third, later, strict=True)
+            ],
+            ActionKind.WEIGHTS: later,
+        }
+        on_device = [np.flatnonzero(stages).tolist() for stages in calls.on_device]
+        self._once, self._summing, updates = ([_sum(parts, stages) for stages in on_device] for parts in of_stages)
+        self._step, self._updating = self._new(), self._new()
+        for of_device in updates:
+            self._solver.Add(self._updating >= of_device)
+        self._solver.Minimize(self._step)
+
+    def _new(self, most: Any = None) -> Any:
+        variable = self._solver.NumVar(0.0, self._solver.infinity(), "")
+        if most is not None:
+            self._solver.Add(variable <= most)
+        return variable
+
+    def _new_ends(self, sums: Floats, num_stages: int) -> list[Any]:
+        """Running sums at the ends of stages: in the convex hull of these and of those forward, the first ones."""
+        if not sums[-1]:
+            return [0.0] * (num_stages + 1)
+        ends = [0.0, *(self._new() for _ in range(num_stages - 1)), float(sums[-1])]
+        for part in _parts(ends):
+            self._solver.Add(part >= 0.0)
+        for forward, behind in [*zip(self._bounded[0][1], ends, strict=True)][1:-1] if self._bounded else ():
+            for x, y, slope in _lower_edges(self._bounded[0][0], sums):
+                self._solver.Add(behind - slope * forward >= y - slope * x)
+            for x, y, slope in _lower_edges(self._bounded[0][0], -sums):
+                self._solver.Add(-behind - slope * forward >= y - slope * x)
+        self._bounded.append((sums, ends))
+        return ends
+
+    def add(self, path: Path) -> None:
+        """Know one more path."""
+        work: Any = path.hop_seconds / self._unit + self._updating
+        work += self._once[path.first_device] + self._summing[path.last_device]
+        for kind, counts in path.counts.items():
+            for seconds, count in zip(self._calls[kind], counts.tolist(), strict=True):
+                if count:
+                    work += count * seconds
+        self._solver.Add(self._step >= work)
+
+    @property
+    def leaving(self) -> Sequence[int]:
+        """The stages that leave gradients of weights for later, if they have any."""
+        return [*self._third_call]
+
+    def certainly_leaves(self, stage: int, ranges: Ranges) -> bool:
+        """Whether such a stage has any, wherever it starts and ends in these ranges."""
+        limits = [(0, 0), *ranges, (len(self._num_leaving) - 1,) * 2]
+        (_, start), (end, _) = limits[stage : stage + 2]
+        return self._num_leaving[end] > self._num_leaving[start]
+
+    def solve(self, ranges: Ranges, idle: int) -> Solved | None:
+        """What the paths known so far leave to the cuts of a node; None where GLOP gives up."""
+        for sums, ends in self._bounded:
+            for end, (first, last) in zip(ends[1:-1], ranges, strict=True):
+                end.SetBounds(float(sums[first]), float(sums[last]))
+        for stage, third in self._third_call.items():
+            has_call = idle == NONE or self.certainly_leaves(stage, ranges)
+            third.SetBounds(*[self._call if has_call else 0.0] * 2)
+            most = self._least_room if stage == idle else self._solver.infinity()
+            self._room[stage].SetBounds(0.0, most * (1 + TOLERANCE))
+        if not any(self._solver.Solve(how) == pywraplp.Solver.OPTIMAL for how in self._ways):
+            return None
+        return Solved(
+            step=_value(self._step) * self._unit,
+            forward=self._values(self._forward),
+            backward=self._values(self._backward),
+            calls={kind: self._values(seconds) for kind, seconds in self._calls.items()},
+            once=self._values(self._once),
+            summing=self._values(self._summing),
+            updating=_value(self._updating) * self._unit,
+        )
+
+    def _values(self, parts: Iterable[Any]) -> Floats:
+        return np.array([_value(part) for part in parts]) * self._unit
+
+
+def _parts(ends: Sequence[Any]) -> list[Any]:
+    return [end - start for start, end in pairwise(ends)]
+
+
+def _sum(parts: Sequence[Any], stages: Sequence[int]) -> Any:
+    return sum((parts[stage] for stage in stages), 0.0)
+
+
+def _parameters(*, is_warm: bool) -> Any:
+    """How GLOP solves: from the last basis, which new paths leave dual feasible, or anew where it gives up so."""
+    parameters: Any = pywraplp.MPSolverParameters()
+    if is_warm:
+        parameters.SetIntegerParam(parameters.LP_ALGORITHM, parameters.DUAL)
+        parameters.SetIntegerParam(parameters.PRESOLVE, parameters.PRESOLVE_OFF)
+    else:
+        parameters.SetIntegerParam(parameters.INCREMENTALITY, parameters.INCREMENTALITY_OFF)
+    return parameters
+
+
+def _value(variable: Any) -> float:
+    return variable if isinstance(variable, float) else variable.solution_value()
+
+
+def _longest_run(sums: Floats, counts: Sequence[int]) -> float:
+    """The most that running sums grow while counts stay as they are."""
+    grown: dict[int, float] = {}
+    firsts: dict[int, float] = {}
+    for value, count in zip(sums.tolist(), counts, strict=True):
+        grown[count] = value - firsts.setdefault(count, value)
+    return max(grown.values())
+
+
+def _lower_edges(x: Floats, y: Floats) -> list[tuple[float, float, float]]:
+    """Edges of the lower convex hull of points, x not decreasing: a point of each, and its slope."""
+    hull: list[tuple[float, float]] = []
+    for point in sorted(zip(x.tolist(), y.tolist(), strict=True)):
+        if hull and point[0] == hull[-1][0]:
+            continue  # the first, lowest, of several at one place
+        while len(hull) > 1 and _is_above(hull[-2], hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    edges = [(x0, y0, (y1 - y0) / (x1 - x0)) for (x0, y0), (x1, y1) in pairwise(hull) if x1 - x0 > _SHORTEST_EDGE]
+    return edges[:: max(1, -(-len(edges) // _MOST_EDGES))]
+
+
+def _is_above(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
+    """Whether b lies on or above the line from a to c."""
+    return (b[1] - a[1]) * (c[0] - a[0]) >= (c[1] - a[1]) * (b[0] - a[0])
