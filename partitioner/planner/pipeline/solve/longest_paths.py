@@ -36,8 +36,8 @@ _ENOUGH = 1e-4
 class _Node:
     """Cuts with ends in some ranges, by a bound on their steps; what the program says of them, if it could be had.
 
-    Of the stages that may leave gradients of weights for later, `idle` leaves none: it is a stage, or `NONE` if all leave
-    some, or `ANY` if that is open.
+    Of the stages that may leave gradients of weights for later, `idle` leaves none. It is a stage, or `NONE` if all
+    leave some, or `ANY` if that is open.
     """
 
     seconds: float
