@@ -92,6 +92,7 @@ class CutBounds:
             num_microbatches=sequence.num_microbatches,
             schedule=sequence.schedule,
             training=sequence.trains,
+            most_work=most / sequence.num_microbatches,
             bound_seconds=bound_seconds,
         )
 

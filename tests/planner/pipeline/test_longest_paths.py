@@ -58,6 +58,7 @@ def problem(
             "call_seconds": 0.0,
             "crossing_bytes": ((1.0,) * (len(forward) + 1),) * 2,
             "bound_seconds": 0.0,
+            "most_work": sum(forward) + sum(backward),
             "crossed": (1, len(forward) - 1),
             "keeps": (False,) * num_stages,
             "ranges": ((1, len(forward) - 1),) * (num_stages - 1),

@@ -90,12 +90,17 @@ class CutProgram:
         forward, backward, weights, *of_stages = (_parts(ends) for ends in (self._forward, self._backward, *others))
         leaving = going_back[1:] if items.weights[-1] else range(0)
         self._call, self._num_leaving = problem.call_seconds / self._unit, problem.num_leaving
-        # The call for what a stage leaves, and the work that it may have, which is little if it leaves nothing.
+        # The call for what a stage leaves, and the work that it may have, which is little if it leaves nothing. Where
+        # that is open the call counts by how much more it has, of all that it may.
         self._third_call: dict[int, Any] = {stage: self._new() for stage in leaving if problem.keeps[stage]}
         self._room = {stage: self._new() for stage in self._third_call}
         self._least_room = _longest_run(items.forward + items.backward, self._num_leaving) / self._unit
+        more = problem.most_work / self._unit - self._least_room
         for stage, room in self._room.items():
-            self._solver.Add(forward[stage] + backward[stage] <= room)
+            work = forward[stage] + backward[stage]
+            self._solver.Add(work <= room)
+            if more > self._least_room:
+                self._solver.Add(more * self._third_call[stage] >= self._call * (work - self._least_room))
         third = [self._third_call.get(stage, 0.0) for stage in range(calls.num_stages)]
         later: list[Any] = [0.0] * calls.num_stages
         for stage in leaving:
@@ -164,7 +169,7 @@ class CutProgram:
                 end.SetBounds(float(sums[first]), float(sums[last]))
         for stage, third in self._third_call.items():
             has_call = idle == NONE or self.certainly_leaves(stage, ranges)
-            third.SetBounds(*[self._call if has_call else 0.0] * 2)
+            third.SetBounds(self._call if has_call else 0.0, self._call)
             most = self._least_room if stage == idle else self._solver.infinity()
             self._room[stage].SetBounds(0.0, most * (1 + TOLERANCE))
         if not any(self._solver.Solve(how) == pywraplp.Solver.OPTIMAL for how in self._ways):

@@ -36,6 +36,7 @@ class CutProblem:
         num_microbatches: Parts of the batch.
         schedule: Order of the work.
         training: Whether there are backwards.
+        most_work: Seconds of a microbatch in a stage, both ways: stages that take longer are not asked for.
         bound_seconds: A bound that is known.
     """
 
@@ -58,6 +59,7 @@ class CutProblem:
     num_microbatches: int
     schedule: ScheduleKind
     training: bool
+    most_work: float
     bound_seconds: float
 
     @property
