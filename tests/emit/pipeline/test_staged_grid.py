@@ -1,6 +1,6 @@
 """Every kind of model x stages x microbatches x schedule x recompute trains as if it ran in one piece.
 
-Some seven hundred cases, so by hand: `python -m pytest -m grid`. The parts of every model are pinned to devices, so
+Some nine hundred cases, so by hand: `python -m pytest -m grid`. The parts of every model are pinned to devices, so
 that a case has the stages it says: one per device, or those of `interleaved` or `zb-v`.
 """
 
