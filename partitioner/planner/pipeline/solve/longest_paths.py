@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -115,23 +115,24 @@ class CutSearch:
             heapq.heappop(self._nodes)
             self._visit(least.ranges, least.seconds, least.idle)
             return True
-        if least.solved is None:
-            return False
-        if least.idle == ANY:
+        parts = [*self._parts(least)]
+        if parts:
             heapq.heappop(self._nodes)
-            for idle in (NONE, *self._program.leaving):
-                heapq.heappush(self._nodes, _Node(least.seconds, least.ranges, None, idle, is_visited=False))
-            return True
-        farthest = _farthest(self._items, least.solved, least.ranges)
-        if farthest is None:
-            return False
-        heapq.heappop(self._nodes)
-        boundary, position = farthest
-        first, last = least.ranges[boundary]
-        for part in ((first, position), (position + 1, last)):
-            ranges = (*least.ranges[:boundary], part, *least.ranges[boundary + 1 :])
-            self._visit(ranges, least.seconds, least.idle)
-        return True
+        for ranges, idle in parts:
+            heapq.heappush(self._nodes, _Node(least.seconds, ranges, None, idle, is_visited=False))
+        return bool(parts)
+
+    def _parts(self, node: _Node) -> Iterator[tuple[Ranges, int]]:
+        """Ranges, and which stage leaves nothing, of the nodes that one is split into; none where it cannot be."""
+        if node.solved is None:
+            return
+        if node.idle == ANY:
+            yield from ((node.ranges, idle) for idle in (NONE, *self._program.leaving))
+        elif (farthest := _farthest(self._items, node.solved, node.ranges)) is not None:
+            boundary, position = farthest
+            first, last = node.ranges[boundary]
+            for part in ((first, position), (position + 1, last)):
+                yield (*node.ranges[:boundary], part, *node.ranges[boundary + 1 :]), node.idle
 
     def _settled(self, ranges: Ranges, idle: int) -> Solved | None:
         """The answer of the program once no path is missing, or after many."""
