@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +13,11 @@ from partitioner.stages.actions import Action, ActionKind
 from partitioner.stages.schedules import merged_order
 
 Floats = NDArray[np.float64]
-
-
 CallSeconds = Mapping[ActionKind, Floats]
 """Seconds of a call of each kind, by stage."""
+Hops = tuple[Sequence[float], Sequence[float]]
+"""Seconds of a microbatch over the boundary behind each stage but the last, and those of its gradients back."""
+_KINDS = tuple(ActionKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,68 +47,39 @@ class Calls:
         devices: Device of each stage.
         going_back: The stages with a backward, which but for the last waits for the one behind. Nobody waits for the
             first of them, whose backward is in one part in every schedule.
-        there_seconds: Of a microbatch over the boundary behind each stage but the last.
-        back_seconds: Of its gradients.
 
     Attributes:
         on_device: Which stages a device has, 0 or 1: `(devices, stages)`; devices in the order of their first stages.
+        count: Number of calls.
     """
 
-    def __init__(
-        self,
-        orders: Mapping[str, Sequence[Action]],
-        devices: Sequence[int],
-        going_back: range,
-        *,
-        there_seconds: Sequence[float],
-        back_seconds: Sequence[float],
-    ) -> None:
+    def __init__(self, orders: Mapping[str, Sequence[Action]], devices: Sequence[int], going_back: range) -> None:
         def runs(action: Action) -> bool:
             least = going_back.start + (action.kind is ActionKind.WEIGHTS)
             return action.kind is ActionKind.FORWARD or least <= action.stage < going_back.stop
 
         self.num_stages, self._first_back = len(devices), going_back.start
         self.on_device = np.array([[a == b for b in devices] for a in dict.fromkeys(devices)], dtype=float)
-        self._order = list(filter(runs, merged_order(orders, self.num_stages)))
-        index = {action: number for number, action in enumerate(self._order)}
-        before = {b: a for actions in orders.values() for a, b in pairwise(filter(runs, actions))}
-        self._device = self.on_device.argmax(axis=0)[[action.stage for action in self._order]].tolist()
-        self._last = list({device: number for number, device in enumerate(self._device)}.values())
-        self._before = [index[before[action]] if action in before else None for action in self._order]
-        self._makers: list[tuple[int, int | None, bool] | None] = []
-        for action in self._order:
-            other = next(filter(index.__contains__, _makers(action)), None)
-            if other is None:
-                self._makers.append(None)
-                continue
-            crossed = min(other.stage, action.stage) if devices[other.stage] != devices[action.stage] else None
-            self._makers.append((index[other], crossed, action.kind is ActionKind.FORWARD))
-        self._waits = self._waits_over(there_seconds, back_seconds)
-
-    def over(self, there_seconds: Sequence[float], back_seconds: Sequence[float]) -> Calls:
-        """The same calls where boundaries take so long, as above."""
-        other = copy(self)
-        other._waits = self._waits_over(there_seconds, back_seconds)
-        return other
-
-    def _waits_over(
-        self, there_seconds: Sequence[float], back_seconds: Sequence[float]
-    ) -> list[list[tuple[int, float]]]:
-        """For each call, the numbers of those that it waits for, and how long after their ends."""
-        every = []
-        for before, maker in zip(self._before, self._makers, strict=True):
-            waits = [] if before is None else [(before, 0.0)]
-            if maker is not None:
-                number, crossed, is_forward = maker
-                hops = there_seconds if is_forward else back_seconds
-                waits.append((number, 0.0 if crossed is None else hops[crossed]))
-            every.append(waits)
-        return every
-
-    @property
-    def count(self) -> int:
-        """Number of calls."""
-        return len(self._order)
+        order = list(filter(runs, merged_order(orders, self.num_stages)))
+        self.count = len(order)
+        index = {action: number for number, action in enumerate(order)}
+        # For each call: which of all seconds it takes, which ends it waits for, that of the call before it and that of
+        # what its microbatch comes from, and over which boundary that comes. Behind the ends of all calls are those of
+        # what devices do before their first, and one for calls whose microbatch comes from nowhere.
+        self._calls: list[tuple[int, int, int, int]] = []
+        num_devices = len(self.on_device)
+        device_of_stage: list[int] = self.on_device.argmax(axis=0).tolist()
+        self._last_of_device = {device: self.count + device for device in range(num_devices)}
+        for number, action in enumerate(order):
+            device, from_where, crossed = device_of_stage[action.stage], self.count + num_devices, 0
+            if maker := next(filter(index.__contains__, _makers(action)), None):
+                from_where = index[maker]
+                if devices[maker.stage] != devices[action.stage]:
+                    is_back = action.kind is not ActionKind.FORWARD
+                    crossed = 1 + min(maker.stage, action.stage) + is_back * (self.num_stages - 1)
+            seconds = _KINDS.index(action.kind) * self.num_stages + action.stage
+            self._calls.append((seconds, self._last_of_device[device], from_where, crossed))
+            self._last_of_device[device] = number
 
     def seconds_of(self, forward: Floats, backward: Floats, weights: Floats, call_seconds: float) -> CallSeconds:
         """Seconds of calls with so much work by stage, of whose backward `weights` are left for later.
@@ -122,35 +93,46 @@ class Calls:
             ActionKind.WEIGHTS: later + np.where(later > 0, call_seconds, 0.0),
         }
 
-    def step_seconds(self, seconds: CallSeconds, once: Floats, summing: Floats, updating: Floats) -> float:
+    def step_seconds(self, seconds: CallSeconds, hops: Hops, once: Floats, summing: Floats, updating: Floats) -> float:
         """The step where calls take so long, and stages so long before them, behind them, and then for updates."""
         before, behind, last = (self.on_device @ of_stages for of_stages in (once, summing, updating))
-        return self.longest_path(seconds, before, behind).seconds + float(last.max())
+        return self._end(self._ends(_flat(seconds), _flat_hops(hops), before), behind)[0] + float(last.max())
 
-    def longest_path(self, seconds: CallSeconds, before: Floats, behind: Floats) -> Path:
+    def longest_path(self, seconds: CallSeconds, hops: Hops, before: Floats, behind: Floats) -> Path:
         """The longest path where calls take so long, and devices `(devices,)` so long before and behind them."""
-        of_kind = {kind: of_stage.tolist() for kind, of_stage in seconds.items()}
-        earliest = before.tolist()
-        ends: list[float] = []
-        latest: list[tuple[int, float] | None] = []
-        for action, device, waits in zip(self._order, self._device, self._waits, strict=True):
-            start, last = earliest[device], None
-            for wait in waits:
-                if (ready := ends[wait[0]] + wait[1]) > start:
-                    start, last = ready, wait
-            ends.append(start + of_kind[action.kind][action.stage])
-            latest.append(last)
-        longest, at = max((ends[last] + behind[self._device[last]], last) for last in self._last)
-        counts = {kind: np.zeros(self.num_stages, dtype=np.intp) for kind in seconds}
-        step: tuple[int, float] | None = (at, 0.0)
-        first, hops = at, 0.0
-        while step is not None:
-            first = step[0]
-            action = self._order[first]
-            counts[action.kind][action.stage] += 1
-            hops += step[1]
-            step = latest[first]
-        return Path(float(longest), counts, hops, self._device[first], self._device[at])
+        waits = _flat_hops(hops)
+        ends = self._ends(_flat(seconds), waits, before)
+        longest, last = self._end(ends, behind)
+        number, called, hop_seconds = self._last_of_device[last], list[int](), 0.0
+        while number < self.count:
+            taken, previous, maker, hop = self._calls[number]
+            called.append(taken)
+            has_waited = ends[maker] + waits[hop] > ends[previous]
+            hop_seconds += waits[hop] if has_waited else 0.0
+            number = maker if has_waited else previous
+        counts = np.bincount(called, minlength=len(_KINDS) * self.num_stages).reshape(len(_KINDS), self.num_stages)
+        return Path(longest, dict(zip(_KINDS, counts, strict=True)), hop_seconds, number - self.count, last)
+
+    def _ends(self, seconds: Sequence[float], waits: Sequence[float], before: Floats) -> list[float]:
+        """When each call ends, each device has done what comes before, and, long ago, nothing."""
+        ends = [0.0] * self.count + [*before.tolist(), -math.inf]
+        for number, (taken, previous, maker, hop) in enumerate(self._calls):
+            start, arrived = ends[previous], ends[maker] + waits[hop]
+            ends[number] = (arrived if arrived > start else start) + seconds[taken]
+        return ends
+
+    def _end(self, ends: Sequence[float], behind: Floats) -> tuple[float, int]:
+        """When the last device has ended, and which it is."""
+        return max((ends[last] + behind[device].item(), device) for device, last in self._last_of_device.items())
+
+
+def _flat(seconds: CallSeconds) -> list[float]:
+    return np.concatenate([seconds[kind] for kind in _KINDS]).tolist()
+
+
+def _flat_hops(hops: Hops) -> list[float]:
+    """Those over no boundary, then there, then back."""
+    return [0.0, *hops[0], *hops[1]]
 
 
 def _makers(action: Action) -> Iterator[Action]:

@@ -35,7 +35,7 @@ _FEW = 4
 _SHARE_SPARE = 0.02
 # A process that looks at bounds closer takes longer to start than the search of fewer ops.
 _LEAST_OPS = 1_000
-_SHARE_OF_CLOSER, _SECONDS_CLOSER = 0.25, 3.0
+_SHARE_OF_CLOSER, _SECONDS_CLOSER = 0.25, 4.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -180,10 +180,8 @@ class StageSplit:
         there = [hop.there[end].item() for hop, end in zip(sequence.hops, ends, strict=False)]
         back = [hop.back[end].item() for hop, end in zip(sequence.hops, ends, strict=False)]
         if going_back not in self._calls:
-            self._calls[going_back] = Calls(
-                sequence.orders, sequence.devices, going_back, there_seconds=there, back_seconds=back
-            )
-        calls = self._calls[going_back].over(there, back)
+            self._calls[going_back] = Calls(sequence.orders, sequence.devices, going_back)
+        calls = self._calls[going_back]
         return calls.step_seconds(
             calls.seconds_of(
                 work(items.forward_seconds),
@@ -191,6 +189,7 @@ class StageSplit:
                 np.where(ways == KEEPS, weights, 0.0),
                 sequence.costed.least_call_seconds,
             ),
+            (there, back),
             work(items.once_seconds),
             work(items.sum_seconds),
             work(items.update_seconds),

@@ -72,18 +72,16 @@ def step_of(made: CutProblem, ends: tuple[int, ...], recompute: tuple[int, ...] 
     """The step of one cut, by where its stages but the last end; those that recompute leave nothing for later."""
     orders = device_orders(made.schedule, [str(device) for device in made.devices], made.num_microbatches)
     first, last = (sum(end < limit for end in ends) for limit in (made.crossed[0], made.crossed[1] + 1))
-    calls = Calls(
-        orders,
-        made.devices,
-        range(first, last + 1),
-        there_seconds=made.there_seconds,
-        back_seconds=made.back_seconds,
-    )
+    calls = Calls(orders, made.devices, range(first, last + 1))
     stages = [*pairwise([0, *ends, made.num_items])]
     every = made.forward, made.backward, made.weights, made.once, made.summing, made.updating
     forward, backward, weights, *others = (np.array([of[end] - of[start] for start, end in stages]) for of in every)
     weights[[*recompute]] = 0.0
-    return calls.step_seconds(calls.seconds_of(forward, backward, weights, made.call_seconds), *others)
+    seconds, hops = (
+        calls.seconds_of(forward, backward, weights, made.call_seconds),
+        (made.there_seconds, made.back_seconds),
+    )
+    return calls.step_seconds(seconds, hops, *others)
 
 
 def best_step(made: CutProblem) -> float:

@@ -11,6 +11,8 @@ from partitioner.stages.schedules import device_orders
 
 # Branches between two looks at which bound is the least.
 _BRANCHES = 10
+# Bounds up to so many times the best cut's step are of interest: simulations may take as much longer.
+_ENOUGH = 1.02
 
 
 def closer_steps(request: BoundRequest) -> tuple[LeastStep, ...]:
@@ -19,20 +21,22 @@ def closer_steps(request: BoundRequest) -> tuple[LeastStep, ...]:
     found = [LeastStep(seconds=problem.bound_seconds) for problem in request.problems]
     searches: dict[int, list[CutSearch]] = {}
     closed: set[int] = set()
+    enough = request.enough_seconds
     while len(closed) < len(found) and not deadline.is_over:
         if sum(search.num_calls for those in searches.values() for search in those) >= request.most_calls:
             break
         least = min((step.seconds, number) for number, step in enumerate(found) if number not in closed)[1]
-        if found[least].seconds >= request.enough_seconds:
+        if found[least].seconds >= enough:
             break
         problem = request.problems[least]
         if least in searches:
-            branched = [search.branch(request.enough_seconds, _BRANCHES) for search in searches[least]]
+            branched = [search.branch(enough, _BRANCHES) for search in searches[least]]
             if not any(branched):
                 closed.add(least)
         else:
             searches[least] = list(_searches(problem))
         found[least] = _best(problem, searches[least], request.enough_seconds)
+        enough = min([enough, *(_ENOUGH * search.estimated_seconds for search in searches[least])])
     return tuple(found)
 
 

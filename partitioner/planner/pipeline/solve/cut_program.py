@@ -10,7 +10,7 @@ To it items are divisible: a stage ends anywhere in the convex hull of the runni
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -75,6 +75,8 @@ class CutProgram:
 
     A stage may leave for later what it can, or less: it leaves nothing where it recomputes. Seconds are given to the
     program as shares of those of all items, so that its tolerances mean the same for every model.
+
+    What is linear in the variables is a row of their coefficients, behind that of 1.
     """
 
     def __init__(self, problem: CutProblem, items: Items, calls: Calls, going_back: range) -> None:
@@ -83,73 +85,88 @@ class CutProgram:
         self._solver.SetSolverSpecificParametersAsString(f"max_number_of_iterations: {most_iterations}")
         self._unit = max(float(items.forward[-1] + items.backward[-1]), 1e-12)
         self._ways = [_parameters(is_warm=True), _parameters(is_warm=False)]
-        self._bounded: list[tuple[Floats, list[Any]]] = []
+        self._variables: list[Any] = []
+        # At the most, of each stage: an end for each of six sums, what it leaves, a call for that, and room.
+        self._rows = np.eye(9 * calls.num_stages + 3)
+        self._bounded: list[tuple[Floats, list[int]]] = []
         self._forward, self._backward, *others = (
             self._new_ends(np.round(sums / self._unit, _DIGITS), calls.num_stages) for sums in items
         )
-        forward, backward, weights, *of_stages = (_parts(ends) for ends in (self._forward, self._backward, *others))
-        leaving = going_back[1:] if items.weights[-1] else range(0)
+        forward, backward, weights, once, summing, updating = (
+            np.diff(ends, axis=0) for ends in (self._forward, self._backward, *others)
+        )
         self._call, self._num_leaving = problem.call_seconds / self._unit, problem.num_leaving
+        leaving = going_back[1:] if items.weights[-1] else range(0)
         # The call for what a stage leaves, and the work that it may have, which is little if it leaves nothing. Where
         # that is open the call counts by how much more it has, of all that it may.
-        self._third_call: dict[int, Any] = {stage: self._new() for stage in leaving if problem.keeps[stage]}
+        self._third_call = {stage: self._new() for stage in leaving if problem.keeps[stage]}
         self._room = {stage: self._new() for stage in self._third_call}
         self._least_room = _longest_run(items.forward + items.backward, self._num_leaving) / self._unit
         more = problem.most_work / self._unit - self._least_room
         for stage, room in self._room.items():
             work = forward[stage] + backward[stage]
-            self._solver.Add(work <= room)
+            self._at_least(self._rows[room], work)
             if more > self._least_room:
-                self._solver.Add(more * self._third_call[stage] >= self._call * (work - self._least_room))
-        third = [self._third_call.get(stage, 0.0) for stage in range(calls.num_stages)]
-        later: list[Any] = [0.0] * calls.num_stages
+                over = work - self._least_room * self._rows[0]
+                self._at_least(more * self._rows[self._third_call[stage]], self._call * over)
+        third, later = np.zeros_like(forward), np.zeros_like(forward)
         for stage in leaving:
-            part = weights[stage]
-            later[stage] = part + third[stage] if problem.keeps[stage] else self._new(part)
-        self._calls: dict[ActionKind, list[Any]] = {
-            ActionKind.FORWARD: [work + self._call for work in forward],
-            ActionKind.BACKWARD: [
-                work + self._call + more - left for work, more, left in zip(backward, third, later, strict=True)
-            ],
+            if problem.keeps[stage]:
+                third[stage] = self._rows[self._third_call[stage]]
+                later[stage] = weights[stage] + third[stage]
+            else:
+                later[stage] = self._rows[self._new()]
+                self._at_least(weights[stage], later[stage])
+        call = self._call * self._rows[0]
+        self._calls = {
+            ActionKind.FORWARD: forward + call,
+            ActionKind.BACKWARD: backward + call + third - later,
             ActionKind.WEIGHTS: later,
         }
-        on_device = [np.flatnonzero(stages).tolist() for stages in calls.on_device]
-        self._once, self._summing, updates = ([_sum(parts, stages) for stages in on_device] for parts in of_stages)
-        self._step, self._updating = self._new(), self._new()
+        self._once, self._summing, updates = (calls.on_device @ of_stages for of_stages in (once, summing, updating))
+        step = self._new()
+        self._step, self._updating = self._rows[step], self._rows[self._new()]
         for of_device in updates:
-            self._solver.Add(self._updating >= of_device)
-        self._solver.Minimize(self._step)
+            self._at_least(self._updating, of_device)
+        self._solver.Minimize(self._variables[step - 1])
 
-    def _new(self, most: Any = None) -> Any:
-        variable = self._solver.NumVar(0.0, self._solver.infinity(), "")
-        if most is not None:
-            self._solver.Add(variable <= most)
-        return variable
+    def _new(self) -> int:
+        """A variable, by its row."""
+        self._variables.append(self._solver.NumVar(0.0, self._solver.infinity(), ""))
+        return len(self._variables)
 
-    def _new_ends(self, sums: Floats, num_stages: int) -> list[Any]:
+    def _new_ends(self, sums: Floats, num_stages: int) -> Floats:
         """Running sums at the ends of stages: in the convex hull of these and of those forward, the first ones."""
+        ends = np.zeros((num_stages + 1, len(self._rows)))
         if not sums[-1]:
-            return [0.0] * (num_stages + 1)
-        ends = [0.0, *(self._new() for _ in range(num_stages - 1)), float(sums[-1])]
-        for part in _parts(ends):
-            self._solver.Add(part >= 0.0)
-        for forward, behind in [*zip(self._bounded[0][1], ends, strict=True)][1:-1] if self._bounded else ():
-            for x, y, slope in _lower_edges(self._bounded[0][0], sums):
-                self._solver.Add(behind - slope * forward >= y - slope * x)
-            for x, y, slope in _lower_edges(self._bounded[0][0], -sums):
-                self._solver.Add(-behind - slope * forward >= y - slope * x)
-        self._bounded.append((sums, ends))
+            return ends
+        between = [self._new() for _ in range(num_stages - 1)]
+        ends[1:-1], ends[-1] = self._rows[between], sums[-1] * self._rows[0]
+        for start, end in pairwise(ends):
+            self._at_least(end, start)
+        if self._bounded:
+            first_sums, first_ends = self._bounded[0]
+            for forward, behind in zip(self._rows[first_ends], self._rows[between], strict=True):
+                for x, y, slope in _lower_edges(first_sums, sums):
+                    self._at_least(behind - slope * forward, (y - slope * x) * self._rows[0])
+                for x, y, slope in _lower_edges(first_sums, -sums):
+                    self._at_least(-behind - slope * forward, (y - slope * x) * self._rows[0])
+        self._bounded.append((sums, between))
         return ends
+
+    def _at_least(self, larger: Floats, smaller: Floats) -> None:
+        one, *coefficients = (larger - smaller).tolist()
+        constraint = self._solver.Constraint(-one, self._solver.infinity())
+        for variable, coefficient in zip(self._variables, coefficients, strict=False):
+            if coefficient:
+                constraint.SetCoefficient(variable, coefficient)
 
     def add(self, path: Path) -> None:
         """Know one more path."""
-        work: Any = path.hop_seconds / self._unit + self._updating
+        work = path.hop_seconds / self._unit * self._rows[0] + self._updating
         work += self._once[path.first_device] + self._summing[path.last_device]
-        for kind, counts in path.counts.items():
-            for seconds, count in zip(self._calls[kind], counts.tolist(), strict=True):
-                if count:
-                    work += count * seconds
-        self._solver.Add(self._step >= work)
+        work += sum(counts @ self._calls[kind] for kind, counts in path.counts.items())
+        self._at_least(self._step, work)
 
     @property
     def leaving(self) -> Sequence[int]:
@@ -165,35 +182,30 @@ class CutProgram:
     def solve(self, ranges: Ranges, idle: int) -> Solved | None:
         """What the paths known so far leave to the cuts of a node; None where GLOP gives up."""
         for sums, ends in self._bounded:
-            for end, (first, last) in zip(ends[1:-1], ranges, strict=True):
-                end.SetBounds(float(sums[first]), float(sums[last]))
+            for end, (first, last) in zip(ends, ranges, strict=True):
+                self._limit(end, sums[first].item(), sums[last].item())
         for stage, third in self._third_call.items():
             has_call = idle == NONE or self.certainly_leaves(stage, ranges)
-            third.SetBounds(self._call if has_call else 0.0, self._call)
+            self._limit(third, self._call if has_call else 0.0, self._call)
             most = self._least_room if stage == idle else self._solver.infinity()
-            self._room[stage].SetBounds(0.0, most * (1 + TOLERANCE))
+            self._limit(self._room[stage], 0.0, most * (1 + TOLERANCE))
         if not any(self._solver.Solve(how) == pywraplp.Solver.OPTIMAL for how in self._ways):
             return None
+        found = np.zeros(len(self._rows))
+        found[: 1 + len(self._variables)] = [1.0, *(variable.solution_value() for variable in self._variables)]
+        found *= self._unit
         return Solved(
-            step=_value(self._step) * self._unit,
-            forward=self._values(self._forward),
-            backward=self._values(self._backward),
-            calls={kind: self._values(seconds) for kind, seconds in self._calls.items()},
-            once=self._values(self._once),
-            summing=self._values(self._summing),
-            updating=_value(self._updating) * self._unit,
+            step=float(self._step @ found),
+            forward=self._forward @ found,
+            backward=self._backward @ found,
+            calls={kind: seconds @ found for kind, seconds in self._calls.items()},
+            once=self._once @ found,
+            summing=self._summing @ found,
+            updating=float(self._updating @ found),
         )
 
-    def _values(self, parts: Iterable[Any]) -> Floats:
-        return np.array([_value(part) for part in parts]) * self._unit
-
-
-def _parts(ends: Sequence[Any]) -> list[Any]:
-    return [end - start for start, end in pairwise(ends)]
-
-
-def _sum(parts: Sequence[Any], stages: Sequence[int]) -> Any:
-    return sum((parts[stage] for stage in stages), 0.0)
+    def _limit(self, variable: int, least: float, most: float) -> None:
+        self._variables[variable - 1].SetBounds(least, most)
 
 
 def _parameters(*, is_warm: bool) -> Any:
@@ -205,10 +217,6 @@ def _parameters(*, is_warm: bool) -> Any:
     else:
         parameters.SetIntegerParam(parameters.INCREMENTALITY, parameters.INCREMENTALITY_OFF)
     return parameters
-
-
-def _value(variable: Any) -> float:
-    return variable if isinstance(variable, float) else variable.solution_value()
 
 
 def _longest_run(sums: Floats, counts: Sequence[int]) -> float:

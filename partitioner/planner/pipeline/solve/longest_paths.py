@@ -68,13 +68,8 @@ class CutSearch:
         self, problem: CutProblem, orders: Mapping[str, Sequence[Action]], ranges: Ranges, going_back: range
     ) -> None:
         self._problem, self._items = problem, Items(problem)
-        self._calls = Calls(
-            orders,
-            problem.devices,
-            going_back,
-            there_seconds=problem.there_seconds,
-            back_seconds=problem.back_seconds,
-        )
+        self._calls = Calls(orders, problem.devices, going_back)
+        self._least_hops = problem.there_seconds, problem.back_seconds
         self._program = CutProgram(problem, self._items, self._calls, going_back)
         self._most_paths = max(2, min(_MOST_PATHS, _MOST_CALLS // self._calls.count))
         self._nodes: list[_Node] = []
@@ -142,7 +137,7 @@ class CutSearch:
             solved = self._program.solve(ranges, idle)
             if solved is None:
                 return None
-            path = self._calls.longest_path(solved.calls, solved.once, solved.summing)
+            path = self._calls.longest_path(solved.calls, self._least_hops, solved.once, solved.summing)
             if path.seconds + solved.updating <= solved.step * (1 + _ENOUGH):
                 break
             self._program.add(path)
@@ -152,8 +147,8 @@ class CutSearch:
         of_stages = (np.diff(sums[[0, *ends, len(sums) - 1]]) for sums in self._items)
         forward, backward, weights, *others = of_stages
         seconds = self._calls.seconds_of(forward, backward, weights, self._problem.call_seconds)
-        self.found_seconds = min(self.found_seconds, self._calls.step_seconds(seconds, *others))
-        estimated = self._calls.over(*self._problem.hop_seconds(ends)).step_seconds(seconds, *others)
+        self.found_seconds = min(self.found_seconds, self._calls.step_seconds(seconds, self._least_hops, *others))
+        estimated = self._calls.step_seconds(seconds, self._problem.hop_seconds(ends), *others)
         if estimated < self.estimated_seconds:
             self.ends, self.estimated_seconds = tuple(ends), estimated
 
