@@ -38,7 +38,7 @@ class Chain:
 
     @classmethod
     def of(cls, ops: StepOps) -> Chain:
-        """That of the longest path through ops that depend on rows."""
+        """That of the longest path through ops that wait for rows."""
         path = _longest_path(ops)
         last, first = _places_on(path, ops)
         on_path = np.zeros(len(ops.seconds), dtype=bool)
@@ -66,7 +66,7 @@ def _longest_path(ops: StepOps) -> Numbers:
             before[target] = max((source for source, _ in sources), key=ends.__getitem__)
             ends[target] = ends[before[target]]
         ends[target] += ops.seconds[target]
-    path = [int(np.where(ops.depends_on_rows, ends, -1.0).argmax())]
+    path = [int(np.where(ops.waits_for_rows, ends, -1.0).argmax())]
     while (source := before[path[-1]]) >= 0:
         path.append(source)
     return np.array(path[::-1], dtype=np.intp)
@@ -114,6 +114,6 @@ def _over(last: Numbers, first: Numbers, values: Floats, length: int) -> Floats:
 
 
 def _by_row(ops: StepOps) -> list[Sources]:
-    """What each op waits for, without what depends on no row."""
-    depends = ops.depends_on_rows
-    return [[wait for wait in sources if depends[wait[0]] and depends[op]] for op, sources in enumerate(ops.sources)]
+    """What each op waits for, without what waits for no row."""
+    waits = ops.waits_for_rows
+    return [[wait for wait in sources if waits[wait[0]] and waits[op]] for op, sources in enumerate(ops.sources)]

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from partitioner.planner.pipeline.chain import Chain, Numbers
+from partitioner.planner.pipeline.channel_delays import ChannelDelays
 from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.ordered_items import between
 from partitioner.planner.pipeline.step_ops import Part, StepOps, Waits
@@ -68,8 +69,10 @@ class ChainSeconds:
     def of_all_parts(self) -> PartSeconds:
         """Those of every part: a stretch that both of its boundaries cut has the transfers over one of them."""
         count = self.ops.num_items
-        paths = _paths(self.ops, self.chain, self.ops.waits([(0, end) for end in range(count + 1)]), count + 1)
+        waits = self.ops.waits([(0, end) for end in range(count + 1)])
+        paths = _paths(self.ops, self.chain, waits, count + 1)
         there, back = (between(_running(fixed)) for fixed in self._fixed)
+        over_boundary = self._uncut_stretches[:, None].repeat(count + 1, axis=1)
         for stretch in self._stretches:
             middle, of_stretch = stretch.middle, paths.through[stretch.number]
             seconds = np.maximum(of_stretch[: middle + 1, None], of_stretch[None, middle + 1 :])
@@ -78,11 +81,30 @@ class ChainSeconds:
                 work = stretch.work[None, middle + 1 :] - stretch.work[: middle + 1, None]
                 serial = heads[: middle + 1, None] + work + tails[None, middle + 1 :]
                 np.maximum(seconds, np.where(work > 0, serial, 0.0), out=seconds)
+            over_boundary[stretch.number] = np.concatenate([seconds[:, -1], seconds[0]])
             (there if stretch.number < self.chain.turn else back)[: middle + 1, middle + 1 :] += seconds
+        if self.ops.has_one_channel:
+            delays = ChannelDelays(
+                ops=self.ops,
+                chain=self.chain,
+                waits=waits,
+                heads=paths.heads,
+                tails=paths.tails,
+                stretches=over_boundary,
+            ).seconds()
+            for stretch in self._stretches:
+                middle, table = stretch.middle, there if stretch.number < self.chain.turn else back
+                table[: middle + 1, -1] += delays[stretch.number, : middle + 1]
+                table[0, middle + 1 :] += delays[stretch.number, middle + 1 :]
         return PartSeconds(there=there, back=back, rest=self._rest(paths))
 
     def raised(self, seconds: PartSeconds, parts: Sequence[Part], waits: Waits) -> None:
-        """Raise those of some parts, by all transfers into and out of them (`StepOps.waits`)."""
+        """Raise those of some parts, by all transfers into and out of them (`StepOps.waits`).
+
+        Parts of two devices have one boundary, so that theirs are known.
+        """
+        if self.ops.has_one_channel:
+            return
         paths, (starts, ends) = _paths(self.ops, self.chain, waits, len(parts)), np.array(parts).T
         sums = [_running(fixed) for fixed in self._fixed]
         there, back = (of_items[ends] - of_items[starts] for of_items in sums)
@@ -116,6 +138,13 @@ class ChainSeconds:
         fixed = np.zeros((2, ops.num_items))
         np.add.at(fixed, (is_back.astype(int), ops.place[counted]), ops.seconds[counted])
         return fixed[0], fixed[1]
+
+    @property
+    def _uncut_stretches(self) -> Floats:
+        """Seconds of stretches whose ops are all on one device, without milestones."""
+        chain, count = self.chain, max(0, len(self.chain.milestones) - 1)
+        within = chain.is_between & (chain.behind < count)
+        return np.bincount(chain.behind[within], self.ops.seconds[within], minlength=count).astype(float)
 
     @cached_property
     def _stretches(self) -> list[_Stretch]:

@@ -3,7 +3,7 @@
 An op starts once the longest path to it has been computed, its head, and the longest path behind it, its tail, follows
 it. Of the ops of a device with a head and a tail of so much at the least, the first starts after such a head, and such
 a tail follows the last; between, the device has the work of all of them (Carlier, "The one-machine sequencing problem",
-1982). Ops that no row of the batch reaches, such as casts of weights, are left out of the work.
+1982). Ops that wait for no row of the batch, such as casts of weights, are left out of the work.
 
 For a given part it is also known which tensors enter and leave it: paths are longer by their transfers.
 """

@@ -32,18 +32,20 @@ class StepOps:
     Attributes:
         names: Of ops.
         seconds: Of each op, on its fastest device.
-        depends_on_rows: Whether it differs from microbatch to microbatch.
+        waits_for_rows: Whether it differs from microbatch to microbatch, or waits for an op that does.
         place: The place of its item in the order.
         sources: What it waits for.
         num_items: Items.
+        has_one_channel: Whether there are two devices, so that all that crosses one way is sent one after the other.
     """
 
     names: Sequence[str]
     seconds: Floats
-    depends_on_rows: NDArray[np.bool_]
+    waits_for_rows: NDArray[np.bool_]
     place: NDArray[np.intp]
     sources: Sequence[Sources]
     num_items: int
+    has_one_channel: bool
 
     @classmethod
     def of(cls, costed: CostedGraph, coarsening: Coarsening, order: Sequence[int]) -> StepOps:
@@ -73,20 +75,24 @@ class StepOps:
             seconds.append(least)
             places.append(place)
             sources.append(list(waits.items()))
-        by_row = depending_on_rows(graph)
+        waiting = set(depending_on_rows(graph))
+        for op in graph.ops:  # an optimizer's moments are read, and variables updated, once they have been assigned
+            if not waiting.isdisjoint(graph.sources[op.name]):
+                waiting.add(op.name)
         return cls(
             names=names,
             seconds=np.array(seconds),
-            depends_on_rows=np.array([name in by_row for name in names], dtype=bool),
+            waits_for_rows=np.array([name in waiting for name in names], dtype=bool),
             place=np.array(places, dtype=np.intp),
             sources=sources,
             num_items=len(order),
+            has_one_channel=len(costed.topology.devices) == 2,
         )
 
     @property
     def is_counted(self) -> NDArray[np.bool_]:
-        """Whether an op counts as work of its device. Those that no row reaches, such as casts of weights, do not."""
-        return self.depends_on_rows & (self.seconds > 0)
+        """Whether an op counts as work of its device. Those that wait for no row, such as casts of weights, do not."""
+        return self.waits_for_rows & (self.seconds > 0)
 
     @property
     def num_waits(self) -> int:
