@@ -18,10 +18,11 @@ from partitioner.ir.op_graph import OpGraph, Phase
 def delayed_gradients(
     graph: OpGraph, placement: Mapping[str, Hashable], ops: Collection[str] | None = None
 ) -> dict[str, str]:
-    """For each gradient op that is delayed and does not follow another one, the op that it waits for.
+    """For each op that is delayed and does not follow another one, the op that it waits for.
 
-    That is the last gradient on its device that another device waits for. Nothing that another device waits for depends
-    on an op that is delayed, so no two ops wait for each other.
+    That is the last gradient on its device that another device waits for. Results that are only reported, such as the
+    mean of the losses of a batch, are delayed as gradients of weights are. Nothing that another device waits for
+    depends on an op that is delayed, so no two ops wait for each other.
 
     Args:
         graph: The step.
@@ -35,10 +36,17 @@ def delayed_gradients(
     sources = {name: [source for source in graph.sources[name] if source in runs] for name in names}
     updates = {name for name in names if graph.op[name].phase is Phase.UPDATE}
     awaited = awaited_elsewhere(sources, placement, patient=updates)
-    gradients = [name for name in names if graph.op[name].phase is Phase.BACKWARD]
-    last = {placement[name]: name for name in gradients if name in awaited}
-    delayed = {name for name in gradients if placement[name] in last and name not in awaited}
-    return {name: last[placement[name]] for name in gradients if name in delayed and delayed.isdisjoint(sources[name])}
+    last = {placement[name]: name for name in names if name in awaited and graph.op[name].phase is Phase.BACKWARD}
+    delayed: set[str] = set()
+    first: dict[str, str] = {}
+    for name in names:
+        follows = [source for source in sources[name] if source in awaited or source in delayed]
+        is_late = graph.op[name].phase is Phase.BACKWARD or (graph.op[name].phase is Phase.FORWARD and follows)
+        if is_late and placement[name] in last and name not in awaited:
+            delayed.add(name)
+            if delayed.isdisjoint(sources[name]):
+                first[name] = last[placement[name]]
+    return first
 
 
 def awaited_elsewhere(

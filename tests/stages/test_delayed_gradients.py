@@ -58,6 +58,16 @@ def test_a_gradient_whose_update_comes_before_another_gradient_is_not_delayed() 
     assert delayed_gradients(made.graph(), placement) == {"other": "b again"}
 
 
+def test_a_result_that_is_only_reported_is_delayed() -> None:
+    """As the mean of the losses of rows, of which gradients do not depend: another device waits for these."""
+    made, placement = two_devices(4)
+    made.add("mean", 1.0, "loss")
+    made.add("square", 1.0, "mean")
+    made.add("constant", 1.0)
+    placement |= {"mean": 1, "square": 1, "constant": 1}
+    assert delayed_gradients(made.graph(), placement) == {"d3": "b2", "d2": "b2", "mean": "b2"}
+
+
 def test_of_gradients_that_follow_each_other_the_first_waits() -> None:
     made, placement = two_devices(4)
     made.add("scaled", 1.0, "d3", phase=Phase.BACKWARD)
@@ -74,4 +84,5 @@ def test_no_two_ops_wait_for_each_other(made: Builder, data: st.DataObject) -> N
     assert nx.is_directed_acyclic_graph(nx.DiGraph([*edges, *((source, name) for name, source in delayed.items())]))
     for name, source in delayed.items():
         assert placement[name] == placement[source]
-        assert graph.op[name].phase is graph.op[source].phase is Phase.BACKWARD
+        assert graph.op[source].phase is Phase.BACKWARD
+        assert graph.op[name].phase is not Phase.UPDATE
