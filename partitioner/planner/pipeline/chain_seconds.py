@@ -14,7 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from partitioner.planner.pipeline.chain import Chain, Numbers
-from partitioner.planner.pipeline.channel_delays import ChannelDelays
+from partitioner.planner.pipeline.channel_delays import channel_delays
+from partitioner.planner.pipeline.channel_tensors import ChannelTensors
 from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.ordered_items import between
 from partitioner.planner.pipeline.step_ops import Part, StepOps, Waits
@@ -84,14 +85,9 @@ class ChainSeconds:
             over_boundary[stretch.number] = np.concatenate([seconds[:, -1], seconds[0]])
             (there if stretch.number < self.chain.turn else back)[: middle + 1, middle + 1 :] += seconds
         if self.ops.has_one_channel:
-            delays = ChannelDelays(
-                ops=self.ops,
-                chain=self.chain,
-                waits=waits,
-                heads=paths.heads,
-                tails=paths.tails,
-                stretches=over_boundary,
-            ).seconds()
+            tensors = ChannelTensors(ops=self.ops, chain=self.chain, waits=waits, heads=paths.heads, tails=paths.tails)
+            milestones = self.ops.seconds[self.chain.milestones]
+            delays = channel_delays(tensors.by_turn(), milestones, over_boundary)
             for stretch in self._stretches:
                 middle, table = stretch.middle, there if stretch.number < self.chain.turn else back
                 table[: middle + 1, -1] += delays[stretch.number, : middle + 1]

@@ -94,7 +94,7 @@ class BoundRequest:
     problems: tuple[CutProblem, ...]
     enough_seconds: float
     seconds: float
-    most_calls: int = 400_000
+    most_calls: int = 250_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
