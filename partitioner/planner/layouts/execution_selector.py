@@ -13,7 +13,7 @@ from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Considered, Objective, Strategy
 from partitioner.planner.bounds.step_time import lower_bound_seconds
-from partitioner.planner.model.tolerances import AS_FAST, ROUNDING
+from partitioner.planner.model.tolerances import AS_FAST, PEAK_ROOM, ROUNDING
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
 from partitioner.planner.pipeline.one_piece import OnePieceBound, one_piece_bound
 from partitioner.planner.pipeline.search import PipelineSearch
@@ -187,7 +187,7 @@ class ExecutionSelector:
         limit = min(steps + ([unpipelined.step_seconds] if unpipelined else [])) * AS_FAST
         if unpipelined and unpipelined.step_seconds <= limit:
             return None
-        return min((other for other in candidates if other.staged.step_seconds <= limit), key=_simplest)
+        return _simplest([other for other in candidates if other.staged.step_seconds <= limit])
 
     def considered(
         self, unpipelined: Sequence[Evaluation], chosen: Evaluation | PipelineCandidate | None
@@ -278,11 +278,17 @@ def _peak_and_step(candidate: PipelineCandidate) -> tuple[float, float]:
     return candidate.staged.largest_peak_bytes, candidate.staged.step_seconds
 
 
-def _simplest(candidate: PipelineCandidate) -> tuple[float, ...]:
-    return (
-        candidate.num_microbatches,
-        candidate.staged.largest_peak_bytes,
-        PREFERENCE.index(candidate.schedule),
-        len(candidate.programs.recomputed),
-        candidate.staged.step_seconds,
-    )
+def _simplest(candidates: Sequence[PipelineCandidate]) -> PipelineCandidate:
+    """The simplest, or the fastest that is as simple and whose peak is close to that one's."""
+
+    def simplicity(candidate: PipelineCandidate) -> tuple[int, ...]:
+        peak, recomputed = candidate.staged.largest_peak_bytes, len(candidate.programs.recomputed)
+        return candidate.num_microbatches, peak, PREFERENCE.index(candidate.schedule), recomputed
+
+    def is_like(other: PipelineCandidate) -> bool:
+        microbatches, peak, *rest = simplicity(simplest)
+        others, other_peak, *other_rest = simplicity(other)
+        return (microbatches, rest) == (others, other_rest) and other_peak <= PEAK_ROOM * peak
+
+    simplest = min(candidates, key=lambda one: (*simplicity(one), one.staged.step_seconds))
+    return min(filter(is_like, candidates), key=lambda one: one.staged.step_seconds)

@@ -168,6 +168,21 @@ def test_what_is_as_fast_within_a_percent_takes_fewer_microbatches() -> None:
     assert result.num_microbatches == 2
 
 
+def test_of_cuts_of_a_shape_a_faster_one_may_need_a_few_bytes_more() -> None:
+    """The layer between goes with the first one, which keeps 4 KiB already: it needs 8 bytes more there, and the step
+    is 51 s, not 51.3."""
+    made = Builder()
+    before = made.add("x", 0.0, type="Placeholder", size_bytes=4)
+    for index, (seconds, size) in enumerate([(40.0, 4096), (0.5, 8), (40.8, 4)]):
+        made.variable(f"w{index}", size, layer=f"layer{index}")
+        before = made.add(f"f{index}", seconds, before, size_bytes=4, layer=f"layer{index}", variables=[f"w{index}"])
+    costed = made.costed(topology(2, wire=FREE))
+    result = find(costed, microbatching(costed, 4, schedules=(GPIPE,)), "layer-split")
+    # Four microbatches of 10.2 s, and what the first and the last one wait for.
+    assert result.schedule.step_seconds == pytest.approx(4 * 10.2 + 10.125, abs=DISPATCH)
+    assert layer_devices(result, 3) == [0, 0, 1]
+
+
 def test_without_choices_or_with_one_microbatch_the_plan_is_the_same() -> None:
     costed = pipeline(3).costed(topology(2))
     unpipelined, one = (
