@@ -1,11 +1,11 @@
 """Gradients that no other device waits for, which may wait for those that one does.
 
 Both come from the gradient of a layer's output: the gradient of its input goes on to the layer before, maybe on another
-device, and those of its weights only to their updates. A device that computes all of them as they become ready lets
-the devices before it wait for work that they do not need. If it computes what they need first, they begin sooner, and
-the gradients of weights are computed while they work; until then their inputs are kept. The same ops compute the same
-numbers. (Qi et al. call the two halves B and W, and fill the gaps of pipelines with W: "Zero Bubble Pipeline
-Parallelism", 2023.)
+device, and those of its weights only to their updates. A device that computes all of them as they become ready lets the
+devices before it wait for work that they do not need. If it computes what they need first, they begin sooner, and the
+gradients of weights are computed while they work; until then their inputs are kept. So are results that are only
+reported, such as the mean of the losses of a batch. The same ops compute the same numbers. (Qi et al. call the two
+halves B and W, and fill the gaps of pipelines with W: "Zero Bubble Pipeline Parallelism", 2023.)
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ def delayed_gradients(
 ) -> dict[str, str]:
     """For each op that is delayed and does not follow another one, the op that it waits for.
 
-    That is the last gradient on its device that another device waits for. Results that are only reported, such as the
-    mean of the losses of a batch, are delayed as gradients of weights are. Nothing that another device waits for
-    depends on an op that is delayed, so no two ops wait for each other.
+    That is the last gradient on its device that another device waits for. Nothing that another device waits for depends
+    on an op that is delayed, so no two ops wait for each other.
 
     Args:
         graph: The step.
@@ -36,16 +35,16 @@ def delayed_gradients(
     sources = {name: [source for source in graph.sources[name] if source in runs] for name in names}
     updates = {name for name in names if graph.op[name].phase is Phase.UPDATE}
     awaited = awaited_elsewhere(sources, placement, patient=updates)
-    last = {placement[name]: name for name in names if name in awaited and graph.op[name].phase is Phase.BACKWARD}
-    delayed: set[str] = set()
-    first: dict[str, str] = {}
+    phase = {name: graph.op[name].phase for name in names}
+    last = {placement[name]: name for name in names if name in awaited and phase[name] is Phase.BACKWARD}
+    delayed, first = set[str](), dict[str, str]()
     for name in names:
-        follows = [source for source in sources[name] if source in awaited or source in delayed]
-        is_late = graph.op[name].phase is Phase.BACKWARD or (graph.op[name].phase is Phase.FORWARD and follows)
-        if is_late and placement[name] in last and name not in awaited:
-            delayed.add(name)
+        follows = not (awaited.isdisjoint(sources[name]) and delayed.isdisjoint(sources[name]))
+        may_wait = phase[name] is Phase.BACKWARD or (phase[name] is Phase.FORWARD and follows)
+        if may_wait and name not in awaited and placement[name] in last:
             if delayed.isdisjoint(sources[name]):
                 first[name] = last[placement[name]]
+            delayed.add(name)
     return first
 
 

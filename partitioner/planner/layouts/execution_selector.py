@@ -279,16 +279,20 @@ def _peak_and_step(candidate: PipelineCandidate) -> tuple[float, float]:
 
 
 def _simplest(candidates: Sequence[PipelineCandidate]) -> PipelineCandidate:
-    """The simplest, or the fastest that is as simple and whose peak is close to that one's."""
+    """The simplest, or the fastest that runs in the same way and whose peak is close to that one's."""
 
-    def simplicity(candidate: PipelineCandidate) -> tuple[int, ...]:
-        peak, recomputed = candidate.staged.largest_peak_bytes, len(candidate.programs.recomputed)
-        return candidate.num_microbatches, peak, PREFERENCE.index(candidate.schedule), recomputed
+    def way(one: PipelineCandidate) -> tuple[int, int]:
+        return PREFERENCE.index(one.schedule), len(one.programs.recomputed)
 
-    def is_like(other: PipelineCandidate) -> bool:
-        microbatches, peak, *rest = simplicity(simplest)
-        others, other_peak, *other_rest = simplicity(other)
-        return (microbatches, rest) == (others, other_rest) and other_peak <= PEAK_ROOM * peak
+    def simplicity(one: PipelineCandidate) -> tuple[float, ...]:
+        return one.num_microbatches, one.staged.largest_peak_bytes, *way(one), one.staged.step_seconds
 
-    simplest = min(candidates, key=lambda one: (*simplicity(one), one.staged.step_seconds))
-    return min(filter(is_like, candidates), key=lambda one: one.staged.step_seconds)
+    simplest = min(candidates, key=simplicity)
+    room_bytes = PEAK_ROOM * simplest.staged.largest_peak_bytes
+    alike = [
+        one
+        for one in candidates
+        if (one.num_microbatches, way(one)) == (simplest.num_microbatches, way(simplest))
+        and one.staged.largest_peak_bytes <= room_bytes
+    ]
+    return min(alike, key=lambda one: one.staged.step_seconds)

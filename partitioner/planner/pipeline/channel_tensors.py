@@ -96,7 +96,7 @@ class ChannelTensors:
         turn = 2 * int(self._num_turns[number]) + (not is_milestone or seconds == 0)
         return ChannelTensor(
             number=number,
-            after=self.heads[maker] * 0 if is_milestone else self.heads[maker] + seconds,
+            after=np.zeros_like(self.heads[maker]) if is_milestone else self.heads[maker] + seconds,
             first_turn=turn,
             last_turn=turn if self._is_on_chain[maker] else turn + 2,
             is_back=self.ops.place[maker] >= np.arange(self.ops.num_items + 1),

@@ -83,11 +83,9 @@ def steps_with_skips(draw: st.DrawFn) -> Builder:
     for i in range(count):
         reads = [f"f{i - 1}" if i else "x"]
         if i in skips:
-            read = f"f{skips[i]}"
-            is_view = draw(st.booleans())
-            reads.append(
-                made.add(f"v{i}", 0.0, read, size_bytes=size[skips[i]], layer=f"layer{i}") if is_view else read
-            )
+            reads.append(f"f{skips[i]}")
+            if draw(st.booleans()):
+                reads[-1] = made.add(f"v{i}", 0.0, reads[-1], size_bytes=size[skips[i]], layer=f"layer{i}")
         made.add(f"f{i}", draw(taken), *reads, size_bytes=size[i], layer=f"layer{i}")
     error = made.add("loss", 1.0, f"f{count - 1}", size_bytes=4)
     for i in reversed(range(count)):
@@ -98,14 +96,13 @@ def steps_with_skips(draw: st.DrawFn) -> Builder:
         made.add(f"d{i}", draw(taken), error, f"f{i}", **back)
         error = made.add(f"b{i}", draw(taken), error, f"f{i}", size_bytes=size[max(0, i - 1)], **back)
         if i in skips:
-            is_first = draw(st.booleans())
-            if is_first:
-                made.add(f"s{i}", draw(taken), error, f"f{i}", size_bytes=size[skips[i]], **back)
-            before = error
-            for view in range(draw(st.integers(0, 3))):
-                error = made.add(f"m{i}.{view}", 0.0, error, f"f{i}", size_bytes=size[i - 1], **back)
-            if not is_first:
-                made.add(f"s{i}", draw(taken), before, f"f{i}", size_bytes=size[skips[i]], **back)
+            views, skip = draw(st.integers(0, 3)), (f"s{i}", draw(taken), error, f"f{i}")
+            turn = draw(st.sampled_from([0, views]))
+            for view in range(views + 1):
+                if view == turn:
+                    made.add(*skip, size_bytes=size[skips[i]], **back)
+                if view < views:
+                    error = made.add(f"m{i}.{view}", 0.0, error, f"f{i}", size_bytes=size[i - 1], **back)
     return made
 
 

@@ -77,11 +77,8 @@ def step_of(made: CutProblem, ends: tuple[int, ...], recompute: tuple[int, ...] 
     every = made.forward, made.backward, made.weights, made.once, made.summing, made.updating
     forward, backward, weights, *others = (np.array([of[end] - of[start] for start, end in stages]) for of in every)
     weights[[*recompute]] = 0.0
-    seconds, hops = (
-        calls.seconds_of(forward, backward, weights, made.call_seconds),
-        (made.there_seconds, made.back_seconds),
-    )
-    return calls.step_seconds(seconds, hops, *others)
+    seconds = calls.seconds_of(forward, backward, weights, made.call_seconds)
+    return calls.step_seconds(seconds, (made.there_seconds, made.back_seconds), *others)
 
 
 def best_step(made: CutProblem) -> float:
