@@ -3,8 +3,8 @@
 Both come from the gradient of a layer's output: the gradient of its input goes on to the layer before, maybe on another
 device, and those of its weights only to their updates. A device that computes all of them as they become ready lets the
 devices before it wait for work that they do not need. If it computes what they need first, they begin sooner, and the
-gradients of weights are computed while they work; until then their inputs are kept. So are results that are only
-reported, such as the mean of the losses of a batch. The same ops compute the same numbers. (Qi et al. call the two
+gradients of weights are computed while they work; until then their inputs are kept. Results that are only reported,
+such as the mean of the losses of a batch, wait as well. The same ops compute the same numbers. (Qi et al. call the two
 halves B and W, and fill the gaps of pipelines with W: "Zero Bubble Pipeline Parallelism", 2023.)
 """
 
