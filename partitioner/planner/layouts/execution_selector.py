@@ -96,8 +96,7 @@ class ExecutionSelector:
         if self.allows_unpipelined:
             bounds.append(self._unpipelined_bound if self.is_refuted_unpipelined else self._one_piece.seconds)
         if self.pipelines_help(unpipelined):
-            search = self._stage_search(unpipelined)
-            bounds += map(search.bound_seconds, search.shapes)
+            bounds.append(self._stage_search(unpipelined).least_bound_seconds)
         return min(bounds, default=None)
 
     def family(self, unpipelined: Sequence[Evaluation]) -> str:
@@ -106,14 +105,12 @@ class ExecutionSelector:
             return ""
         parts = f"stages of consecutive parts of the model ({len(self.evaluator.order)} parts)"
         stages = f"{parts}, each waiting for the one before"
-        search = self._stage_search(unpipelined)
-        if not self.pipelines_help(unpipelined) or not search.shapes:
+        shapes = [*self._stage_search(unpipelined).possible]
+        if not self.pipelines_help(unpipelined) or not shapes:
             return f"{stages}; the batch in one piece"
-        counts = sorted(
-            {shape.num_microbatches for shape in search.shapes} | ({1} if self.allows_unpipelined else set())
-        )
-        schedules = dict.fromkeys(shape.schedule.value for shape in search.shapes)
-        most, least = max(len(set(shape.devices)) for shape in search.shapes), self.evaluator.search_space.least_devices
+        counts = sorted({shape.num_microbatches for shape in shapes} | ({1} if self.allows_unpipelined else set()))
+        schedules = dict.fromkeys(shape.schedule.value for shape in shapes)
+        most, least = max(len(set(shape.devices)) for shape in shapes), self.evaluator.search_space.least_devices
         number = f"{least} to {most}" if least > 1 else f"up to {most}"
         return (
             f"{stages}; {number} devices, {', '.join(map(str, counts))} microbatches, the schedules "

@@ -226,6 +226,11 @@ class PipelineEvaluator:
             self._cut_bounds[key] = known, enough_seconds
         return known
 
+    def known_bound_seconds(self, shape: Shape) -> float:
+        """What is known of `cut_bound_seconds`, with no more work."""
+        known, _ = self._cut_bounds.get((*shape, self.search_space.recompute), (0.0, 0.0))
+        return max(known, self.work_bound_seconds(*shape))
+
     def work_bound_seconds(self, devices: Sequence[int], num_microbatches: int, schedule: ScheduleKind) -> float:
         """A bound that is less than `cut_bound_seconds`, and takes no time."""
         items, num_devices = self.items(num_microbatches), len(set(devices))

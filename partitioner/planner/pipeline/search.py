@@ -9,7 +9,7 @@ Last, items at the boundaries of the best are moved while that improves the simu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush
@@ -18,7 +18,7 @@ from operator import contains
 from partitioner.deadline import Deadline
 from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.model.assignment import Assignment
-from partitioner.planner.model.tolerances import AS_ESTIMATED, AS_FAST
+from partitioner.planner.model.tolerances import AS_ESTIMATED, AS_FAST, ROUNDING
 from partitioner.planner.pipeline.boundaries import BoundarySearch
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator, Shape
 from partitioner.planner.pipeline.recomputing import Recomputing
@@ -100,34 +100,32 @@ class PipelineSearch:
     def _by_estimate(self) -> Iterator[tuple[Shape, Cut]]:
         """The cuts of shapes, the least estimate first; none of shapes whose bound is hopeless when it is their turn.
 
-        A shape waits by its bound until its cut is estimated, as most need not be. Of shapes that cannot be as fast as
-        what is known, a few are estimated, those that are fastest in equal stages; others wait for the cuts of these.
-        Near the cut whose turn it is a better one is looked for.
+        A shape waits by what is known of its bound until its cut is estimated, as most need not be. Of shapes that
+        cannot be as fast as what is known, a few are estimated, those that are fastest in equal stages; others wait for
+        the cuts of these. Near the cut whose turn it is a better one is looked for.
         """
         settled: set[int] = set()
+        shapes, most, known = [*self.possible], self._most_seconds, self.evaluator.known_bound_seconds
         waiting: list[tuple[float, float, int, Cut | None]] = [
-            (
-                min(self.bound_seconds(shape), self._most_seconds),
-                self.evaluator.equal_stages_seconds(shape),
-                index,
-                None,
-            )
-            for index, shape in enumerate(self.shapes)
+            (min(known(shape), most), self.evaluator.equal_stages_seconds(shape), index, None)
+            for index, shape in enumerate(shapes)
         ]
         heapify(waiting)
         num_cuts = 0
         while waiting:
             least, in_equal_stages, index, cut = heappop(waiting)
-            shape = self.shapes[index]
+            shape = shapes[index]
             if cut is not None and (index in settled or self._is_hopeless(cut.seconds / AS_ESTIMATED)):
                 yield shape, cut
             elif cut is not None:
                 near = self.evaluator.near_cut(shape, cut)
                 settled.add(index)
                 heappush(waiting, (near.seconds, in_equal_stages, index, near))
-            elif self._is_hopeless(self.bound_seconds(shape)):
+            elif self._is_hopeless(bound := self.bound_seconds(shape)) or (bound == math.inf and num_cuts):
                 continue
-            elif num_cuts >= _FEW and self._most_seconds <= least < math.inf:
+            elif min(bound, most) > least:
+                heappush(waiting, (min(bound, most), in_equal_stages, index, None))
+            elif num_cuts >= _FEW and most <= least < math.inf:
                 heappush(waiting, (math.inf, in_equal_stages, index, None))
             elif cut := self._cut(shape):
                 heappush(waiting, (cut.seconds, in_equal_stages, index, cut))
@@ -196,21 +194,40 @@ class PipelineSearch:
             in_one_piece=allows_unpipelined and self.unpipelined_seconds < math.inf,
         )
 
-    @cached_property
-    def shapes(self) -> list[Shape]:
-        """All shapes in which the step can run."""
-        shapes = list(self.possible)
-        return [shape for shape in shapes if self.bound_seconds(shape) < math.inf] or shapes
-
     def bound_seconds(self, shape: Shape) -> float:
-        """Lower bound on the step of all pipelines of a shape; it need not pass a step that is known."""
-        return self.evaluator.cut_bound_seconds(*shape, enough_seconds=self._most_seconds)
+        """Lower bound on the step of all pipelines of a shape; it need not pass a step that is known by much."""
+        return self.evaluator.cut_bound_seconds(*shape, enough_seconds=self._enough_seconds)
+
+    @property
+    def least_bound_seconds(self) -> float:
+        """Lower bound on the step of all pipelines; it need not pass a step that is known by much."""
+        return next((bound for bound, _ in self._by_bound([*self.possible], lambda: self._enough_seconds)), math.inf)
 
     @cached_property
     def _most_seconds(self) -> float:
         """A step that is known; whatever takes longer is of no interest where the step is minimised."""
         known = min(self.unpipelined_seconds, self.evaluator.search_space.known_seconds)
         return math.inf if self.objective is Objective.MEMORY else known
+
+    @property
+    def _enough_seconds(self) -> float:
+        """What bounds need not pass: just so much that a pipeline is not as fast as the best known."""
+        if self.objective is Objective.MEMORY:
+            return math.inf
+        return min(self._most_seconds, self._best_seconds * AS_FAST * (1 + ROUNDING))
+
+    def _by_bound(self, shapes: Sequence[Shape], enough: Callable[[], float]) -> Iterator[tuple[float, Shape]]:
+        """Shapes and their bounds, the least first; each is raised when it is its turn, up to what is enough then."""
+        waiting = [(self.evaluator.known_bound_seconds(shape), index, False) for index, shape in enumerate(shapes)]
+        heapify(waiting)
+        while waiting:
+            bound, index, is_raised = heappop(waiting)
+            shape = shapes[index]
+            if is_raised:
+                yield bound, shape
+            else:
+                bound = self.evaluator.cut_bound_seconds(*shape, enough_seconds=enough())
+                heappush(waiting, (bound, index, True))
 
     def _look_closer(self) -> None:
         """Raise the least bounds, up to the best estimate and somewhat over it, and look for better cuts."""
@@ -225,25 +242,22 @@ class PipelineSearch:
             self.evaluator.look_closer(below, enough, seconds)
 
     def _promising(self) -> tuple[float, list[Shape]]:
-        """The step of the best estimate and somewhat more, and the shapes whose bounds were below, the least first.
-
-        The bounds of other shapes are left where they pass that step.
-        """
+        """The step of the best estimate and somewhat more, and the shapes whose bounds are below, the least first."""
         shapes = [shape for shape in self.possible if len(shape.devices) > 1]
         enough, promising = self._most_seconds, list[Shape]()
-        waiting = [(self.evaluator.work_bound_seconds(*shape), index, False) for index, shape in enumerate(shapes)]
-        heapify(waiting)
-        while waiting and waiting[0][0] < enough:
-            _, index, is_raised = heappop(waiting)
-            shape = shapes[index]
-            if not is_raised:
-                heappush(waiting, (self.bound_seconds(shape), index, True))
-                continue
-            promising.append(shape)
+
+        def estimate(shape: Shape) -> None:
+            nonlocal enough
             if (cut := self._cut(shape)) is not None and cut.fits:
                 enough = min(enough, AS_ESTIMATED * cut.seconds)
-        for _, index, _ in waiting:
-            self.evaluator.cut_bound_seconds(*shapes[index], enough_seconds=enough)
+
+        for shape in sorted(shapes, key=self.evaluator.equal_stages_seconds)[:1]:
+            estimate(shape)
+        for bound, shape in self._by_bound(shapes, lambda: enough):
+            if bound >= enough:
+                break
+            promising.append(shape)
+            estimate(shape)
         return enough, promising
 
     def _cut(self, shape: Shape) -> Cut | None:
