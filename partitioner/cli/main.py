@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import sys
 import traceback
 from collections.abc import Sequence
@@ -37,6 +39,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line with `arguments` (`sys.argv` by default) and return its exit code."""
+    atexit.register(gc.freeze)  # a last collection of garbage would visit every op of the graphs, for seconds
     verbose = False
     try:
         command, parser, rest = _picked(list(sys.argv[1:] if arguments is None else arguments))
