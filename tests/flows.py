@@ -124,14 +124,13 @@ def _walked(function: Any, rows: int) -> Mapping[str, Flow]:
     graph = function.graph
     inputs = {tensor.op.name: tensor for tensor in function.inputs}
     settled = settle_shapes(graph.as_graph_def(), inputs, {}, rows)
-    names = {tensor.name: name for name, tensor in settled.tensors.items()}
     flows: dict[str, Flow] = {t.name: Apart(0) if t.shape[0] is None else Uniform() for t in function.inputs}
     walk = Walk(rows, ())
     for op in graph.get_operations():
         if not op.outputs or op.outputs[0].name in flows or op.outputs[0].name not in settled.tensors:
             continue
         made = settled.tensors[op.outputs[0].name].op
-        inputs_of = [flows[names[tensor.name]] for tensor in made.inputs]
+        inputs_of = [flows[tensor.name] for tensor in op.inputs]
         results = walk.flows(made, inputs_of, settled, op.name)
         flows.update(zip((tensor.name for tensor in op.outputs), results, strict=True))
     return flows

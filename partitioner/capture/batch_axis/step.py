@@ -17,6 +17,7 @@ from partitioner.capture.batch_axis.loss_reduction import loss_reduction
 from partitioner.capture.batch_axis.row_mixing import row_mixing
 from partitioner.capture.batch_axis.walk import Walk
 from partitioner.capture.functions.reading import Reading
+from partitioner.ir.graph_def import tensor_name
 from partitioner.ir.op_graph import Op, Phase
 from partitioner.ir.step import CapturedStep, LossReduction
 
@@ -66,7 +67,7 @@ def flows_of_step(step: CapturedStep, settled: Reading, static_shape: Callable[[
     apart = {layer.path for layer in graph.layers if layer.keeps_rows_apart}
     walk = Walk(graph.batch_size, {op.name for op in graph.ops if op.layer in apart})
     flows: dict[str, Flow] = dict.fromkeys(step.inputs, Apart(0))
-    names = {tensor.name: name for name, tensor in settled.tensors.items()}
+    nodes = {node.name: node for node in step.graph_def.node}
     of_targets = set(_targets(step))
 
     def read(name: str, reader: Op) -> Flow:
@@ -82,8 +83,9 @@ def flows_of_step(step: CapturedStep, settled: Reading, static_shape: Callable[[
         if not op.outputs or op.name in step.captures or op.outputs[0] in flows:
             continue
         made = settled.tensors[op.outputs[0]].op
+        names = [tensor_name(name) for name in nodes[op.name].input if not name.startswith("^")]
         # A handle of a variable is no tensor of the op graph.
-        inputs = [read(name, op) if (name := names[t.name]) in graph.tensor else Uniform() for t in made.inputs]
+        inputs = [read(name, op) if name in graph.tensor else Uniform() for name in names]
         flows.update(zip(op.outputs, walk.flows(made, inputs, settled, op.name), strict=True))
         if not op.layer and _is_of(op, of_targets, flows):
             of_targets.update(op.outputs)

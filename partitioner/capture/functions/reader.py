@@ -38,8 +38,9 @@ _FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), ("f",)),
 }
 _INDEX_DTYPES = ("int32", "int64")
-# For the outputs of these we know more than TensorFlow infers.
-_REFINED = frozenset((*_FUNCTIONS, "TensorListStack", "TensorListPopBack"))
+REFINED = frozenset((*_FUNCTIONS, "TensorListStack", "TensorListPopBack"))
+"""For the outputs of these we know more than TensorFlow infers."""
+
 _PART = re.compile(r"(?:^|(?<=/))part(?:_\d+)?/")
 
 
@@ -140,14 +141,14 @@ class GraphReader:
         """
         operations: list[Any] = []
         part = tf.compat.v1.GraphDef()
-        ordered = _ordered(nodes)
-        for node in ordered:
+        in_order = ordered(nodes)
+        for node in in_order:
             copy = part.node.add()
             copy.CopyFrom(node)
             copy.attr.pop("_class", None)
             del copy.input[:]
             copy.input.extend(reference for reference in node.input if not reference.startswith("^"))
-            if node.op in _REFINED or node is ordered[-1]:
+            if node.op in REFINED or node is in_order[-1]:
                 ops = _import(part, graph, tensors)
                 self.read_ops(ops, reading)
                 self._read_constant(node, ops[-1], tensors, reading)
@@ -319,7 +320,7 @@ def _function_names(op: Any) -> list[str]:
     return [function.name for value in values for function in (value if isinstance(value, list) else [value])]
 
 
-def _ordered(nodes: Sequence[Any]) -> list[Any]:
+def ordered(nodes: Sequence[Any]) -> list[Any]:
     """Nodes in their order, but each after the nodes whose tensors it reads."""
     names = {node.name for node in nodes}
     return in_run_order(nodes, lambda node: [p for r in node.input if r[0] != "^" and (p := producer(r)) in names])

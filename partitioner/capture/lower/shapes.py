@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
+from partitioner.capture.functions.alike import is_read_alike, read_alike, variable_like
 from partitioner.capture.functions.reader import GraphReader, plain
 from partitioner.capture.functions.reading import Reading
 from partitioner.capture.functions.scratch_graph import ScratchGraph
@@ -23,21 +24,34 @@ def settle_shapes(graph_def: Any, inputs: Mapping[str, Any], captures: Mapping[s
         inputs: TensorSpec of each argument by the name of its placeholder.
         captures: Outside tensors by the name of their placeholder; their handles carry the variables' shapes.
         batch_size: Rows of a batch.
+
+    Returns:
+        The reading; ops that are alike share tensors of the scratch graph, where no lists pass by and no functions run.
     """
     library = {function.signature.name: function for function in graph_def.library.function}
+    is_shared = is_read_alike(graph_def.node)
     graph = ScratchGraph("settled_shapes")
     with graph.as_default():
         tf.graph_util.import_graph_def(tf.compat.v1.GraphDef(library=graph_def.library), name="")
-        given = {f"{name}:0": graph.capture(external) for name, external in captures.items()}
+        given = _captured(graph, captures, variable_like if is_shared else id)
         for name, spec in inputs.items():
             shape = [batch_size if i == 0 and size is None else size for i, size in enumerate(spec.shape)]
             given[f"{name}:0"] = tf.compat.v1.placeholder(spec.dtype, shape)
     reading = Reading()
     reader = GraphReader(library, batch_size)
     reader.read_ops([tensor.op for tensor in given.values()], reading)
-    names = {tensor.name: name for name, tensor in given.items()}
     tensors = dict(given)
-    reader.read([node for node in graph_def.node if f"{node.name}:0" not in given], graph, tensors, reading)
+    nodes = [node for node in graph_def.node if f"{node.name}:0" not in given]
+    if is_shared:
+        read_alike(reader, nodes, graph, tensors, reading)
+        assumed = {*reading.assumed}
+        return Reading(
+            specs={name: reading.specs[tensor.name] for name, tensor in tensors.items()},
+            assumed=[name for name, tensor in tensors.items() if tensor.name in assumed] if assumed else [],
+            tensors=tensors,
+        )
+    reader.read(nodes, graph, tensors, reading)
+    names = {tensor.name: name for name, tensor in given.items()}
 
     def original(name: str) -> str:
         return names.get(name) or plain(name)
@@ -52,3 +66,12 @@ def settle_shapes(graph_def: Any, inputs: Mapping[str, Any], captures: Mapping[s
         tensors=tensors,
         idle_sums=reading.idle_sums,
     )
+
+
+def _captured(graph: Any, captures: Mapping[str, Any], like: Callable[[Any], object]) -> dict[str, Any]:
+    """The placeholders of outside tensors in a scratch graph, by the names of tensors; one for all that are alike."""
+    made: dict[object, Any] = {}
+    for external in captures.values():
+        if like(external) not in made:
+            made[like(external)] = graph.capture(external)
+    return {f"{name}:0": made[like(external)] for name, external in captures.items()}
