@@ -17,16 +17,21 @@ Name = TypeVar("Name")
 def buckets(tensors: Iterable[tuple[Name, Hashable, int]]) -> list[list[Name]]:
     """Tensors in groups of at most `BUCKET_BYTES`, unless one alone is larger, in the order of their first ones.
 
+    Each goes into the first group that has room for it, so that no two groups would fit into one.
+
     Args:
         tensors: Name, kind and bytes of each. Only tensors of a kind share a bucket; those of the kind None share none.
     """
     made: list[list[Name]] = []
-    is_open: dict[Hashable, tuple[list[Name], int]] = {}
+    held: dict[Hashable, list[tuple[list[Name], int]]] = {}
     for name, kind, size in tensors:
-        bucket, held = is_open.get(kind, ([], 0))
-        if kind is None or not bucket or held + size > BUCKET_BYTES:
-            bucket, held = [], 0
-            made.append(bucket)
+        of_kind = held.setdefault(kind, [])
+        place = next((place for place, (_, taken) in enumerate(of_kind) if taken + size <= BUCKET_BYTES), None)
+        if kind is None or place is None:
+            made.append([name])
+            of_kind.append((made[-1], size))
+            continue
+        bucket, taken = of_kind[place]
         bucket.append(name)
-        is_open[kind] = bucket, held + size
+        of_kind[place] = bucket, taken + size
     return made
