@@ -95,16 +95,16 @@ class ReplicaSums:
     def least_seconds(self, size_bytes: float, how: Gather) -> Floats:
         """What a gradient adds at the least to the exchange of the device that makes it: `(devices,)` of a replica.
 
-        A message has no more than `BUCKET_BYTES`, or one gradient alone.
+        A message of sums has no more than `BUCKET_BYTES`, or one gradient alone.
         """
-        of_sums, of_messages, of_rows = self._rates
+        of_sums, of_messages, of_rows, of_gathered = self._rates
         if how is Gather.SUM:
             return size_bytes * of_sums + min(1.0, size_bytes / BUCKET_BYTES) * of_messages
-        return size_bytes * of_rows * (how is Gather.CONCAT)
+        return (size_bytes * of_rows + of_gathered) * (how is Gather.CONCAT)
 
     @cached_property
-    def _rates(self) -> tuple[Floats, Floats, Floats]:
-        """By device: seconds for each byte that is summed, for each message, and for each byte of rows."""
+    def _rates(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """By device: seconds of a summed byte, of a message, of a byte of rows, and of a tensor that has rows."""
 
         def taken(sums: float, rows: float, num_messages: int = 1) -> Floats:
             times = (
@@ -116,17 +116,19 @@ class ReplicaSums:
                     peers=peers,
                     sharing=sharing,
                     num_messages=num_messages,
+                    num_gathered=num_messages,
                 )
                 for peers, sharing in self._peers()
             )
             return np.array([of_device.seconds for of_device in times])
 
         large = 2.0**30
-        once = taken(large, 0.0)
+        sums, rows = taken(large, 0.0), taken(0.0, large)
         return (
-            (taken(2 * large, 0.0) - once) / large,
-            taken(large, 0.0, num_messages=2) - once,
-            (taken(0.0, 2 * large) - taken(0.0, large)) / large,
+            (taken(2 * large, 0.0) - sums) / large,
+            taken(large, 0.0, num_messages=2) - sums,
+            (taken(0.0, 2 * large) - rows) / large,
+            taken(0.0, large, num_messages=2) - rows,
         )
 
     def seconds(self, programs: StagePrograms, graph: OpGraph, num_microbatches: int) -> float:
@@ -208,6 +210,7 @@ class ReplicaSums:
                     peers=peers,
                     sharing=sharing,
                     num_messages=max(len(messages), 1),
+                    num_gathered=max(sum(how is Gather.CONCAT for _, how in own), 1),
                 ),
             )
 

@@ -58,6 +58,7 @@ def sum_times(
     peers: Sequence[int],
     sharing: int = 1,
     num_messages: int = 1,
+    num_gathered: int = 1,
     constants: GpuConstants = GPU,
 ) -> SumTimes:
     """Seconds to sum tensors over peers and to gather rows.
@@ -69,7 +70,8 @@ def sum_times(
         topology: The devices.
         peers: Indices of the devices that sum.
         sharing: How many replicas each peer works for; their gradients are summed there first.
-        num_messages: In how many messages of equal size the bytes between two peers are sent.
+        num_messages: In how many messages of equal size the bytes of sums between two peers are sent.
+        num_gathered: How many tensors have the rows; each is a message.
         constants: Shares of peaks, of GPUs.
     """
     within, *between = exchange_rounds(sum_bytes, topology, peers)
@@ -79,21 +81,21 @@ def sum_times(
         seconds += _added_seconds(sharing, sum_bytes, num_tensors, topology, peers[0])
     if len(peers) == 1:
         return SumTimes(seconds=seconds, uplink_seconds=tuple(taken))
-    far = [*between, *between]
+    far = [(round_, num_messages) for round_ in (*between, *between)]
     if not share_memory([topology.devices[peer].name for peer in peers]):
-        far.append(Round(groups=[list(peers)], part_bytes=row_bytes))
+        far.append((Round(groups=[list(peers)], part_bytes=row_bytes), num_gathered * sharing))
         row_bytes = 0.0
     if share_memory([topology.devices[peer].name for peer in within.groups[0]]):
         gathered = row_bytes * len(peers) / 2  # gathering takes half of what summing takes
         seconds += _shared_seconds(sum_bytes + gathered, num_tensors, topology, within.groups[0])
     else:
-        far += [within, within]
-    for round_ in filter(lambda round_: round_.part_bytes, far):
-        message = replace(round_, part_bytes=round_.part_bytes / num_messages)
-        uplinks = [num_messages * seconds for seconds in _uplink_seconds(message, topology)]
-        ports = (
-            num_messages * _port_seconds(message.part_bytes, topology, group, constants) for group in message.groups
-        )
+        far += [(within, num_messages)] * 2
+    for round_, count in far:
+        if not round_.part_bytes:
+            continue
+        message = replace(round_, part_bytes=round_.part_bytes / count)
+        uplinks = [count * seconds for seconds in _uplink_seconds(message, topology)]
+        ports = (count * _port_seconds(message.part_bytes, topology, group, constants) for group in message.groups)
         seconds += max([*uplinks, *ports])
         taken = [before + more for before, more in zip(taken, uplinks, strict=True)]
     return SumTimes(seconds=seconds, uplink_seconds=tuple(taken))

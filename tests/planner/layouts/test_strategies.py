@@ -462,8 +462,16 @@ def test_seconds_of_sums_of_replicas_that_share_devices() -> None:
     assert sum_times(2**60, 0, peers=(2,), sharing=3, **options).seconds == 4 * 2**60 / bandwidth
     between = sum_times(1024, 0, peers=(0, 1), **options).seconds
     assert sum_times(1024, 0, peers=(0, 1), sharing=2, **options).seconds == pytest.approx(between, rel=1e-9)
-    # Rows are those of all replicas.
-    assert sum_times(0, 256, peers=(0, 1), sharing=2, **options).seconds == 0.25 + 512 / 256
+    # Rows are those of all replicas, each of which sends its own.
+    assert sum_times(0, 256, peers=(0, 1), sharing=2, **options).seconds == 2 * 0.25 + 512 / 256
+
+
+def test_rows_are_sent_tensor_by_tensor_however_many_messages_sums_have() -> None:
+    machines = topology(2, wire=link(0.25, 256.0))
+    options = {"num_tensors": 9, "topology": machines, "peers": (0, 1), "num_messages": 7}
+    assert sum_times(0, 512, num_gathered=2, **options).seconds == 2 * 0.25 + 512 / 256
+    sums = sum_times(1024, 0, **options).seconds
+    assert sum_times(1024, 512, num_gathered=2, **options).seconds == pytest.approx(sums + 2.5, rel=1e-9)
 
 
 def test_seconds_of_sums_over_hosts() -> None:

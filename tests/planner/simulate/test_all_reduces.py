@@ -88,3 +88,6 @@ def test_what_a_gradient_adds_is_no_more_than_its_share_of_the_exchange() -> Non
     least = sum(float(sums.least_seconds(size, Gather.SUM)[0]) for size in sizes)
     least += float(sums.least_seconds(2.0**20, Gather.CONCAT)[0])
     assert 0.8 * whole.seconds <= least <= whole.seconds
+    two_tensors = sum_times(0, 2.0**20, num_tensors=2, topology=machines, peers=(0, 1, 2, 3), num_gathered=2)
+    rows = [2.0**18, 2.0**20 - 2.0**18]
+    assert sum(float(sums.least_seconds(size, Gather.CONCAT)[0]) for size in rows) == pytest.approx(two_tensors.seconds)
