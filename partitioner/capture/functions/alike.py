@@ -34,12 +34,16 @@ def read_alike(
     """
     made: dict[tuple[object, ...], Any] = {}
     first: dict[object, Any] = {}
+    stands_for: dict[int, Any] = {}
+
+    def first_alike(tensor: Any) -> Any:
+        if id(tensor) not in stands_for:
+            stands_for[id(tensor)] = first.setdefault(_like(tensor), tensor)
+        return stands_for[id(tensor)]
+
     for node in ordered(nodes):
         copy = _without_names(node)
-        inputs = [
-            first.setdefault(_like(tensor), tensor)
-            for tensor in (tensors[tensor_name(name)] for name in node.input if not name.startswith("^"))
-        ]
+        inputs = [first_alike(tensors[tensor_name(name)]) for name in node.input if not name.startswith("^")]
         key = copy.SerializeToString(deterministic=True), *map(id, inputs)
         if key not in made:
             copy.name = f"part/{node.name}"
