@@ -14,6 +14,8 @@ from partitioner.capture.functions.reader import REFINED, GraphReader, ordered
 from partitioner.capture.functions.reading import Reading
 from partitioner.ir.graph_def import tensor_name
 
+_Operation: Any = tf.Operation
+
 # No shape, no list of axes and no padding has more numbers.
 _MOST_NUMBERS = 64
 
@@ -47,7 +49,7 @@ def read_alike(
         key = copy.SerializeToString(deterministic=True), *map(id, inputs)
         if key not in made:
             copy.name = f"part/{node.name}"
-            made[key] = tf.Operation.from_node_def(copy, graph, inputs)  # type: ignore[attr-defined]
+            made[key] = _Operation.from_node_def(copy, graph, inputs)
             reader.read_ops([made[key]], reading)
         tensors.update((f"{node.name}:{index}", tensor) for index, tensor in enumerate(made[key].outputs))
 

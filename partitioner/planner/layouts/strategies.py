@@ -70,10 +70,11 @@ def best_strategy(
     planned = [_best(on_one, Strategy.MIRRORED, mirrored[:1] if coupling else mirrored, notes)]
     if is_large:  # mixed replicas mostly win, and whatever is behind them takes less time to search
         planned.append(_best(planner.with_share(SHARE_OF_MIXED), Strategy.MIXED, mixed, notes, known(*planned)))
-    alone = _one_replica(planner.with_share(SHARE_OF_ONE_REPLICA) if has_others else planner, known(*planned))
+    are_next = has_others and not coupling
+    alone = _one_replica(planner.with_share(SHARE_OF_ONE_REPLICA) if are_next else planner, known(*planned))
     if not is_large:
         planned.append(_best(planner, Strategy.MIXED, mixed, notes, known(alone, *planned)))
-    if has_others and not coupling:
+    if are_next:
         least = known(alone, *planned)
         planned.append(_best(planner, Strategy.MIXED, _promising_shared(planner, least, most_replicas), notes, least))
     families = _best_of_each(planned, planner.objective)
