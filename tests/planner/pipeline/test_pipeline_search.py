@@ -122,6 +122,36 @@ def test_bounds_that_were_left_are_raised_where_more_is_asked_for() -> None:
     assert evaluator.cut_bound_seconds(*shape, enough_seconds=2 * whole) == whole
 
 
+@given(count=st.integers(3, 7), forward=st.integers(1, 9), backward=st.integers(1, 9), latency=st.integers(0, 4))
+@settings(max_examples=25)
+def test_the_bound_of_the_family_is_the_least_of_all_shapes(
+    count: int, forward: int, backward: int, latency: int
+) -> None:
+    """Though each is raised only when it is its turn, and no further than the best step that is known."""
+    made = pipeline(count, forward=8.0 * forward, backward=8.0 * backward)
+    costed = made.costed(topology(3, wire=link(latency_seconds=float(latency))))
+    choices = microbatching(costed, 2, 4)
+
+    def started() -> PipelineSearch:
+        return PipelineSearch(
+            evaluator=PipelineEvaluator(costed, coarsen(costed), choices),
+            strategy=Strategy.AUTO,
+            objective=Objective.THROUGHPUT,
+            unpipelined_seconds=math.inf,
+            one_device=True,
+            deadline=Deadline.after(10.0),
+        )
+
+    looked_at, fresh = started(), started()
+    looked_at.run()
+    least = min(fresh.evaluator.cut_bound_seconds(*shape) for shape in fresh.possible)
+    assert looked_at.least_bound_seconds == pytest.approx(least)
+    best = min(candidate.staged.step_seconds for candidate in looked_at.eligible())
+    assert least <= best * (1 + 1e-9)
+    bounds = [(looked_at.evaluator.known_bound_seconds(shape), shape) for shape in looked_at.possible]
+    assert all(bound <= fresh.evaluator.cut_bound_seconds(*shape) * (1 + 1e-9) for bound, shape in bounds)
+
+
 def test_bug_stages_that_get_no_gradient_were_bounded_as_if_they_waited() -> None:
     """Of three layers only the last is trained: the first stage goes on forward while the second one works."""
     made = Builder()
