@@ -15,9 +15,7 @@ from partitioner.capture.batch_axis.reshapes import filled
 from partitioner.capture.batch_axis.site import Site
 from partitioner.capture.batch_axis.sizes import UNKNOWN, Size, numbers, product
 from partitioner.capture.batch_axis.slices import index_of
-
-_MOST = 64
-"""No shape, no list of axes and no padding has more numbers."""
+from partitioner.capture.functions.alike import MOST_NUMBERS
 
 
 def known_numbers(site: Site) -> list[Flow] | None:
@@ -31,7 +29,7 @@ def known_numbers(site: Site) -> list[Flow] | None:
     if kind not in _COMPUTE or not all(isinstance(flow, Uniform) for flow in site.flows):
         return None
     shapes = [tensor.shape for tensor in site.op.inputs or site.op.outputs]
-    if any(shape.num_elements() is None or shape.num_elements() > _MOST for shape in shapes):
+    if any(shape.num_elements() is None or shape.num_elements() > MOST_NUMBERS for shape in shapes):
         return None
     if site.flows and not any(flow.numbers is not None for flow in site.flows):  # type: ignore[union-attr]
         return None

@@ -16,8 +16,8 @@ from partitioner.ir.graph_def import tensor_name
 
 _Operation: Any = tf.Operation
 
-# No shape, no list of axes and no padding has more numbers.
-_MOST_NUMBERS = 64
+MOST_NUMBERS = 64
+"""No shape, no list of axes and no padding has more numbers."""
 
 
 def is_read_alike(nodes: Iterable[Any]) -> bool:
@@ -63,7 +63,7 @@ def variable_like(handle: Any) -> object:
 def _like(tensor: Any) -> object:
     """What shapes can depend on of a tensor: its own shape where it has many numbers, none of which is a size."""
     shape = tensor.shape
-    if tensor.dtype.is_floating and shape.is_fully_defined() and shape.num_elements() > _MOST_NUMBERS:
+    if tensor.dtype.is_floating and shape.is_fully_defined() and shape.num_elements() > MOST_NUMBERS:
         return tensor.dtype, tuple(shape)
     return id(tensor)
 

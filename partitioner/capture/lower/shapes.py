@@ -47,7 +47,7 @@ def settle_shapes(graph_def: Any, inputs: Mapping[str, Any], captures: Mapping[s
         assumed = {*reading.assumed}
         return Reading(
             specs={name: reading.specs[tensor.name] for name, tensor in tensors.items()},
-            assumed=[name for name, tensor in tensors.items() if tensor.name in assumed] if assumed else [],
+            assumed=[name for name, tensor in tensors.items() if tensor.name in assumed],
             tensors=tensors,
         )
     reader.read(nodes, graph, tensors, reading)
@@ -70,8 +70,7 @@ def settle_shapes(graph_def: Any, inputs: Mapping[str, Any], captures: Mapping[s
 
 def _captured(graph: Any, captures: Mapping[str, Any], like: Callable[[Any], object]) -> dict[str, Any]:
     """The placeholders of outside tensors in a scratch graph, by the names of tensors; one for all that are alike."""
-    made: dict[object, Any] = {}
-    for external in captures.values():
-        if like(external) not in made:
-            made[like(external)] = graph.capture(external)
-    return {f"{name}:0": made[like(external)] for name, external in captures.items()}
+    kinds = {name: like(external) for name, external in captures.items()}
+    first = {kinds[name]: external for name, external in captures.items()}
+    made = {kind: graph.capture(external) for kind, external in first.items()}
+    return {f"{name}:0": made[kind] for name, kind in kinds.items()}

@@ -251,8 +251,8 @@ class PipelineSearch:
             if (cut := self._cut(shape)) is not None and cut.fits:
                 enough = min(enough, AS_ESTIMATED * cut.seconds)
 
-        for shape in sorted(shapes, key=self.evaluator.equal_stages_seconds)[:1]:
-            estimate(shape)
+        if shapes:
+            estimate(min(shapes, key=self.evaluator.equal_stages_seconds))
         for bound, shape in self._by_bound(shapes, lambda: enough):
             if bound >= enough:
                 break
