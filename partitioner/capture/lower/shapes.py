@@ -36,7 +36,7 @@ def settle_shapes(graph_def: Any, inputs: Mapping[str, Any], captures: Mapping[s
         given = _captured(graph, captures, variable_like if is_shared else id)
         for name, spec in inputs.items():
             shape = [batch_size if i == 0 and size is None else size for i, size in enumerate(spec.shape)]
-            given[f"{name}:0"] = tf.compat.v1.placeholder(spec.dtype, shape)
+            given[f"{name}:0"] = graph.argument(spec.dtype, tf.TensorShape(shape))
     reading = Reading()
     reader = GraphReader(library, batch_size)
     reader.read_ops([tensor.op for tensor in given.values()], reading)

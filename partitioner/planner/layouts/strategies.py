@@ -1,7 +1,7 @@
 """The automatic choice among one device, a layer split, mirrored replicas and mixed replicas, by predicted step time.
 
 The best layout of each family is planned and listed, and the best of these is chosen. Layouts of replicas are estimated
-first; of a family that is behind, only the one with the least estimate is planned.
+first; of a family that is behind, only the one with the least estimate is planned, and none once time is over.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from partitioner.deadline import (
 )
 from partitioner.errors import InfeasibleError, PartitionError, TimeLimitError, UsageError
 from partitioner.ir.plan import Objective, Strategy
+from partitioner.ir.units import format_seconds
 from partitioner.planner.layouts.candidates import (
     MOST_PER_REPLICA,
     candidates,
@@ -178,25 +179,26 @@ def _best(
 ) -> Family | None:
     """The best layout of a family; where none fits, the first as it would be with unlimited memory.
 
-    What takes longer than `known_seconds`, the step of another layout, is not looked at closely. A note counts the
-    layouts for which there was no time. Nobody waits for a soft deadline: some that fit are tried in any case, first
-    those with the least estimates.
+    What takes longer than `known_seconds`, the step of another layout, is not looked at closely, and not at all once
+    time is over; a note says so of a family of which nothing was, and another counts layouts for which there was no
+    time. Nobody waits for a soft deadline: some that fit are tried in any case, first those with the least estimates.
     """
     best: ParallelLayout | None = None
     too_large = [groups for groups in groupings if not planner.has_room_for_variables(groups)]
     possible = [groups for groups in groupings if groups not in too_large]
     waits = planner.deadline.is_soft
     estimated = _estimated(planner, strategy, possible, known_seconds)
-    num_late, num_tried = len(possible) - len(estimated), 0
+    num_late, num_tried, behind = len(possible) - len(estimated), 0, list[float]()
     error = 1.0  # of the best one's estimate; others leave out the same
     for index, (estimate, groups) in enumerate(estimated):
-        least = min(known_seconds, _least_step(best))
-        most = least / error if planner.deadline.is_over else least * AS_ESTIMATED
-        if best is not None and estimate > most and planner.objective is not Objective.MEMORY:
+        least, is_over = min(known_seconds, _least_step(best)), planner.deadline.is_over
+        is_behind = estimate > (least / error if is_over else least * AS_ESTIMATED)
+        if is_behind and (is_over or best is not None) and planner.objective is not Objective.MEMORY:
+            behind.append(estimate)
             continue
         if any(len(other[0]) == len(groups[0]) and len(other) > len(groups) for other in too_large):
             continue  # each replica would have more rows
-        if planner.deadline.is_over and not (waits and num_tried < _LEAST_TRIED):
+        if is_over and not (waits and num_tried < _LEAST_TRIED):
             num_late += len(estimated) - index
             break
         is_simple = len(groups[0]) == 1 or len(planner.machines.devices) <= MANY
@@ -225,6 +227,9 @@ def _best(
         )
     if best is not None:
         return Family(strategy=strategy, layout=best, fits=True)
+    if behind:
+        notes.append(_not_looked_at(strategy, min(behind)))
+        return None
     if not too_large or planner.deadline.is_over:
         return None
     try:
@@ -232,6 +237,11 @@ def _best(
         return Family(strategy=strategy, layout=planner.unlimited()(strategy, first, explains=False), fits=False)
     except (InfeasibleError, TimeLimitError):  # memory is not the cause: constraints or coupled ops forbid the layout
         return None
+
+
+def _not_looked_at(strategy: Strategy, estimate: float) -> str:
+    step = f"are estimated to take {format_seconds(estimate)} a step" if estimate < math.inf else "take longer"
+    return f"{strategy} replicas {step}, and were not simulated, as the time of the search was over"
 
 
 def _estimated(

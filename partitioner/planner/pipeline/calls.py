@@ -1,4 +1,4 @@
-"""The calls of a step in microbatches, what each waits for, and the longest path through them."""
+"""The calls of a step in microbatches, what each waits for, and the longest paths through them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _KINDS = tuple(ActionKind)
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The longest path.
+    """A longest path to the end of a device.
 
     Attributes:
-        seconds: From the start of the step to its end.
+        seconds: From the start of the step to that end.
         counts: How often each stage is called on it, by kind.
         hop_seconds: What microbatches take between devices on it.
         first_device: Where it begins, among the devices of `Calls`.
@@ -96,13 +96,22 @@ class Calls:
     def step_seconds(self, seconds: CallSeconds, hops: Hops, once: Floats, summing: Floats, updating: Floats) -> float:
         """The step where calls take so long, and stages so long before them, behind them, and then for updates."""
         before, behind, last = (self.on_device @ of_stages for of_stages in (once, summing, updating))
-        return self._end(self._ends(_flat(seconds), _flat_hops(hops), before), behind)[0] + float(last.max())
+        ends = self._ends(_flat(seconds), _flat_hops(hops), before)
+        longest = max(ends[call] + behind[device].item() for device, call in self._last_of_device.items())
+        return longest + float(last.max())
 
-    def longest_path(self, seconds: CallSeconds, hops: Hops, before: Floats, behind: Floats) -> Path:
-        """The longest path where calls take so long, and devices `(devices,)` so long before and behind them."""
+    def longest_paths(
+        self, seconds: CallSeconds, hops: Hops, before: Floats, behind: Floats, more_than: float
+    ) -> list[Path]:
+        """The longest path to the end of each device that ends later than that, where calls take so long, and devices
+        `(devices,)` so long before and behind them."""
         waits = _flat_hops(hops)
         ends = self._ends(_flat(seconds), waits, before)
-        longest, last = self._end(ends, behind)
+        ends_of_devices = {device: ends[last] + behind[device].item() for device, last in self._last_of_device.items()}
+        return [self._path(device, end, ends, waits) for device, end in ends_of_devices.items() if end > more_than]
+
+    def _path(self, last: int, end: float, ends: Sequence[float], waits: Sequence[float]) -> Path:
+        """The longest path to the end of a device."""
         number, called, hop_seconds = self._last_of_device[last], list[int](), 0.0
         while number < self.count:
             taken, previous, maker, hop = self._calls[number]
@@ -111,7 +120,7 @@ class Calls:
             hop_seconds += waits[hop] if has_waited else 0.0
             number = maker if has_waited else previous
         counts = np.bincount(called, minlength=len(_KINDS) * self.num_stages).reshape(len(_KINDS), self.num_stages)
-        return Path(longest, dict(zip(_KINDS, counts, strict=True)), hop_seconds, number - self.count, last)
+        return Path(end, dict(zip(_KINDS, counts, strict=True)), hop_seconds, number - self.count, last)
 
     def _ends(self, seconds: Sequence[float], waits: Sequence[float], before: Floats) -> list[float]:
         """When each call ends, each device has done what comes before, and, long ago, nothing."""
@@ -120,10 +129,6 @@ class Calls:
             start, arrived = ends[previous], ends[maker] + waits[hop]
             ends[number] = (arrived if arrived > start else start) + seconds[taken]
         return ends
-
-    def _end(self, ends: Sequence[float], behind: Floats) -> tuple[float, int]:
-        """When the last device has ended, and which it is."""
-        return max((ends[last] + behind[device].item(), device) for device, last in self._last_of_device.items())
 
 
 def _flat(seconds: CallSeconds) -> list[float]:

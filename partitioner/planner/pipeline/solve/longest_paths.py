@@ -1,8 +1,9 @@
 """Which cut into stages has the least step in a schedule: by its longest paths, and by branching.
 
 Which paths through the calls of a step matter depends on the cut, so that they are found one by one: the linear program
-(`cut_program.py`) gives the cut with the least longest path of those known, and the longest path of that cut is added,
-until it is no longer than the program says. Every answer on the way is a bound: it knows fewer paths than there are.
+(`cut_program.py`) gives the cut with the least longest path of those known, and the longest paths of that cut to the
+ends of some devices are added, until none is longer than the program says. Every answer on the way is a bound: it knows
+fewer paths than there are.
 
 Branching keeps stages from ending within items, as they may in the program: behind the item at the latest, or at its
 end at the earliest. A stage that leaves gradients of weights for later has a call for them. Whether it does depends on
@@ -19,13 +20,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from partitioner.planner.pipeline.calls import Calls
+from partitioner.planner.pipeline.calls import Calls, Path
 from partitioner.planner.pipeline.solve.cut_program import ANY, NONE, TOLERANCE, CutProgram, Items, Ranges, Solved
 from partitioner.planner.pipeline.solve.problem import CutProblem
 from partitioner.stages.actions import Action
 
 # Paths that are looked for in one place, and calls that are looked at for all of them: a bound may end early.
 _MOST_PATHS, _MOST_CALLS = 60, 200_000
+# Paths that are added at a time, to the ends of different devices: programs with more take longer to solve.
+_MOST_ADDED = 3
 # To solve a program takes as long as to look at so many calls.
 _CALLS_OF_A_PROGRAM = 100
 # A path that is longer by no more than this share is none that the program lacks.
@@ -137,10 +140,12 @@ class CutSearch:
             solved = self._program.solve(ranges, idle)
             if solved is None:
                 return None
-            path = self._calls.longest_path(solved.calls, self._least_hops, solved.once, solved.summing)
-            if path.seconds + solved.updating <= solved.step * (1 + _ENOUGH):
+            known = solved.step * (1 + _ENOUGH) - solved.updating
+            paths = self._calls.longest_paths(solved.calls, self._least_hops, solved.once, solved.summing, known)
+            if not paths:
                 break
-            self._program.add(path)
+            for path in heapq.nlargest(_MOST_ADDED, paths, key=_seconds_of):
+                self._program.add(path)
         return solved
 
     def _try(self, ends: Sequence[int]) -> None:
@@ -151,6 +156,10 @@ class CutSearch:
         estimated = self._calls.step_seconds(seconds, self._problem.hop_seconds(ends), *others)
         if estimated < self.estimated_seconds:
             self.ends, self.estimated_seconds = tuple(ends), estimated
+
+
+def _seconds_of(path: Path) -> float:
+    return path.seconds
 
 
 def _rounded(items: Items, solved: Solved, ranges: Ranges) -> list[int]:
