@@ -45,7 +45,7 @@ BOUNDARY_SEARCH_OPS = 200_000
 # Explaining why nothing fits: a single packing, a single changed plan, and all of them.
 PACKING_SECONDS = 10.0
 CHANGED_PLAN_SECONDS = 10.0
-EXPLANATION_SECONDS = 60.0
+EXPLANATION_SECONDS = 30.0
 # The same for cost graphs, which are planned faster.
 CHANGED_GRAPH_SECONDS = 5.0
 GRAPH_EXPLANATION_SECONDS = 30.0

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from partitioner.errors import PartitionError
-from partitioner.ir.plan import Baseline, Considered, Strategy
+from partitioner.ir.plan import Baseline, Considered
 from partitioner.ir.units import format_seconds
+from partitioner.planner.layouts.families import Family
 from partitioner.planner.layouts.groups import data_parallel_degrees, has_shared
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
 from partitioner.planner.layouts.result import with_bounds
 from partitioner.planner.model.tolerances import ROUNDING
 from partitioner.planner.pipeline.search_space import MANY
 from partitioner.spelling import argument
-
-
-@dataclass(frozen=True, kw_only=True)
-class Family:
-    """The best layout of a strategy, and whether it fits."""
-
-    strategy: Strategy
-    layout: ParallelLayout
-    fits: bool
-
-    @property
-    def baseline(self) -> Baseline:
-        """What a plan is compared with."""
-        name = _title(self.layout) + _passing(self.layout.result.num_microbatches)
-        return Baseline(name=name, step_seconds=self.layout.step_seconds, fits=self.fits)
 
 
 def with_comparison(
@@ -51,7 +37,7 @@ def with_comparison(
     """
     result = chosen.result
     simple = (alone or planner.with_baselines(chosen)).result.baselines
-    compared = [*simple, *(_of_one_replica(alone, simple) if alone else ()), *(family.baseline for family in families)]
+    compared = [*simple, *(_of_one_replica(alone, simple) if alone else ()), *map(_of_family, families)]
     solvers = [layout.result.solver for layout in eligible]
     of_families = [solver.family_lower_bound for solver in solvers if solver.family_lower_bound is not None]
     replicas = sorted({len(layout.groups) for layout in eligible})
@@ -86,6 +72,11 @@ def _of_one_replica(alone: ParallelLayout, simple: Sequence[Baseline]) -> Iterat
         yield _baseline("single-device", on_one_device)
     if split := [candidate for candidate in alone.result.considered if candidate.num_stages > 1]:
         yield _baseline("layer-split", [candidate for candidate in split if candidate.fits] or split)
+
+
+def _of_family(family: Family) -> Baseline:
+    name = _title(family.layout) + _passing(family.layout.result.num_microbatches)
+    return Baseline(name=name, step_seconds=family.layout.step_seconds, fits=family.fits)
 
 
 def _baseline(name: str, considered: Sequence[Considered]) -> Baseline:

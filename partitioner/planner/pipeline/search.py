@@ -59,7 +59,19 @@ class PipelineSearch:
     deadline: Deadline
 
     def run(self) -> None:
-        """Simulate the cuts of all promising shapes; where these do not fit, with stages that recompute."""
+        """Simulate the cuts of all promising shapes; where these do not fit, with stages that recompute.
+
+        Where not even those that need least memory are estimated to fit, a few of these, as estimates are not exact.
+        """
+        if self._may_fit:
+            self._run_promising()
+        if not (self.eligible() or self.has_fitting_cut):
+            for shape, cut in self._smallest[:_FEW]:
+                self._try_cut(shape, cut)
+        if self.evaluator.search_space.recompute == "auto":
+            self._recompute()
+
+    def _run_promising(self) -> None:
         self._look_closer()
         for shape, cut in self._by_estimate():
             if self.deadline.is_over and self._is_enough(cut.seconds):
@@ -67,8 +79,6 @@ class PipelineSearch:
             least = max(self.bound_seconds(shape), cut.seconds / AS_ESTIMATED if self.eligible() else 0.0)
             if not (self._is_needless(shape) or self._is_hopeless(least)):
                 self._try_cut(shape, cut)
-        if self.evaluator.search_space.recompute == "auto":
-            self._recompute()
 
     def _is_enough(self, next_seconds: float) -> bool:
         """Whether what is known will do once time is over, where the next estimate is so many seconds.
@@ -132,11 +142,28 @@ class PipelineSearch:
                 num_cuts += 1
 
     @property
+    def _may_fit(self) -> bool:
+        """Whether the shape that is fastest in equal stages is estimated to fit, or one that needs least memory."""
+        fastest = min(self.possible, key=self.evaluator.equal_stages_seconds, default=None)
+        cut = self._cut(fastest) if fastest else None
+        return (cut is not None and cut.fits) or self.has_fitting_cut
+
+    @property
     def has_fitting_cut(self) -> bool:
-        """Whether a cut into the most microbatches, which need the least memory, is estimated to fit."""
-        most = max(self.possible.counts, default=1)
-        cuts = (self._cut(shape) for shape in self.possible if shape.num_microbatches == most)
-        return any(cut is not None and cut.fits for cut in cuts)
+        """Whether one of the cuts that need least memory is estimated to fit."""
+        return any(cut.fits for _, cut in self._smallest)
+
+    @cached_property
+    def _smallest(self) -> list[tuple[Shape, Cut]]:
+        """Cuts into the most microbatches, for the most devices unless these differ, those that lack least first."""
+        shapes = [*self.possible]
+        most = max((shape.num_microbatches for shape in shapes), default=1)
+        shapes = [shape for shape in shapes if shape.num_microbatches == most]
+        if len({placed.memory_bytes for placed in self.evaluator.costed.topology.devices}) == 1:
+            size = max((len(set(shape.devices)) for shape in shapes), default=1)
+            shapes = [shape for shape in shapes if len(set(shape.devices)) == size]
+        cuts = [(shape, cut) for shape in shapes if (cut := self._cut(shape))]
+        return sorted(cuts, key=lambda one: one[1].seconds)
 
     @property
     def estimated_seconds(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -71,6 +72,21 @@ def test_a_pin_that_leaves_too_little_room() -> None:
     assert len(ways_out) == 2  # more devices change nothing
     relaxed = planner(four_layers(), topology(2, memory_bytes=600 * MIB), requirements=asked[1:])
     on_all(relaxed)
+
+
+def test_a_search_that_nobody_limited_has_time_to_explain() -> None:
+    """Bug: ways out were looked for in the seconds of a search without a limit; of large models none was named."""
+    options = {"is_limited": False, "time_limit_seconds": 0.5}
+    plan = planner(four_layers(), topology(1, memory_bytes=600 * MIB), **options)
+
+    def slowly(changed: LayoutPlanner) -> ParallelLayout:
+        time.sleep(0.6)
+        return on_all(changed)
+
+    with pytest.raises(OutOfMemoryError) as raised:
+        on_all(plan)
+    error = explained(raised.value, plan, slowly, ((0,),))
+    assert (error.help or "").endswith(", or add a device")
 
 
 def test_more_devices_are_planned_with_before_they_are_suggested() -> None:

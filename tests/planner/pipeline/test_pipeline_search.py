@@ -27,7 +27,7 @@ from partitioner.planner.pipeline.search_space import PipelineSearchSpace
 from partitioner.spelling import as_flags
 from partitioner.stages.schedules import ScheduleKind
 
-FREE = link(0.0, 2.0**60)
+FREE, MIB = link(0.0, 2.0**60), 2**20
 GPIPE, ONE_F_ONE_B, SEQUENTIAL = (ScheduleKind(name) for name in ("gpipe", "1f1b", "sequential"))
 DISPATCH = 0.02
 
@@ -87,6 +87,28 @@ def test_pipelines_are_estimated_without_a_simulation() -> None:
         # The best takes 54 s, as above.
         assert made.estimated_seconds == pytest.approx(expected, abs=DISPATCH)
         assert not evaluator.candidates()
+
+
+def test_where_nothing_can_fit_few_pipelines_are_looked_at() -> None:
+    """Bug: a ViT of 24 layers on 16 GPUs of 280 MiB was refused after 328 s, as every shape was estimated and many
+    were simulated."""
+    made = pipeline(8, forward=8.0, backward=16.0, saved_bytes=64, parameter_bytes=MIB, gradient_bytes=MIB)
+    costed = made.costed(topology(4, memory_bytes=4 * MIB + MIB // 2, wire=FREE))
+    choices = microbatching(costed, 2, 4, 8, schedules=(ONE_F_ONE_B,), recompute="none")
+    evaluator = PipelineEvaluator(costed, coarsen(costed), choices)
+    searched = PipelineSearch(
+        evaluator=evaluator,
+        strategy=Strategy.AUTO,
+        objective=Objective.THROUGHPUT,
+        unpipelined_seconds=math.inf,
+        one_device=True,
+        deadline=Deadline.after(10.0, is_soft=True),
+    )
+    searched.run()
+    # The one that would be fastest, on four devices in eight microbatches, is the one that needs least memory, too.
+    assert len([*searched.possible]) == 12
+    assert [candidate.num_microbatches for candidate in evaluator.candidates()] == [8]
+    assert len(evaluator._cuts) == 1
 
 
 def test_no_solver_looks_for_a_step_in_one_piece_that_cannot_be_as_fast() -> None:
