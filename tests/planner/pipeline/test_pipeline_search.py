@@ -36,6 +36,18 @@ def find(costed: CostedGraph, choices: PipelineSearchSpace | None, strategy: str
     return search(costed, strategy=Strategy(strategy), time_limit_seconds=10.0, search_space=choices, **options)
 
 
+def search_of(evaluator: PipelineEvaluator) -> PipelineSearch:
+    """A search that nobody limited, and that knows no other step."""
+    return PipelineSearch(
+        evaluator=evaluator,
+        strategy=Strategy.AUTO,
+        objective=Objective.THROUGHPUT,
+        unpipelined_seconds=math.inf,
+        one_device=True,
+        deadline=Deadline.after(10.0, is_soft=True),
+    )
+
+
 def layer_devices(result: SearchResult, count: int) -> list[int]:
     return [result.placement[f"f{i}"] for i in range(count)]
 
@@ -76,16 +88,8 @@ def test_pipelines_are_estimated_without_a_simulation() -> None:
     choices = microbatching(costed, 2, 4, 8, schedules=(ONE_F_ONE_B,), unpipelined=False)
     for known, expected in [(53.0, math.inf), (55.0, 54.0), (math.inf, 54.0)]:
         evaluator = PipelineEvaluator(costed, coarsen(costed), replace(choices, known_seconds=known))
-        made = PipelineSearch(
-            evaluator=evaluator,
-            strategy=Strategy.AUTO,
-            objective=Objective.THROUGHPUT,
-            unpipelined_seconds=math.inf,
-            one_device=True,
-            deadline=Deadline.after(10.0),
-        )
         # The best takes 54 s, as above.
-        assert made.estimated_seconds == pytest.approx(expected, abs=DISPATCH)
+        assert search_of(evaluator).estimated_seconds == pytest.approx(expected, abs=DISPATCH)
         assert not evaluator.candidates()
 
 
@@ -96,14 +100,7 @@ def test_where_nothing_can_fit_few_pipelines_are_looked_at() -> None:
     costed = made.costed(topology(4, memory_bytes=4 * MIB + MIB // 2, wire=FREE))
     choices = microbatching(costed, 2, 4, 8, schedules=(ONE_F_ONE_B,), recompute="none")
     evaluator = PipelineEvaluator(costed, coarsen(costed), choices)
-    searched = PipelineSearch(
-        evaluator=evaluator,
-        strategy=Strategy.AUTO,
-        objective=Objective.THROUGHPUT,
-        unpipelined_seconds=math.inf,
-        one_device=True,
-        deadline=Deadline.after(10.0, is_soft=True),
-    )
+    searched = search_of(evaluator)
     searched.run()
     # The one that would be fastest, on four devices in eight microbatches, is the one that needs least memory, too.
     assert len([*searched.possible]) == 12
