@@ -18,6 +18,8 @@ from partitioner.planner.pipeline.search_space import MANY
 
 # Layouts of a family that fit and are tried though a soft deadline is over.
 _LEAST_TRIED = 4
+# Estimates up to so many times a known step are named.
+_NEAR = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +106,9 @@ class FamilySearch:
         if self._best is not None or not self._behind:
             return ""
         least = min(self._behind)
-        takes = f"are estimated to take {format_seconds(least)} a step" if least < math.inf else "take longer"
-        return f"{self._strategy} replicas {takes}, and were not simulated, as the time of the search was over"
+        is_near = least < _NEAR * self._known_seconds  # what does not fit is estimated at far more
+        how = f"to take {format_seconds(least)} a step" if is_near else "to take longer or not to fit"
+        return f"{self._strategy} replicas are estimated {how}: the time of the search was over, and none was simulated"
 
     def _estimated(self) -> list[tuple[float, ReplicaGroups]]:
         """The layouts with their estimates, the least first; of what takes longer than others, infinity.
