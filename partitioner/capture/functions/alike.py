@@ -14,8 +14,6 @@ from partitioner.capture.functions.reader import REFINED, GraphReader, ordered
 from partitioner.capture.functions.reading import Reading
 from partitioner.ir.graph_def import tensor_name
 
-_Operation: Any = tf.Operation
-
 MOST_NUMBERS = 64
 """No shape, no list of axes and no padding has more numbers."""
 
@@ -49,7 +47,7 @@ def read_alike(
         key = copy.SerializeToString(deterministic=True), *map(id, inputs)
         if key not in made:
             copy.name = f"part/{node.name}"
-            made[key] = _Operation.from_node_def(copy, graph, inputs)
+            made[key] = graph.add(copy, inputs)
             reader.read_ops([made[key]], reading)
         tensors.update((f"{node.name}:{index}", tensor) for index, tensor in enumerate(made[key].outputs))
 
