@@ -46,9 +46,8 @@ BOUNDARY_SEARCH_OPS = 200_000
 PACKING_SECONDS = 10.0
 CHANGED_PLAN_SECONDS = 10.0
 EXPLANATION_SECONDS = 30.0
-# The same for cost graphs, which are planned faster.
+# A single changed plan of a cost graph, which is planned faster.
 CHANGED_GRAPH_SECONDS = 5.0
-GRAPH_EXPLANATION_SECONDS = 30.0
 
 # Measuring a kind of device, and the share for running a step beside other devices.
 MEASURING_SECONDS = 30.0

@@ -12,7 +12,7 @@ from partitioner.cost_graphs.request import CostGraphRequest
 from partitioner.cost_graphs.solver.client import solve
 from partitioner.cost_graphs.solver.problem import LoadDevice
 from partitioner.cost_graphs.solver.start import first_fit
-from partitioner.deadline import CHANGED_GRAPH_SECONDS, GRAPH_EXPLANATION_SECONDS, Deadline
+from partitioner.deadline import CHANGED_GRAPH_SECONDS, EXPLANATION_SECONDS, Deadline
 from partitioner.errors import InfeasibleError
 from partitioner.ir.devices import short_name
 from partitioner.ir.requirements import Requirement
@@ -45,7 +45,7 @@ def refuse_overfull(request: CostGraphRequest) -> None:
         raise InfeasibleError(
             "the cost graph does not fit on the given devices",
             notes=[f"needs {needed:,} bytes", f"have  {sum(limited):,} bytes on {len(limited)} devices"],
-            help=_changes_that_help(request, [], Deadline.after(GRAPH_EXPLANATION_SECONDS)),
+            help=_changes_that_help(request, [], Deadline.after(EXPLANATION_SECONDS)),
         )
     groups: dict[tuple[str, str], list[float]] = {}
     for node in graph.nodes:
@@ -62,7 +62,7 @@ def refuse_overfull(request: CostGraphRequest) -> None:
 
 def explained(request: CostGraphRequest) -> InfeasibleError:
     """The error for an infeasible request: a smallest set of conflicting facts, and changes that resolve it."""
-    deadline = Deadline.after(min(GRAPH_EXPLANATION_SECONDS, request.time_limit))
+    deadline = Deadline.after(min(EXPLANATION_SECONDS, request.time_limit))
     contiguous = [_CONTIGUOUS] if request.contiguous else []
     limited = [place for place in request.places if place.capacity_bytes is not None]
     facts: list[_Fact] = [*request.requirements, *contiguous, *limited]
@@ -78,7 +78,7 @@ def explained(request: CostGraphRequest) -> InfeasibleError:
         help=_changes_that_help(
             request,
             [fact for fact in conflict if not isinstance(fact, LoadDevice)],
-            Deadline.after(GRAPH_EXPLANATION_SECONDS),
+            Deadline.after(EXPLANATION_SECONDS),
         ),
     )
 

@@ -43,8 +43,8 @@ def explained(
         replan: Plans the request with a given planner.
         groups: Devices of the replicas.
     """
-    is_limited = not planner.deadline.is_soft
-    deadline = Deadline.after(min(EXPLANATION_SECONDS, planner.time_limit_seconds if is_limited else math.inf))
+    most = math.inf if planner.deadline.is_soft else planner.time_limit_seconds
+    deadline = Deadline.after(min(EXPLANATION_SECONDS, most))
     _, found, known = error.as_written
     refusal = described(error.shortfall).also(notes=found, help=known) if error.shortfall else error
     quick = planner.with_time_limit(CHANGED_PLAN_SECONDS)

@@ -92,6 +92,7 @@ class _Description:
 
     def _batch_size_that_fits(self) -> int | None:
         size = self.costed.graph.batch_size // 2
+        # Each size takes as long, and where one row does not fit, no more do.
         if size > 1 and not self._fits_somewhere(with_batch_size(self.costed, 1)):
             return None
         while size >= 1:

@@ -63,7 +63,7 @@ class FamilySearch:
         planner: LayoutPlanner,
         strategy: Strategy,
         groupings: Sequence[ReplicaGroups],
-        known_seconds: float = math.inf,
+        known_seconds: float,
     ) -> None:
         self._planner, self._strategy, self._known_seconds = planner, strategy, known_seconds
         self._num_layouts = len(groupings)

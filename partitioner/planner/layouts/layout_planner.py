@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import Literal
 
 from cost_models.topology import Topology
@@ -164,12 +163,8 @@ class LayoutPlanner:
         if groups not in self._estimated:
             items = self._items(costed, self.constraints(groups, self.requirements))
             self._estimated[groups] = PipelineEvaluator(costed, items.fine, choices, items.in_order)
-        evaluator = self._estimated[groups]
-        # More microbatches have no less work, but for launches of a few small ops.
-        may_win = takewhile(lambda count: evaluator.all_work_seconds(count) < known_seconds, choices.counts)
-        choices = replace(choices, counts=(*may_win,) or choices.counts[:1])
         return PipelineSearch(
-            evaluator=evaluator.choosing(choices),
+            evaluator=self._estimated[groups].choosing(choices),
             strategy=within_replica(strategy, groups),
             objective=self.objective,
             unpipelined_seconds=math.inf,

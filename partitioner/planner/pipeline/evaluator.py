@@ -243,10 +243,6 @@ class PipelineEvaluator:
             bound = max(bound, least_share(schedule, len(devices), num_devices, num_microbatches) * waiting)
         return bound
 
-    def all_work_seconds(self, num_microbatches: int) -> float:
-        """What a step takes if all devices share its passes evenly and none ever waits."""
-        return num_microbatches * float(self.items(num_microbatches).least_pass_seconds[-1]) / len(self.names)
-
     def equal_stages_seconds(self, shape: Shape) -> float:
         """About what a step takes, filling and draining included, if all devices had the same work: (M + D - 1)(f + b)
         for D devices and M microbatches."""

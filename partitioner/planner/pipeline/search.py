@@ -150,18 +150,14 @@ class PipelineSearch:
 
     @property
     def has_fitting_cut(self) -> bool:
-        """Whether one of the cuts that need least memory is estimated to fit."""
+        """Whether a cut into the most microbatches, which need the least memory, is estimated to fit."""
         return any(cut.fits for _, cut in self._smallest)
 
     @cached_property
     def _smallest(self) -> list[tuple[Shape, Cut]]:
-        """Cuts into the most microbatches, for the most devices unless these differ, those that lack least first."""
-        shapes = [*self.possible]
-        most = max((shape.num_microbatches for shape in shapes), default=1)
-        shapes = [shape for shape in shapes if shape.num_microbatches == most]
-        if len({placed.memory_bytes for placed in self.evaluator.costed.topology.devices}) == 1:
-            size = max((len(set(shape.devices)) for shape in shapes), default=1)
-            shapes = [shape for shape in shapes if len(set(shape.devices)) == size]
+        """The cuts into the most microbatches, those that lack least first."""
+        most = max(self.possible.counts, default=1)
+        shapes = [shape for shape in self.possible if shape.num_microbatches == most]
         cuts = [(shape, cut) for shape in shapes if (cut := self._cut(shape))]
         return sorted(cuts, key=lambda one: one[1].seconds)
 

@@ -102,10 +102,10 @@ def test_where_nothing_can_fit_few_pipelines_are_looked_at() -> None:
     evaluator = PipelineEvaluator(costed, coarsen(costed), choices)
     searched = search_of(evaluator)
     searched.run()
-    # The one that would be fastest, on four devices in eight microbatches, is the one that needs least memory, too.
+    # The fastest, on four devices in eight microbatches, is one of those that need least memory, on one device to four.
     assert len([*searched.possible]) == 12
-    assert [candidate.num_microbatches for candidate in evaluator.candidates()] == [8]
-    assert len(evaluator._cuts) == 1
+    assert {candidate.num_microbatches for candidate in evaluator.candidates()} == {8}
+    assert len(evaluator._cuts) == 4
 
 
 def test_no_solver_looks_for_a_step_in_one_piece_that_cannot_be_as_fast() -> None:
@@ -152,14 +152,7 @@ def test_the_bound_of_the_family_is_the_least_of_all_shapes(
     choices = microbatching(costed, 2, 4)
 
     def started() -> PipelineSearch:
-        return PipelineSearch(
-            evaluator=PipelineEvaluator(costed, coarsen(costed), choices),
-            strategy=Strategy.AUTO,
-            objective=Objective.THROUGHPUT,
-            unpipelined_seconds=math.inf,
-            one_device=True,
-            deadline=Deadline.after(10.0),
-        )
+        return search_of(PipelineEvaluator(costed, coarsen(costed), choices))
 
     looked_at, fresh = started(), started()
     looked_at.run()

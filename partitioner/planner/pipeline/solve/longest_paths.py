@@ -1,6 +1,6 @@
 """Which cut into stages has the least step in a schedule: by its longest paths, and by branching.
 
-Which paths through the calls of a step matter depends on the cut, so that they are found one by one: the linear program
+Which paths through the calls of a step matter depends on the cut, so that a few are found at a time: the linear program
 (`cut_program.py`) gives the cut with the least longest path of those known, and the longest paths of that cut to the
 ends of some devices are added, until none is longer than the program says. Every answer on the way is a bound: it knows
 fewer paths than there are.
