@@ -63,16 +63,19 @@ def topology(
     wire: Link | None = None,
     speeds: Sequence[float] | None = None,
     kind: str = "GPU",
+    tasks: Sequence[int] | None = None,
 ) -> Topology:
-    """`count` devices joined by one kind of link."""
+    """`count` devices joined by one kind of link, of this process or of workers."""
     limits = [memory_bytes] * count if isinstance(memory_bytes, int) else memory_bytes
     placed = [
         TopologyDevice(
-            name=f"/job:localhost/replica:0/task:0/device:{kind}:{index}",
+            name=f"/job:{'worker' if tasks else 'localhost'}/replica:0/task:{task}/device:{kind}:{index}",
             device=device(speed),
             memory_bytes=limit,
         )
-        for index, (limit, speed) in enumerate(zip(limits, speeds or [1.0] * count, strict=True))
+        for index, (limit, speed, task) in enumerate(
+            zip(limits, speeds or [1.0] * count, tasks or [0] * count, strict=True)
+        )
     ]
     return Topology.uniform(placed, wire or link())
 
@@ -380,14 +383,16 @@ def random_steps(draw: st.DrawFn, max_layers: int = 6) -> Builder:
 
 
 @st.composite
-def placed_steps(draw: st.DrawFn, num_devices: int = 3, kind: str = "GPU") -> tuple[CostedGraph, dict[str, int]]:
+def placed_steps(
+    draw: st.DrawFn, num_devices: int = 3, kind: str = "GPU", tasks: Sequence[int] | None = None
+) -> tuple[CostedGraph, dict[str, int]]:
     """A random step with its layers placed at random, on devices and links that are alike or not."""
     made = draw(random_steps())
     speeds = draw(st.sampled_from([[1.0, 1.0, 1.0], [1.0, 2.0, 0.5]]))[:num_devices]
     wire = draw(st.sampled_from([link(), link(0.0)]))
     layers = dict.fromkeys(op.layer for op in made.ops)
     device = {layer: draw(st.integers(0, num_devices - 1)) for layer in layers}
-    costed = made.costed(topology(num_devices, speeds=speeds, wire=wire, kind=kind))
+    costed = made.costed(topology(num_devices, speeds=speeds, wire=wire, kind=kind, tasks=tasks))
     return costed, {op.name: device[op.layer] for op in made.ops}
 
 

@@ -17,6 +17,9 @@ from partitioner.ir.stage_programs import Gather, StagePrograms
 from partitioner.ir.step import CapturedStep
 from partitioner.stages.actions import KIND_OF_CALLS, Action, ActionKind
 from partitioner.stages.coupling import random_states
+from partitioner.stages.relays import relays
+
+_NOT_COPIED = (tf.string, tf.variant, tf.resource)  # no kernel of a GPU copies text; handles are no data
 
 
 class Replica:
@@ -46,6 +49,7 @@ class Replica:
         self.repeated = [functions.build(program, accumulate=several) for program in programs.repeated]
         self._of_action = {(KIND_OF_CALLS[f.program.kind], f.program.stage): f for f in self.repeated}
         self.update = [functions.build(program) for program in programs.update]
+        self.relays = relays(function.program for function in self.repeated)
         if variables is None:
             held = {name: held_variable(variable) for name, variable in step.variables.items()}
             used = {
@@ -102,6 +106,7 @@ class ReplicaRun:
         self.parts = parts
         self.totals: dict[str, Any] = {}
         self.last: dict[str, Any] = {}
+        self._handed: dict[tuple[int, str, str], Any] = {}  # to a device, of a microbatch, by tensor
 
     def run(self, order: Iterable[Action]) -> None:
         """Call the programs that run once, and then all forwards and backwards."""
@@ -151,6 +156,17 @@ class ReplicaRun:
         """The value of a carried state after the last microbatch; None if nothing wrote it."""
         return self.parts[-1].get(written, self.values.get(written))
 
+    def _on(self, device: str, name: str, part: Mapping[str, Any]) -> Any:
+        """A tensor of a microbatch for a device: as it was made, or as a device that has read it hands it on."""
+        relay = self.replica.relays.get((name, device))
+        if relay is None or part[name].dtype in _NOT_COPIED:
+            return part[name]
+        key = id(part), name, relay
+        if key not in self._handed:
+            with tf.device(relay):
+                self._handed[key] = tf.identity(self._on(relay, name, part))
+        return self._handed[key]
+
     def _act(self, action: Action, part: dict[str, Any]) -> None:
         function = self.replica.of(action)
         device = function.program.device
@@ -182,7 +198,7 @@ class ReplicaRun:
         name: str = "",
     ) -> dict[str, Any]:
         program = function.program
-        given = [part[n] if n in part else self.values[n] for n in program.inputs]
+        given = [self._on(program.device, n, part) if n in part else self.values[n] for n in program.inputs]
         outside = [self.replica.outside(n) for n in function.captures]
         with tf.device(program.device), tf.control_dependencies(after), tf.name_scope(name or function.label):
             made = function.call([*given, *totals, *outside])

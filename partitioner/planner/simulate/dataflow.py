@@ -11,6 +11,7 @@ from partitioner.ir.stage_programs import Gather, StageProgram, StagePrograms
 from partitioner.planner.simulate.memory_use import largest_tensors
 from partitioner.planner.simulate.program_costs import ProgramCost, StageCosts
 from partitioner.stages.actions import KIND_OF_CALLS
+from partitioner.stages.relays import relays
 
 
 class Value(NamedTuple):
@@ -33,7 +34,7 @@ class Wires:
         before: Values of the microbatch before, which a forward program carries on.
         makes: Bytes of the buffers of its outputs; sums of gradients are in `sums`.
         sums: Bytes of the sums of gradients over the microbatches.
-        sends: Values with the devices that they go to, and the buffer they are read from.
+        sends: Values with the devices that they go to in the end, and the buffer they are read from.
     """
 
     cost: ProgramCost
@@ -48,7 +49,11 @@ class Wires:
 
 
 class Dataflow:
-    """Wires of all programs of a step at one batch size."""
+    """Wires of all programs of a step at one batch size.
+
+    Attributes:
+        handed: The devices to which a device sends a value, once it has it.
+    """
 
     def __init__(self, programs: StagePrograms, costs: StageCosts) -> None:
         self.programs, self.costs = programs, costs
@@ -63,8 +68,18 @@ class Dataflow:
         }
         self.targets = self._find_targets()
         self.bundle = self._find_bundles()
+        self._relay = {
+            (name, costs.device(reader)): costs.device(relay)
+            for (name, reader), relay in relays(programs.repeated).items()
+        }
+        self.handed: dict[tuple[Value, int], list[int]] = {}
         for index in range(len(self.all)):
             self._wire(index)
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether a device sends on what it has received."""
+        return bool(self._relay)
 
     def size_bytes(self, value: Value, device: int) -> int:
         """Bytes of a value's own buffer on a device, without the rest of its bundle."""
@@ -161,6 +176,9 @@ class Dataflow:
             others = tuple(sorted(self.targets.get(value, set()) - {wires.device}))
             if others:
                 wires.sends.append((value, others, self.buffer(value, wires.device)))
+                for target in others:
+                    source = self._relay.get((name, target), wires.device)
+                    self.handed.setdefault((value, source), []).append(target)
             if self.programs.gathered.get(name) is Gather.SUM and wires.per_microbatch:
                 wires.sums[Value(name, True)] = self.size_bytes(value, wires.device)
                 if value not in self.targets:

@@ -2,8 +2,9 @@
 
 First programs that run once, then forwards and backwards in each device's order, then updates when all have ended.
 A value crosses once to each device that needs it, when it is made, on a link that carries one value at a time in each
-direction; transfers slow each other down where they share links. A copy to a GPU first waits for what the GPU has been
-given (`streams.py`). Microbatches of unequal size are taken to be as large as the largest.
+direction; what devices of other hosts need is handed on from host to host (`stages/relays.py`). Transfers slow each
+other down where they share links. A copy to a GPU first waits for what the GPU has been given (`streams.py`).
+Microbatches of unequal size are taken to be as large as the largest.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class _Simulation:
         self.busy = [0.0] * len(self.names)
         self.network = Network[Sent](self.costed.topology)
         self.streams = Streams(self.costed.topology)
-        self.is_in_time = self.network.shares or self.streams.any_wait
+        self.is_in_time = self.network.shares or self.streams.any_wait or wiring.hands_on
         self.hosts = [Host() for _ in self.names]
         self.queues: dict[int, deque[Call]] = {}
         self.held: list[tuple[float, int, Sent, int, int]] = []  # copies that wait: when they begin, and their number
@@ -194,12 +195,24 @@ class _Simulation:
         self.called.add(index)
         # Updates wait for those of other devices.
         self.changed.update(self.queues if self.wiring.all[index].kind is ProgramKind.UPDATE else [device])
-        for value, targets, buffer in wires.sends:
-            for target in targets:
-                self._send((value, part, target), device, self.wiring.size_bytes(value, target), end, asked)
-                if buffer is not None:
-                    self._keep([(buffer, WHOLE if buffer.whole else part)], device, (value, part, target))
+        for value, _, buffer in wires.sends:
+            held = [(buffer, WHOLE if buffer.whole else part)] if buffer is not None else []
+            self._hand((value, part), device, held, end, asked)
         return start, end
+
+    def _hand(
+        self,
+        made: tuple[Value, int],
+        device: int,
+        held: Sequence[tuple[Value, int]],
+        ready: float,
+        asked: float,
+    ) -> None:
+        """Send a value of a microbatch from a device that has it to those that get it from there."""
+        for target in self.wiring.handed.get((made[0], device), ()):
+            sent = *made, target
+            self._send(sent, device, self.wiring.size_bytes(made[0], target), ready, asked)
+            self._keep(held, device, sent)
 
     def _send(self, sent: Sent, source: int, size: int, ready: float, asked: float) -> None:
         if not self.streams.waits(source, sent[2], size):
@@ -227,7 +240,7 @@ class _Simulation:
             self._sent(arrival)
 
     def _sent(self, arrival: Arrival[Sent]) -> None:
-        value, _, target = arrival.key
+        value, part, target = arrival.key
         self.arrival[arrival.key] = arrival.end_seconds
         self.changed.add(target)
         self.memory.receive(arrival)
@@ -241,6 +254,7 @@ class _Simulation:
                 end_seconds=arrival.end_seconds,
             )
         )
+        self._hand((value, part), target, [(value, part)], arrival.end_seconds, arrival.end_seconds)
 
     def _keep(self, keys: Sequence[tuple[Value, int]], device: int, sent: Sent) -> None:
         """Hold buffers on a device until a transfer from them has arrived."""

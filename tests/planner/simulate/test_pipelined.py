@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
@@ -195,6 +196,33 @@ def test_microbatches_that_leave_a_host_at_the_same_time_share_its_adapter(
         (s.source[-1], round(s.start_seconds), round(s.end_seconds)) for s in schedule.sends if s.target[-1] != "1"
     ]
     assert (("0", 5, 7) in leaving) == (("1", 5, 7) in leaving) == (step == 12.0)
+
+
+def test_a_tensor_for_two_devices_of_another_host_crosses_to_it_once() -> None:
+    # Every forward and every transfer takes 1 s.
+    made = forwards(3)
+    made.ops = [replace(op, inputs=(*op.inputs, "f0:0")) if op.name == "f2" else op for op in made.ops]
+    costed = made.costed(topology(3, wire=link(0.0, 1024.0), kind="CPU", tasks=[0, 1, 1]), outputs=["f2"])
+    schedule = run(costed, cut_up(costed, {"x": 0} | {f"{kind}{i}": i for kind in "rf" for i in range(3)}), 1, GPIPE)
+    sent = [(s.source[-1], s.target[-1], round(s.start_seconds), round(s.end_seconds)) for s in schedule.sends]
+    # What the last stage gets of the first is handed on while the one between works.
+    assert sorted(sent) == [("0", "1", 1, 2), ("1", "2", 2, 3), ("1", "2", 3, 4)]
+    assert schedule.step_seconds == seconds(5.0)
+
+
+@given(placed_steps(tasks=[0, 1, 1]), st.sampled_from([1, 2]))
+def test_what_a_microbatch_makes_enters_no_host_twice(case, count: int) -> None:
+    costed, placement = case
+    programs = cut_or_skip(costed, placement)
+    schedule = run(costed, programs, count, GPIPE)
+    repeated = {name for program in programs.repeated for name in program.outputs}
+    entered = Counter(s.tensor for s in schedule.sends if s.tensor in repeated and s.source[-1] == "0")
+    arrived = {(s.tensor, s.target) for s in schedule.sends}
+    # What updates read of all microbatches together is sent beside them.
+    assert all(times <= count + (name in programs.gathered) for name, times in entered.items())
+    for program in programs.repeated:
+        made = {name: other.device for other in programs.programs for name in other.outputs}
+        assert arrived >= {(n, program.device) for n in program.inputs if made.get(n, program.device) != program.device}
 
 
 @pytest.mark.parametrize(("uplinks", "span"), [([], (8.2, 10.2)), ([2.0**60], (8.2, 10.2)), ([512.0], (10.5, 14.5))])
