@@ -222,6 +222,15 @@ def siamese() -> keras.Model:
     return compiled(keras.Model(inputs, layers.Dense(CLASSES)(x)))
 
 
+def skipping() -> keras.Model:
+    """Three parts, of which the second and the last read what the first one makes."""
+    inputs = keras.Input((WIDTH,))
+    first = layers.Dense(8, activation="tanh", name="part_0")(inputs)
+    x = layers.Dense(8, activation="tanh", name="part_1")(first)
+    both = layers.Concatenate(name="part_2")([x, first])
+    return compiled(keras.Model(inputs, layers.Dense(CLASSES, name="part_2_scores")(both)))
+
+
 class Counts(layers.Layer):
     """Counts its calls in training: whole numbers that no random op reads."""
 

@@ -56,6 +56,7 @@ Megatron-LM", section 2.2). It shows four stages on two devices, as four microba
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
@@ -158,6 +159,30 @@ def merged_order(orders: Mapping[str, Sequence[Action]], num_stages: int) -> tup
     Raises:
         ValueError: Actions wait for each other in a cycle, or for an action that no device runs; it names them.
     """
+    turns: dict[Action, int] = {}
+    left = {device: deque(actions) for device, actions in orders.items()}
+    waiting: dict[Action, list[str]] = {}
+    going_on = [*orders]
+    last = dict.fromkeys(orders, 0)
+    while going_on:
+        device = going_on.pop()
+        while left[device]:
+            action = left[device][0]
+            needed = [*_needed(action, num_stages)]
+            missing = next((other for other in needed if other not in turns), None)
+            if missing is not None:
+                waiting.setdefault(missing, []).append(device)
+                break
+            last[device] = turns[action] = 1 + max([last[device], *map(turns.__getitem__, needed)])
+            left[device].popleft()
+            going_on += waiting.pop(action, [])
+    if any(left.values()):
+        raise ValueError(_why_stuck(orders, num_stages))
+    return tuple(sorted(turns, key=lambda one: (turns[one], one.stage, one.kind, one.microbatch)))
+
+
+def _why_stuck(orders: Mapping[str, Sequence[Action]], num_stages: int) -> str:
+    """Which actions wait for each other, or for an action that no device runs."""
     everything = {action for actions in orders.values() for action in actions}
     sorter: TopologicalSorter[Action] = TopologicalSorter()
     for device, actions in orders.items():
@@ -165,19 +190,13 @@ def merged_order(orders: Mapping[str, Sequence[Action]], num_stages: int) -> tup
             needed = list(_needed(action, num_stages))
             missing = [other for other in needed if other not in everything]
             if missing:
-                raise ValueError(f"{action} on {device} waits for {missing[0]}, which no device runs")
+                return f"{action} on {device} waits for {missing[0]}, which no device runs"
             sorter.add(action, *needed, *([before] if before else []))
     try:
         sorter.prepare()
     except CycleError as error:
-        cycle = reversed(error.args[1])
-        raise ValueError(f"actions wait for each other: {' waits for '.join(map(str, cycle))}") from error
-    merged: list[Action] = []
-    while sorter.is_active():
-        ready = sorted(sorter.get_ready())
-        merged += ready
-        sorter.done(*ready)
-    return tuple(merged)
+        return f"actions wait for each other: {' waits for '.join(map(str, reversed(error.args[1])))}"
+    raise AssertionError("the actions can run")
 
 
 def max_live(order: Sequence[Action]) -> dict[int, int]:

@@ -84,6 +84,7 @@ class PipelineEvaluator:
         self._programs: dict[tuple[Assignment, Recomputed, bool], StagePrograms | None] = {}
         self._wiring: dict[tuple[Assignment, Recomputed, bool, int], Dataflow] = {}
         self._bounds: dict[int, float] = {}
+        self._sequences: dict[tuple[object, ...], StageSequence] = {}
         self._cuts: dict[tuple[object, ...], Cut | None] = {}
         self._cut_bounds: dict[tuple[object, ...], tuple[float, float]] = {}  # and what was enough
 
@@ -282,6 +283,14 @@ class PipelineEvaluator:
                 self._cuts[key] = cut if before is None or cut.seconds < before.seconds else before
 
     def _sequence(
+        self, devices: tuple[int, ...], num_microbatches: int, schedule: ScheduleKind, recompute: Recompute
+    ) -> StageSequence:
+        key = devices, num_microbatches, schedule, recompute
+        if key not in self._sequences:
+            self._sequences[key] = self._made_sequence(*key)
+        return self._sequences[key]
+
+    def _made_sequence(
         self, devices: tuple[int, ...], num_microbatches: int, schedule: ScheduleKind, recompute: Recompute
     ) -> StageSequence:
         training = self.costed.graph.training

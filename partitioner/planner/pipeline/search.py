@@ -151,15 +151,19 @@ class PipelineSearch:
     @property
     def has_fitting_cut(self) -> bool:
         """Whether a cut into the most microbatches, which need the least memory, is estimated to fit."""
-        return any(cut.fits for _, cut in self._smallest)
+        cuts = map(self._cut, reversed(self._in_most_microbatches))  # those on most devices first
+        return any(cut is not None and cut.fits for cut in cuts)
 
-    @cached_property
+    @property
     def _smallest(self) -> list[tuple[Shape, Cut]]:
         """The cuts into the most microbatches, those that lack least first."""
-        most = max(self.possible.counts, default=1)
-        shapes = [shape for shape in self.possible if shape.num_microbatches == most]
-        cuts = [(shape, cut) for shape in shapes if (cut := self._cut(shape))]
+        cuts = [(shape, cut) for shape in self._in_most_microbatches if (cut := self._cut(shape))]
         return sorted(cuts, key=lambda one: one[1].seconds)
+
+    @cached_property
+    def _in_most_microbatches(self) -> list[Shape]:
+        most = max(self.possible.counts, default=1)
+        return [shape for shape in self.possible if shape.num_microbatches == most]
 
     @property
     def estimated_seconds(self) -> float:
