@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,14 +102,15 @@ class Calls:
         return longest + float(last.max())
 
     def longest_paths(
-        self, seconds: CallSeconds, hops: Hops, before: Floats, behind: Floats, more_than: float
+        self, seconds: CallSeconds, hops: Hops, before: Floats, behind: Floats, more_than: float, most: int
     ) -> list[Path]:
-        """The longest path to the end of each device that ends later than that, where calls take so long, and devices
-        `(devices,)` so long before and behind them."""
+        """The longest paths to the ends of devices that end later than that, at most so many, the longest first, where
+        calls take so long, and devices `(devices,)` so long before and behind them."""
         waits = _flat_hops(hops)
         ends = self._ends(_flat(seconds), waits, before)
         ends_of_devices = {device: ends[last] + behind[device].item() for device, last in self._last_of_device.items()}
-        return [self._path(device, end, ends, waits) for device, end in ends_of_devices.items() if end > more_than]
+        latest = heapq.nlargest(most, ends_of_devices.items(), key=lambda device_and_end: device_and_end[1])
+        return [self._path(device, end, ends, waits) for device, end in latest if end > more_than]
 
     def _path(self, last: int, end: float, ends: Sequence[float], waits: Sequence[float]) -> Path:
         """The longest path to the end of a device."""

@@ -146,11 +146,11 @@ class CutProgram:
             self._at_least(end, start)
         if self._bounded:
             first_sums, first_ends = self._bounded[0]
+            sides = (1, _lower_edges(first_sums, sums)), (-1, _lower_edges(first_sums, -sums))
             for forward, behind in zip(self._rows[first_ends], self._rows[between], strict=True):
-                for x, y, slope in _lower_edges(first_sums, sums):
-                    self._at_least(behind - slope * forward, (y - slope * x) * self._rows[0])
-                for x, y, slope in _lower_edges(first_sums, -sums):
-                    self._at_least(-behind - slope * forward, (y - slope * x) * self._rows[0])
+                for sign, edges in sides:
+                    for x, y, slope in edges:
+                        self._at_least(sign * behind - slope * forward, (y - slope * x) * self._rows[0])
         self._bounded.append((sums, between))
         return ends
 

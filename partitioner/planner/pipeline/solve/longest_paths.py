@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from partitioner.planner.pipeline.calls import Calls, Path
+from partitioner.planner.pipeline.calls import Calls
 from partitioner.planner.pipeline.solve.cut_program import ANY, NONE, TOLERANCE, CutProgram, Items, Ranges, Solved
 from partitioner.planner.pipeline.solve.problem import CutProblem
 from partitioner.stages.actions import Action
@@ -141,10 +141,11 @@ class CutSearch:
             if solved is None:
                 return None
             known = solved.step * (1 + _ENOUGH) - solved.updating
-            paths = self._calls.longest_paths(solved.calls, self._least_hops, solved.once, solved.summing, known)
+            devices = solved.once, solved.summing
+            paths = self._calls.longest_paths(solved.calls, self._least_hops, *devices, known, _MOST_ADDED)
             if not paths:
                 break
-            for path in heapq.nlargest(_MOST_ADDED, paths, key=_seconds_of):
+            for path in paths:
                 self._program.add(path)
         return solved
 
@@ -156,10 +157,6 @@ class CutSearch:
         estimated = self._calls.step_seconds(seconds, self._problem.hop_seconds(ends), *others)
         if estimated < self.estimated_seconds:
             self.ends, self.estimated_seconds = tuple(ends), estimated
-
-
-def _seconds_of(path: Path) -> float:
-    return path.seconds
 
 
 def _rounded(items: Items, solved: Solved, ranges: Ranges) -> list[int]:
