@@ -343,6 +343,7 @@ class _Search:
                 coarsening=self.coarsening,
                 attempts=[evaluation.placement for evaluation in closest],
                 alternatives=tuple(filter(None, helps)),
+                pipeline_lacks_bytes=self.selector.lacking_bytes,
             ),
         )
 
