@@ -38,7 +38,8 @@ _FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), ("f",)),
 }
 _INDEX_DTYPES = ("int32", "int64")
-REFINED = frozenset((*_FUNCTIONS, "TensorListStack", "TensorListPopBack"))
+_LOOKUPS = frozenset(("LookupTableFind", "LookupTableFindV2"))
+REFINED = frozenset((*_FUNCTIONS, *_LOOKUPS, "TensorListStack", "TensorListPopBack"))
 """For the outputs of these we know more than TensorFlow infers."""
 
 _PART = re.compile(r"(?:^|(?<=/))part(?:_\d+)?/")
@@ -179,6 +180,9 @@ class GraphReader:
                 held = reading.list(op.inputs[0])
                 if held.length is not None and held.item is not None:
                     op.outputs[0].set_shape((held.length, *held.item))
+            elif op.type in _LOOKUPS and op.outputs[0].shape.rank is None:  # nothing is known of a table made elsewhere
+                _, keys, default = op.inputs
+                op.outputs[0].set_shape(keys.shape.concatenate(default.shape))
             # Lists last: what is in them depends on the other tensors.
             for tensor in sorted(op.outputs, key=lambda tensor: tensor.dtype == tf.variant):
                 if tensor.dtype == tf.variant and not runs_functions:

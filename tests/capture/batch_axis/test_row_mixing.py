@@ -119,6 +119,26 @@ def test_sizes_that_inputs_leave_open_are_no_rows() -> None:
     assert capture_step(model, StepKind.PREDICT, specs, batch_size=8).graph.mixing_layer == "own"
 
 
+@pytest.mark.parametrize("kind", [StepKind.TRAIN, StepKind.PREDICT])
+@pytest.mark.parametrize(
+    ("dtype", "lookup"),
+    [
+        ("string", lambda: layers.StringLookup(vocabulary=["red", "green"])),
+        ("int64", lambda: layers.IntegerLookup(vocabulary=[3, 5])),
+    ],
+)
+def test_what_is_looked_up_has_the_rows_of_its_keys(dtype: str, lookup: Callable[[], Any], kind: StepKind) -> None:
+    """Bug: TensorFlow infers no shape of it, as the table is made elsewhere, and no such batch was cut."""
+    inputs = keras.Input((LENGTH,), dtype=dtype)
+    x = layers.Embedding(4, WIDTH)(lookup()(inputs))
+    model = keras.Model(inputs, layers.Dense(2)(layers.Flatten()(x)))
+    model.compile("sgd", "mse", jit_compile=False)
+    step = capture(model, kind)
+    assert (step.graph.mixing_layer, step.uncuttable) == ("", "")
+    found = next(op for op in step.graph.ops if op.type == "LookupTableFindV2")
+    assert step.graph.tensor[found.outputs[0]].spec.shape == (step.graph.batch_size, LENGTH)
+
+
 def test_the_first_layer_that_mixes_is_told() -> None:
     inputs = keras.Input((WIDTH,))
     x = layers.Dense(WIDTH)(inputs)
