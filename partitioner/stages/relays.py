@@ -12,7 +12,7 @@ def relays(repeated: Iterable[StageProgram]) -> Mapping[tuple[str, str], str]:
     """For a tensor and a device that reads it: the device it comes from, where that is not the one that made it.
 
     The first device of a host that reads a tensor gets it from the one of the host before, as layers get gradients from
-    each other, and hands it on to the others of its host. So no host sends a tensor more often than once.
+    each other, and hands it on to the others of its host. So a tensor leaves no host more than once.
 
     Args:
         repeated: The programs of a microbatch, in an order in which they can run.
