@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from partitioner.constraints.changes import changes_that_help, fewest_more_devices
@@ -59,13 +58,10 @@ def explained(
             return False
         return True
 
-    left_out = _without_each(conflict.requirements if conflict else planner.requirements, quick)
+    changes = _changes(quick, replan, conflict.requirements if conflict else planner.requirements)
     message, notes, help = refusal.as_written
     helps = [help] if help else []
-    helps += changes_that_help(left_out, is_planned, deadline)
-    lacks_bytes = error.shortfall.pipeline_lacks_bytes if error.shortfall else None
-    if extra := _missing_bytes(quick, replan, lacks_bytes):
-        helps.append(f"{format_bytes(extra)} more on each device")
+    helps += changes_that_help(changes, is_planned, deadline)
     last = len(planner.machines.devices) - 1
     at_least = packing.fewest_more_devices()
     more = fewest_more_devices(quick, lambda some: some.with_another_device(last), is_planned, deadline, at_least)
@@ -76,27 +72,27 @@ def explained(
     return InfeasibleError(message, notes=notes, help=", or ".join(helps) or None)
 
 
-def _without_each(requirements: Sequence[Requirement], planner: LayoutPlanner) -> Iterator[tuple[str, LayoutPlanner]]:
+def _changes(
+    planner: LayoutPlanner, replan: Callable[[LayoutPlanner], ParallelLayout], requirements: Sequence[Requirement]
+) -> Iterator[tuple[str, LayoutPlanner]]:
     for requirement in requirements:
         others = [other for other in planner.requirements if other is not requirement]
         yield f"leave out {requirement.text}", planner.with_requirements(others)
+    if extra := _missing_bytes(planner, replan):
+        sizes = [placed.memory_bytes + extra for placed in planner.machines.devices]
+        yield f"{format_bytes(extra)} more on each device", planner.with_memory(sizes)
 
 
-def _missing_bytes(
-    planner: LayoutPlanner, replan: Callable[[LayoutPlanner], ParallelLayout], lacks_bytes: int | None
-) -> int:
-    """By how much the plan with the smallest largest peak passes the limits; 0 if there is none.
-
-    A pipeline that lacks so many bytes may be that plan: of a large model, the search for small peaks has time for
-    little more than one piece. With so much more, either fits as simulated.
-    """
-    known = [] if lacks_bytes is None else [lacks_bytes]
-    with suppress(PartitionError):
+def _missing_bytes(planner: LayoutPlanner, replan: Callable[[LayoutPlanner], ParallelLayout]) -> int:
+    """By how much the plan with the smallest largest peak passes the limits; 0 if there is none."""
+    try:
         layout = replan(planner.unlimited().with_objective(Objective.MEMORY))
-        limits = {placed.name: placed.memory_bytes for placed in planner.machines.devices}
-        peaks = layout.result.schedule.peak
-        known.append(max(use.total_bytes - limits[name] for name, use in peaks.items()))
-    return math.ceil(max(min(known, default=0), 0) / _MIB) * _MIB
+    except PartitionError:
+        return 0
+    peak = layout.result.schedule.peak
+    limits = {placed.name: placed.memory_bytes for placed in planner.machines.devices}
+    over = max(use.total_bytes - limits[name] for name, use in peak.items())
+    return math.ceil(max(over, 0) / _MIB) * _MIB
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -169,15 +169,6 @@ class ExecutionSelector:
         lacking = [candidate for candidate in candidates if not candidate.fits and candidate.fits_without_sums]
         return min(lacking, key=lambda candidate: sum(candidate.over_bytes), default=None)
 
-    @property
-    def lacking_bytes(self) -> int | None:
-        """What the pipeline that lacks least lacks on a device; None where none that may be chosen was simulated."""
-        if self.evaluator is None:
-            return None
-        allowed = self._stage_search(()).is_allowed
-        candidates = [one for one in self.evaluator.candidates() if allowed(one.assignment)]
-        return min((max(candidate.over_bytes) for candidate in candidates), default=None)
-
     def best(self, unpipelined: Evaluation | None) -> PipelineCandidate | None:
         """The best pipeline; None where the step as one graph, `unpipelined`, is to be preferred."""
         candidates = self.fitting()

@@ -25,14 +25,12 @@ class MemoryShortfall:
         coarsening: Its items.
         attempts: The placements (device by op) that came closest.
         alternatives: Arguments under which a placement fits.
-        pipeline_lacks_bytes: On a device, of the simulated pipeline that lacks least; None where none was simulated.
     """
 
     costed: CostedGraph
     coarsening: Coarsening
     attempts: Sequence[Mapping[str, int]]
     alternatives: tuple[str, ...] = ()
-    pipeline_lacks_bytes: int | None = None
 
 
 class OutOfMemoryError(InfeasibleError):

@@ -343,7 +343,6 @@ class _Search:
                 coarsening=self.coarsening,
                 attempts=[evaluation.placement for evaluation in closest],
                 alternatives=tuple(filter(None, helps)),
-                pipeline_lacks_bytes=self.selector.lacking_bytes,
             ),
         )
 
