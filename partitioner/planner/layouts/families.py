@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from partitioner.deadline import SHARE_OF_ESTIMATES, SHARE_OF_LAYOUT
 from partitioner.errors import InfeasibleError, PartitionError, TimeLimitError, UsageError
 from partitioner.ir.plan import Objective, Strategy
-from partitioner.ir.units import format_seconds
+from partitioner.ir.units import format_bytes, format_seconds
 from partitioner.planner.layouts.groups import ReplicaGroups
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
 from partitioner.planner.model.tolerances import AS_ESTIMATED
@@ -102,7 +102,10 @@ class FamilySearch:
 
     @property
     def reason(self) -> str:
-        """Why none of the family was simulated, where all are behind."""
+        """Why none of the family was simulated, where all are behind, or none has room for its variables."""
+        if self._best is None and self._too_large and not self._possible:
+            variables = format_bytes(self._planner.variable_bytes)
+            return f"{self._strategy} replicas do not fit: each has variables of {variables}"
         if self._best is not None or not self._behind:
             return ""
         least = min(self._behind)
@@ -174,10 +177,11 @@ class FamilySearch:
             self._error = min(max(1.0, layout.step_seconds / estimate), AS_ESTIMATED) if estimate else 1.0
 
     def _too_large_by_least(self) -> Family | None:
-        """What would be best with unlimited memory."""
-        if not self._too_large or self._planner.deadline.is_over:
+        """What would be best with unlimited memory, of what has room for variables."""
+        too_large = [groups for groups in self._too_large if groups in self._possible]
+        if not too_large or self._planner.deadline.is_over:
             return None
-        first = min(self._too_large, key=self._planner.promised_seconds)
+        first = min(too_large, key=self._planner.promised_seconds)
         try:
             layout = self._planner.unlimited()(self._strategy, first, explains=False)
         except (InfeasibleError, TimeLimitError):  # memory is not the cause: constraints or coupled ops forbid it

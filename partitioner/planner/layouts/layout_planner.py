@@ -150,7 +150,8 @@ class LayoutPlanner:
         return ParallelLayout(groups=groups, costed=costed, result=result)
 
     def estimated_seconds(self, strategy: Strategy, groups: ReplicaGroups, known_seconds: float) -> float:
-        """The least estimate of a pipeline of these replicas; infinite where each takes longer than is known.
+        """The least estimate of a pipeline of these replicas; infinite where each takes longer than is known, or is
+        estimated not to fit.
 
         Nothing is simulated.
 
@@ -158,6 +159,13 @@ class LayoutPlanner:
             InfeasibleError: Requirements contradict each other.
             UsageError: The requirements do not go with the devices.
         """
+        return self._estimates(strategy, groups, known_seconds).estimated_seconds
+
+    def is_estimated_to_fit(self, strategy: Strategy, groups: ReplicaGroups) -> bool:
+        """Whether a pipeline of these replicas is estimated to fit; raises what `estimated_seconds` raises."""
+        return self._estimates(strategy, groups, math.inf).may_fit
+
+    def _estimates(self, strategy: Strategy, groups: ReplicaGroups, known_seconds: float) -> PipelineSearch:
         costed = self.costed(groups)
         choices = self._search_space(groups, known_seconds=known_seconds)
         if groups not in self._estimated:
@@ -170,7 +178,7 @@ class LayoutPlanner:
             unpipelined_seconds=math.inf,
             one_device=True,
             deadline=self.deadline,
-        ).estimated_seconds
+        )
 
     def _search_space(
         self, groups: ReplicaGroups, *, least_devices: int = 1, known_seconds: float = math.inf
@@ -266,22 +274,28 @@ class LayoutPlanner:
         """Lower bound on the step of these replicas, without the sums of gradients."""
         return work_bound_seconds(self.costed(groups))
 
+    def path_seconds(self, groups: ReplicaGroups) -> float:
+        """Lower bound on the step of these replicas as one graph, without the sums of gradients."""
+        costed = self.costed(groups)
+        return longest_path_seconds(costed.graph.source_indices, costed.fastest_seconds)
+
     def promised_seconds(self, groups: ReplicaGroups) -> float:
         """About what these replicas take, with the sums, in as many microbatches as they have devices each.
 
         The first microbatch and the last one leave devices idle for what a microbatch takes from end to end.
         """
         costed = self.costed(groups)
-        path = longest_path_seconds(costed.graph.source_indices, costed.fastest_seconds)
+        path = self.path_seconds(groups)
         filling = max(0.0, path - self.bound_seconds(groups)) / min(costed.graph.batch_size, len(groups[0]))
         return self.bound_seconds(groups) + filling + self.sum_seconds(groups)
 
     def has_room_for_variables(self, groups: ReplicaGroups) -> bool:
         """Whether the devices of a replica could hold its variables, if nothing else."""
-        return self._variable_bytes <= sum(self.machines.devices[index].memory_bytes for index in groups[0])
+        return self.variable_bytes <= sum(self.machines.devices[index].memory_bytes for index in groups[0])
 
     @property
-    def _variable_bytes(self) -> int:
+    def variable_bytes(self) -> int:
+        """Of all variables that the step uses."""
         graph = self._costed_for(self.batch_size, (0,)).graph
         used = {name for op in graph.ops for name in op.variables}
         return sum(variable.size_bytes for variable in graph.variables if variable.name in used)

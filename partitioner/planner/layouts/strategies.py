@@ -28,11 +28,15 @@ from partitioner.planner.layouts.families import Family, FamilySearch, least_ste
 from partitioner.planner.layouts.groups import ReplicaGroups
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
 from partitioner.planner.layouts.one_device import is_kept, note_on_kept
-from partitioner.planner.model.tolerances import AS_FAST
+from partitioner.planner.model.tolerances import AS_ESTIMATED, AS_FAST
 from partitioner.planner.pipeline.search_space import MANY
 
 # Layouts that share devices are tried where their bound, without sums of gradients, is shorter by at least this share.
 _GAIN_OF_SHARING = 0.1
+
+
+class _BehindError(TimeLimitError):
+    """One replica is far behind other layouts."""
 
 
 def best_strategy(
@@ -85,6 +89,8 @@ def best_strategy(
     families = _best_of_each(planned, planner.objective)
     listed = {family.strategy for family in families}
     notes += [reason for strategy, reason in reasons.items() if reason and strategy not in listed]
+    if isinstance(alone, _BehindError):
+        notes.append(str(alone))
     if planner.names_devices and len(planner.machines.devices) > 1:
         notes.append("requirements name devices, so that no replicas were considered")
 
@@ -150,8 +156,20 @@ def _best_of_each(families: Iterable[Family], objective: Objective) -> list[Fami
     return list(best.values())
 
 
+def _is_far_behind(planner: LayoutPlanner, groups: ReplicaGroups, known_seconds: float) -> bool:
+    """Whether a step takes longer than a known one as one graph, and as a pipeline is estimated to fit and to take
+    longer by more than estimates are wrong by."""
+    most = AS_ESTIMATED * known_seconds
+    if planner.path_seconds(groups) <= most or not planner.is_estimated_to_fit(Strategy.AUTO, groups):
+        return False
+    return planner.estimated_seconds(Strategy.AUTO, groups, most) > most
+
+
 def _one_replica(planner: LayoutPlanner, known_seconds: float) -> ParallelLayout | PartitionError:
-    """One device or a layer split; of many equal devices, only as many are used as the step needs to fit."""
+    """One device or a layer split; of many equal devices, only as many are used as the step needs to fit.
+
+    Once time is over, a step that is estimated to be far behind what is known is not simulated.
+    """
     topology = planner.machines
     count = size = len(topology.devices)
     if count > MANY and not planner.names_devices and not unlike(topology, tuple((device,) for device in range(count))):
@@ -161,6 +179,11 @@ def _one_replica(planner: LayoutPlanner, known_seconds: float) -> ParallelLayout
         group, is_whole = runs_of(topology, size)[0] if size < count else tuple(range(count)), size == count
         try:
             if is_whole or planner.has_room_for_variables((group,)):
+                if planner.deadline.is_over and _is_far_behind(planner, (group,), known_seconds):
+                    return _BehindError(
+                        "one replica is estimated to take longer: the time of the search was over, and none was "
+                        "simulated"
+                    )
                 return planner(
                     Strategy.AUTO, (group,), explains=is_whole, least_devices=least, known_seconds=known_seconds
                 )

@@ -128,7 +128,8 @@ class PipelineEvaluator:
         rows = self.rows(num_microbatches)
         if rows not in self._items:
             costed = self._costed_beside(num_microbatches, alone=False)
-            self._items[rows] = self._in_order.at(costed, self._sum_seconds)
+            summed = self._summed if rows < self.costed.graph.batch_size else ()
+            self._items[rows] = self._in_order.at(costed, self._sum_seconds, summed)
         return self._items[rows]
 
     @property
@@ -198,6 +199,10 @@ class PipelineEvaluator:
                 cut = min([split.cut(roomy.ends), *filter(None, [cut])], key=lambda one: one.seconds)
             self._cuts[key] = cut and replace(cut, seconds=cut.seconds + self._certain_sum_seconds)
         return self._cuts[key]
+
+    def has_room(self, shape: Shape) -> bool:
+        """Whether a cut may be estimated to fit, from what all of them need together."""
+        return self._sequence(*shape, self.search_space.recompute).has_room
 
     def near_cut(self, shape: Shape, cut: Cut) -> Cut:
         """A cut near this one of a shape with a shorter longest path, if there is one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -49,7 +49,8 @@ class OrderedItems:
         late_bytes: Of what it keeps for gradients of weights that wait.
         passing_bytes: `(n,)`, no sums: the most bytes of each item that are held for a moment.
         variable_bytes: Of variables.
-        gradient_bytes: Of the gradients of variables.
+        gradient_bytes: Of the gradients of variables that a microbatch gives, as its backward makes them.
+        summed_bytes: Of their sums over microbatches, which may be of a wider type; 0 where the batch is whole.
         forward_bytes: At boundary i, bytes of a microbatch that cross to later items.
         backward_bytes: Bytes that cross to earlier items.
         least_forward_bytes: The smallest of the tensors that cross to later items and depend on rows.
@@ -73,6 +74,7 @@ class OrderedItems:
     passing_bytes: Floats
     variable_bytes: Floats
     gradient_bytes: Floats
+    summed_bytes: Floats
     forward_bytes: Floats
     backward_bytes: Floats
     least_forward_bytes: Floats
@@ -134,7 +136,11 @@ class OrderedItems:
 
 
 def ordered_items(
-    costed: CostedGraph, places: OpPlaces, sums: Mapping[str, Floats], known: ByIdentity | None = None
+    costed: CostedGraph,
+    places: OpPlaces,
+    sums: Mapping[str, Floats],
+    summed: Collection[str] = (),
+    known: ByIdentity | None = None,
 ) -> OrderedItems:
     """The running sums for the batch size of a costed graph.
 
@@ -142,12 +148,17 @@ def ordered_items(
         costed: The graph.
         places: Where its ops and tensors count.
         sums: Seconds by device that it takes to sum gradients over replicas, by name.
+        summed: The gradients that are summed over microbatches.
         known: Has sums of other layouts, which are the same for this number of rows and these devices.
     """
     known = known or ByIdentity()
     sum_seconds = np.zeros((len(costed.topology.devices), len(places.order)))
     for name, seconds in sums.items():
         sum_seconds[:, places.place[costed.graph.tensor[name].producer]] += seconds
+    summed_bytes = np.zeros(len(places.order))
+    for name in summed:
+        tensor = costed.graph.tensor[name]
+        summed_bytes[places.place[tensor.producer]] += allocated_bytes(tensor.size_bytes, "GPU")
     of_kind = {
         kind: known(
             _seconds, costed.graph, costed.columns[kind], places, dispatch_seconds=dispatch_seconds(costed, kind)
@@ -158,6 +169,7 @@ def ordered_items(
         order=places.order,
         places=places,
         sum_seconds=_running(sum_seconds),
+        summed_bytes=_running(summed_bytes),
         **{name: np.stack([of_kind[kind][name] for kind in costed.alike]) for name in of_kind[0]},
         **known(_bytes, costed.graph, places),
     )

@@ -63,7 +63,7 @@ class PipelineSearch:
 
         Where not even those that need least memory are estimated to fit, a few of these, as estimates are not exact.
         """
-        if self._may_fit:
+        if self.may_fit:
             self._run_promising()
         if not (self.eligible() or self.has_fitting_cut):
             for shape, cut in self._smallest[:_FEW]:
@@ -90,8 +90,9 @@ class PipelineSearch:
         if not self.deadline.is_soft:
             return bool(self.evaluator.candidates())
         steps = [candidate.staged.step_seconds for candidate in self.eligible()]
+        has_second = any(candidate.fits for candidate in self.evaluator.candidates()[:-1])
         known = self.evaluator.search_space.known_seconds
-        return len(steps) > 1 or any(step <= next_seconds or step > known for step in steps)
+        return has_second or any(step <= next_seconds or step > known for step in steps)
 
     def _try_cut(self, shape: Shape, cut: Cut) -> None:
         """Simulate a cut; where it was estimated to fit and does not, another one that leaves what this one lacked."""
@@ -142,7 +143,7 @@ class PipelineSearch:
                 num_cuts += 1
 
     @property
-    def _may_fit(self) -> bool:
+    def may_fit(self) -> bool:
         """Whether the shape that is fastest in equal stages is estimated to fit, or one that needs least memory."""
         fastest = min(self.possible, key=self.evaluator.equal_stages_seconds, default=None)
         cut = self._cut(fastest) if fastest else None
@@ -151,7 +152,7 @@ class PipelineSearch:
     @property
     def has_fitting_cut(self) -> bool:
         """Whether a cut into the most microbatches, which need the least memory, is estimated to fit."""
-        cuts = map(self._cut, reversed(self._in_most_microbatches))  # those on most devices first
+        cuts = map(self._cut, self._in_most_microbatches)
         return any(cut is not None and cut.fits for cut in cuts)
 
     @property
@@ -162,13 +163,19 @@ class PipelineSearch:
 
     @cached_property
     def _in_most_microbatches(self) -> list[Shape]:
+        """Those for which there may be room, on most devices first; if there is none, those on most devices."""
         most = max(self.possible.counts, default=1)
-        return [shape for shape in self.possible if shape.num_microbatches == most]
+        shapes = [shape for shape in self.possible if shape.num_microbatches == most]
+        shapes.sort(key=lambda shape: -len(set(shape.devices)))
+        largest = [shape for shape in shapes if len(set(shape.devices)) == len(set(shapes[0].devices))]
+        return [*filter(self.evaluator.has_room, shapes)] or largest
 
     @property
     def estimated_seconds(self) -> float:
         """The least estimate of a cut, with no need to simulate one; infinite where each takes longer than what is
-        known."""
+        known, or none is estimated to fit."""
+        if not self.may_fit:
+            return math.inf
         known = self._most_seconds
         _, promising = self._promising()
         promising += [shape for shape in self.possible if len(shape.devices) == 1 and self.bound_seconds(shape) < known]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -42,9 +42,9 @@ class StageItems:
         """Where the ops and tensors of the step count."""
         return op_places(self.costed, self.coarsening, self.order)
 
-    def at(self, costed: CostedGraph, sums: Mapping[str, Floats]) -> OrderedItems:
-        """Running sums over the items at another number of rows; `sums` as for `ordered_items`."""
-        return ordered_items(costed, self.places, sums, self._known)
+    def at(self, costed: CostedGraph, sums: Mapping[str, Floats], summed: Collection[str]) -> OrderedItems:
+        """Running sums over the items at another number of rows; `sums` and `summed` as for `ordered_items`."""
+        return ordered_items(costed, self.places, sums, summed, self._known)
 
     @cached_property
     def _known(self) -> ByIdentity:

@@ -27,6 +27,8 @@ from partitioner.stages.schedules import ScheduleKind
 KEEPS, SELECTIVE, FULL = range(3)
 """What a stage does about its activations: it keeps them, or runs cheap ops again in its backward, or all of them."""
 
+# What stages hold whatever they do about their activations.
+_HELD = "variable_bytes", "gradient_bytes", "summed_bytes"
 # Which of the first and of the last stages have no backward is told apart where few items need no gradient.
 _MOST_WITHOUT_BACKWARD = 3
 
@@ -245,8 +247,21 @@ class StageSequence:
         return self.held_bytes(spans) + self.saved_bytes(stage, spans) + late
 
     def held_bytes(self, spans: Spans) -> Floats:
-        """Estimated bytes of stages whatever they keep: variables, and gradients of two microbatches."""
-        return spans.between("variable_bytes") + 2 * spans.between("gradient_bytes")
+        """Estimated bytes of stages whatever they keep: variables, gradients of a microbatch, and sums of all."""
+        return sum((spans.between(name) for name in _HELD), np.zeros((1, 1)))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the devices are as large, all together, as estimates of any cut are at the least.
+
+        Besides what they hold, these have what a microbatch keeps or computes again: whole, or of one stage at a time
+        on devices that have several.
+        """
+        items, devices = self.items, set(self.devices)
+        needed = sum(float(getattr(items, name)[-1]) for name in _HELD)
+        if self.trains:
+            needed += float(items.saved_bytes[-1]) / max(map(self.devices.count, devices))
+        return needed <= sum(self.costed.topology.devices[device].memory_bytes for device in devices)
 
     def saved_bytes(self, stage: int, spans: Spans, *, selective: bool = False) -> Floats:
         """Bytes of the activations that are kept for backwards, with selective recompute or without."""

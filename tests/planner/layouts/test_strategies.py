@@ -206,6 +206,30 @@ def test_replicas_that_are_estimated_to_be_slower_are_not_simulated_once_time_is
     ]
 
 
+def test_one_replica_that_is_far_behind_is_not_simulated_once_time_is_over() -> None:
+    """Of a Llama of 70 billion on 64 GPUs, 50 s into a search of 8, pipelines of 32 were simulated for 17 s, until
+    one fitted, though two replicas of 32 take 0.6 of what these were estimated at."""
+    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=64)
+    options: dict[str, Any] = {"schedules": (ScheduleKind.ONE_F_ONE_B,), "is_limited": False}
+    in_time, late = (
+        choose(planner(made, topology(4, wire=FREE), 8, **options, time_limit_seconds=limit)) for limit in (60.0, 0.0)
+    )
+    # Replicas take 24 s; a pipeline 24 * (8 + 3) / 8.
+    assert in_time.groups == late.groups == ((0,), (1,), (2,), (3,))
+    assert ("layer-split" in families(in_time), "layer-split" in families(late)) == (True, False)
+    assert "single-device" in families(late)
+    assert any("one replica is estimated to take longer" in note for note in late.result.notes)
+
+
+def test_replicas_without_room_for_their_variables_are_named_and_not_simulated() -> None:
+    """What a Llama of 70 billion would take with all of it on each of 64 GPUs was simulated for 5 s."""
+    made = pipeline(4, forward=8.0, backward=16.0, parameter_bytes=2**20)
+    layout = choose(planner(made, topology(2, memory_bytes=3 * 2**20), 8))
+    assert layout.groups == ((0, 1),)
+    assert "mirrored" not in families(layout)
+    assert "mirrored replicas do not fit: each has variables of 4.0 MiB" in layout.result.notes
+
+
 def test_layouts_of_replicas_are_simulated_from_the_least_estimate_on() -> None:
     """Layouts were tried by what they promise: of a T5 on two hosts, two of three needlessly, in 6 s."""
     made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=64, gradient_bytes=9 * 2**16, parameter_bytes=9 * 2**16)
