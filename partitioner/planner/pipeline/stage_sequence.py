@@ -252,16 +252,27 @@ class StageSequence:
 
     @property
     def has_room(self) -> bool:
-        """Whether the devices are as large, all together, as estimates of any cut are at the least.
+        """Whether the devices are as large as estimates of any cut are at the least.
 
-        Besides what they hold, these have what a microbatch keeps or computes again: whole, or of one stage at a time
-        on devices that have several.
+        Besides what stages hold, they have what a microbatch keeps or computes again. Where each has a device of its
+        own, and these do when they are filled one after the other, they have room; where they share devices, they have
+        it one at a time, and all count together.
         """
-        items, devices = self.items, set(self.devices)
-        needed = sum(float(getattr(items, name)[-1]) for name in _HELD)
-        if self.trains:
-            needed += float(items.saved_bytes[-1]) / max(map(self.devices.count, devices))
-        return needed <= sum(self.costed.topology.devices[device].memory_bytes for device in devices)
+        items, limits = self.items, [self.costed.topology.devices[device].memory_bytes for device in self.devices]
+        own = np.sum([np.diff(getattr(items, name)) for name in _HELD], axis=0)
+        kept = np.diff(items.saved_bytes) if self.trains else np.zeros_like(own)
+        if self.shares_devices:
+            times = [self.devices.count(device) for device in self.devices]
+            total = float(own.sum() + kept.sum() / max(times))
+            return total <= sum(limit / count for limit, count in zip(limits, times, strict=True))
+        stage, held, most = 0, 0.0, 0.0
+        for size, passing in zip((own + kept).tolist(), items.passing_bytes.tolist(), strict=True):
+            while held + size + max(most, passing) > limits[stage]:
+                stage, held, most = stage + 1, 0.0, 0.0
+                if stage == len(limits):
+                    return False
+            held, most = held + size, max(most, passing)
+        return True
 
     def saved_bytes(self, stage: int, spans: Spans, *, selective: bool = False) -> Floats:
         """Bytes of the activations that are kept for backwards, with selective recompute or without."""

@@ -415,6 +415,25 @@ def test_the_bound_holds_for_every_placement(made: Builder, count: int, num_micr
     assert all(candidate.staged.step_seconds >= bound * (1 - 1e-9) for candidate in candidates if candidate)
 
 
+@settings(max_examples=40)
+@given(
+    random_steps(),
+    st.lists(st.sampled_from([0.2, 0.4, 0.6, 1.0, 2.0]), min_size=2, max_size=3),
+    st.sampled_from([1, 2, 6]),
+    st.sampled_from(["auto", "none", "all"]),
+)
+def test_no_cut_is_estimated_to_fit_where_there_is_no_room(
+    made: Builder, sizes: list[float], count: int, recompute: str
+) -> None:
+    """Limits are shares of all variables and activations."""
+    whole = sum(one.size_bytes for one in made.variables) + sum(tensor.size_bytes for tensor in made.tensors)
+    costed = made.costed(topology(len(sizes), memory_bytes=[round(size * whole) for size in sizes], wire=FREE))
+    evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, count, recompute=recompute))
+    for shape in search_of(evaluator).possible:
+        cut = evaluator.cut(*shape)
+        assert evaluator.has_room(shape) or cut is None or not cut.fits
+
+
 @settings(max_examples=10)
 @given(random_steps(max_layers=5), st.sampled_from([2, 4]))
 def test_the_search_comes_close_to_the_best_placement_of_all(made: Builder, count: int) -> None:
