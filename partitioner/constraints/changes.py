@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from partitioner.deadline import Deadline
@@ -18,15 +18,13 @@ MOST_MORE_DEVICES = 4
 
 def changes_that_help(
     changes: Iterable[tuple[str, T]], is_feasible: Callable[[T], bool], deadline: Deadline
-) -> list[str]:
+) -> Iterator[str]:
     """The changes, in words, under which there is a plan; those that come after the deadline are not tried."""
-    helps = []
     for text, changed in changes:
         if deadline.is_over:
             break
         if is_feasible(changed):
-            helps.append(text)
-    return helps
+            yield text
 
 
 def fewest_more_devices(

@@ -91,7 +91,7 @@ def _in_words(fact: _Fact) -> str:
 
 def _changes_that_help(request: CostGraphRequest, droppable: Sequence[_Fact], deadline: Deadline) -> str | None:
     """Changes under which there is a placement, in words; None if none was found in time."""
-    helps = changes_that_help(_changes(request, droppable), _is_placed, deadline)
+    helps = [*changes_that_help(_changes(request, droppable), _is_placed, deadline)]
     if extra := _missing_bytes(request, deadline):
         helps.append(f"{extra:,} bytes more on each device")
     if not all(place.is_cpu for place in request.places):

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 
+from cost_models.specs import ITEM_BYTES
 from partitioner.ir.devices import DeviceName
 from partitioner.ir.op_graph import Op
 from partitioner.ir.sizes import Node, repeated_for_sizes, sizes_among
@@ -219,7 +220,14 @@ class _Cut:
             return False
         if op.type in _RERUN_ON_CPUS and DeviceName.parse(self.stages[stage]).type == "CPU":
             return True
-        return stage in self.recomputed and op.name in self.rerun.get(stage, (op.name,))
+        return self._widens(op) or (stage in self.recomputed and op.name in self.rerun.get(stage, (op.name,)))
+
+    def _widens(self, op: Op) -> bool:
+        """Whether an op makes a wider type of the same values: keeping the narrow one takes less memory."""
+        if op.type != "Cast":
+            return False
+        before, after = (self.graph.tensor[name].spec for name in (*op.inputs, *op.outputs))
+        return ITEM_BYTES[before.dtype] < ITEM_BYTES[after.dtype]
 
     def _needed(self, ops: Collection[str]) -> list[str]:
         body = set(ops)

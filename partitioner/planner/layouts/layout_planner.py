@@ -165,6 +165,10 @@ class LayoutPlanner:
         """Whether a pipeline of these replicas is estimated to fit; raises what `estimated_seconds` raises."""
         return self._estimates(strategy, groups, math.inf).may_fit
 
+    def lacking_bytes(self, strategy: Strategy, groups: ReplicaGroups) -> int:
+        """What the smallest pipeline of these replicas is estimated to lack on a device; raises the same."""
+        return self._estimates(strategy, groups, math.inf).lacking_bytes
+
     def _estimates(self, strategy: Strategy, groups: ReplicaGroups, known_seconds: float) -> PipelineSearch:
         costed = self.costed(groups)
         choices = self._search_space(groups, known_seconds=known_seconds)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush
-from operator import contains
+from operator import contains, sub
 
 from partitioner.deadline import Deadline
 from partitioner.ir.plan import Objective, Strategy
@@ -31,6 +31,8 @@ from partitioner.stages.schedules import ScheduleKind
 _MAX_GIVEN = 3
 # Cuts of which the best is simulated, where none can be as fast as what is known.
 _FEW = 4
+# Of a limit, what estimated peaks are too high by, at the most (16 %, of small stages that recompute).
+_SHARE_WRONG = 0.2
 # Of a limit, what another cut leaves free besides what the one before lacked.
 _SHARE_SPARE = 0.02
 # A process that looks at bounds closer takes longer to start than the search of fewer ops.
@@ -61,12 +63,14 @@ class PipelineSearch:
     def run(self) -> None:
         """Simulate the cuts of all promising shapes; where these do not fit, with stages that recompute.
 
-        Where not even those that need least memory are estimated to fit, a few of these, as estimates are not exact.
+        Where not even those that need least memory are estimated to fit, a few of these, as estimates are not exact, or
+        one, where they lack too much for that.
         """
         if self.may_fit:
             self._run_promising()
         if not (self.eligible() or self.has_fitting_cut):
-            for shape, cut in self._smallest[:_FEW]:
+            most = max(placed.memory_bytes for placed in self.evaluator.costed.topology.devices)
+            for shape, cut in self._smallest[: _FEW if self.lacking_bytes <= _SHARE_WRONG * most else 1]:
                 self._try_cut(shape, cut)
         if self.evaluator.search_space.recompute == "auto":
             self._recompute()
@@ -160,6 +164,13 @@ class PipelineSearch:
         """The cuts into the most microbatches, those that lack least first."""
         cuts = [(shape, cut) for shape in self._in_most_microbatches if (cut := self._cut(shape))]
         return sorted(cuts, key=lambda one: one[1].seconds)
+
+    @property
+    def lacking_bytes(self) -> int:
+        """What the cut into the most microbatches that lacks least is estimated to lack on a device, at the most."""
+        limits = [placed.memory_bytes for placed in self.evaluator.costed.topology.devices]
+        lacking = (max(map(sub, cut.peak_bytes, limits)) for _, cut in self._smallest)
+        return max(0, min(lacking, default=0))
 
     @cached_property
     def _in_most_microbatches(self) -> list[Shape]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from graphs import Builder, chain, link, microbatching, topology
+from graphs import Builder, chain, link, microbatching, pipeline, topology, with_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from partitioner.planner.diagnose.explain import explained
 from partitioner.planner.diagnose.what_if import what_if
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
 from partitioner.planner.layouts.result import OutOfMemoryError
+from partitioner.planner.pipeline.search_space import PREFERENCE
 from partitioner.stages.schedules import ScheduleKind
 
 MIB = 2**20
@@ -50,7 +52,7 @@ def on_all(plan: LayoutPlanner) -> ParallelLayout:
 def refused(plan: LayoutPlanner) -> InfeasibleError:
     with pytest.raises(OutOfMemoryError) as raised:
         on_all(plan)
-    return explained(raised.value, plan, on_all, (tuple(range(len(plan.machines.devices))),))
+    return explained(raised.value, plan, on_all, Strategy.AUTO, (tuple(range(len(plan.machines.devices))),))
 
 
 def four_layers() -> Builder:
@@ -85,7 +87,7 @@ def test_a_search_that_nobody_limited_has_time_to_explain() -> None:
 
     with pytest.raises(OutOfMemoryError) as raised:
         on_all(plan)
-    error = explained(raised.value, plan, slowly, ((0,),))
+    error = explained(raised.value, plan, slowly, Strategy.AUTO, ((0,),))
     assert (error.help or "").endswith(", or add a device")
 
 
@@ -97,6 +99,35 @@ def test_more_devices_are_planned_with_before_they_are_suggested() -> None:
     assert ways_out[-1] == "add a device"
     assert ways_out[-2].endswith(" MiB more on each device")
     assert len(set(on_all(plan.with_another_device(0)).result.placement.values())) == 2
+
+
+def test_as_much_more_memory_is_named_as_the_smallest_pipeline_needs() -> None:
+    """Bug: a Llama of 70 billion on 16 GPUs of 76 GiB was told that 673 GiB more would help, as one that keeps all
+    activations needs, where stages that recompute need 20."""
+    made = pipeline(8, forward=8.0, backward=16.0, saved_bytes=[64 * MIB, 64] * 4, parameter_bytes=8 * MIB)
+    base, machines = made.costed(topology(1)), topology(2, memory_bytes=40 * MIB, wire=link(0.0, 2.0**60))
+    plan = planner(
+        made,
+        machines,
+        costed=lambda rows, on, _sums: replace(with_rows(base, rows), topology=machines.subset(on)),
+        programs=microbatching(base, 1, 2, 4, 8).programs,
+        counts=(1, 2, 4, 8),
+        schedules=PREFERENCE,
+        recompute="auto",
+    )
+    # Variables of four layers; of a row of eight, what one of them keeps, as stages of two run one at a time.
+    sizes: list[int] = []
+
+    def replan(asked: LayoutPlanner) -> ParallelLayout:
+        sizes.append(asked.machines.devices[0].memory_bytes // MIB)
+        return on_all(asked)
+
+    with pytest.raises(OutOfMemoryError) as raised:
+        on_all(plan)
+    error = explained(raised.value, plan, replan, Strategy.AUTO, ((0, 1),))
+    assert (error.help or "").startswith("1.0 MiB more on each device")
+    assert 40 == 32 + 8 < sizes[0] == 41
+    assert max(sizes) == 41  # no plan without limits was needed
 
 
 @pytest.mark.parametrize(("limit", "sizes"), [(200, []), (300, [4])])
@@ -113,7 +144,7 @@ def test_more_devices_are_planned_with_only_where_there_would_be_room(limit: int
 
     with pytest.raises(OutOfMemoryError) as raised:
         on_all(plan)
-    explained(raised.value, plan, replan, ((0, 1),))
+    explained(raised.value, plan, replan, Strategy.AUTO, ((0, 1),))
     assert planned == sizes
 
 
