@@ -10,7 +10,7 @@ from partitioner.ir.plan import Baseline, Considered
 from partitioner.ir.units import format_seconds
 from partitioner.planner.layouts.families import Family
 from partitioner.planner.layouts.groups import data_parallel_degrees, has_shared
-from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
+from partitioner.planner.layouts.layout_planner import Bounds, LayoutPlanner, ParallelLayout
 from partitioner.planner.layouts.result import with_bounds
 from partitioner.planner.model.tolerances import ROUNDING
 from partitioner.planner.pipeline.search_space import MANY
@@ -24,6 +24,7 @@ def with_comparison(
     families: Sequence[Family],
     eligible: Sequence[ParallelLayout],
     notes: Sequence[str],
+    unplanned: Bounds | None = None,
 ) -> ParallelLayout:
     """The chosen layout with the best of every family as baselines, the bound over all, and notes.
 
@@ -34,19 +35,25 @@ def with_comparison(
         families: The best of replicas, by strategy.
         eligible: The layouts among which it was chosen.
         notes: Further notes.
+        unplanned: Bounds of one replica, where it may be chosen and was not planned.
     """
     result = chosen.result
     simple = (alone or planner.with_baselines(chosen)).result.baselines
     compared = [*simple, *(_of_one_replica(alone, simple) if alone else ()), *map(_of_family, families)]
     solvers = [layout.result.solver for layout in eligible]
+    bounds = [solver.lower_bound for solver in solvers]
     of_families = [solver.family_lower_bound for solver in solvers if solver.family_lower_bound is not None]
-    replicas = sorted({len(layout.groups) for layout in eligible})
+    replicas = {len(layout.groups) for layout in eligible}
+    if unplanned is not None:
+        bounds.append(unplanned.lower)
+        of_families.append(unplanned.of_family)
+        replicas.add(1)
     solver = with_bounds(
         result.solver,
         chosen.step_seconds,
-        lower_bound=min(solver.lower_bound for solver in solvers),
+        lower_bound=min(bounds),
         family_lower_bound=min(of_families, default=None),
-        family=f"{(alone or chosen).result.solver.family}; replicas: {', '.join(map(str, replicas))}",
+        family=f"{(alone or chosen).result.solver.family}; replicas: {', '.join(map(str, sorted(replicas)))}",
     )
     status = (alone or chosen).result.solver.status.replace("optimal", "feasible")
     solver = replace(

@@ -64,6 +64,14 @@ class ParallelLayout:
         return len({group[place] for group in self.groups for place in used})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Lower bounds on the step of replicas, in seconds: of any placement, and of the family."""
+
+    lower: float
+    of_family: float
+
+
 class LayoutPlanner:
     """Plans layouts of one step; costs that several layouts need are computed once.
 
@@ -164,6 +172,11 @@ class LayoutPlanner:
     def is_estimated_to_fit(self, strategy: Strategy, groups: ReplicaGroups) -> bool:
         """Whether a pipeline of these replicas is estimated to fit; raises what `estimated_seconds` raises."""
         return self._estimates(strategy, groups, math.inf).may_fit
+
+    def bounds(self, strategy: Strategy, groups: ReplicaGroups, enough_seconds: float) -> Bounds:
+        """Bounds of what was not planned; they need not be larger than enough. Raises what `estimated_seconds` does."""
+        in_stages = self._estimates(strategy, groups, enough_seconds).least_bound_seconds
+        return Bounds(lower=self.bound_seconds(groups), of_family=min(in_stages, self.path_seconds(groups)))
 
     def lacking_bytes(self, strategy: Strategy, groups: ReplicaGroups) -> int:
         """What the smallest pipeline of these replicas is estimated to lack on a device; raises the same."""

@@ -26,7 +26,7 @@ from partitioner.planner.layouts.candidates import (
 from partitioner.planner.layouts.comparison import left_out, naming_replicas, with_comparison
 from partitioner.planner.layouts.families import Family, FamilySearch, least_step, objective_key
 from partitioner.planner.layouts.groups import ReplicaGroups
-from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
+from partitioner.planner.layouts.layout_planner import Bounds, LayoutPlanner, ParallelLayout
 from partitioner.planner.layouts.one_device import is_kept, note_on_kept
 from partitioner.planner.model.tolerances import AS_ESTIMATED, AS_FAST
 from partitioner.planner.pipeline.search_space import MANY
@@ -37,6 +37,12 @@ _GAIN_OF_SHARING = 0.1
 
 class _BehindError(TimeLimitError):
     """One replica is far behind other layouts."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        super().__init__(
+            "one replica is estimated to take longer: the time of the search was over, and none was simulated"
+        )
+        self.bounds = bounds
 
 
 def best_strategy(
@@ -108,7 +114,13 @@ def best_strategy(
     if coupling:
         notes += left_out(chosen, families, coupling)
     return with_comparison(
-        planner, chosen, alone if isinstance(alone, ParallelLayout) else None, families, eligible, notes
+        planner,
+        chosen,
+        alone if isinstance(alone, ParallelLayout) else None,
+        families,
+        eligible,
+        notes,
+        unplanned=alone.bounds if isinstance(alone, _BehindError) else None,
     )
 
 
@@ -156,13 +168,11 @@ def _best_of_each(families: Iterable[Family], objective: Objective) -> list[Fami
     return list(best.values())
 
 
-def _is_far_behind(planner: LayoutPlanner, groups: ReplicaGroups, known_seconds: float) -> bool:
-    """Whether a step takes longer than a known one as one graph, and as a pipeline is estimated to fit and to take
-    longer by more than estimates are wrong by."""
-    most = AS_ESTIMATED * known_seconds
-    if planner.path_seconds(groups) <= most or not planner.is_estimated_to_fit(Strategy.AUTO, groups):
+def _is_behind(planner: LayoutPlanner, groups: ReplicaGroups, known_seconds: float) -> bool:
+    """Whether a step takes longer than a known one as one graph, and as a pipeline is estimated to fit and to."""
+    if planner.path_seconds(groups) <= known_seconds or not planner.is_estimated_to_fit(Strategy.AUTO, groups):
         return False
-    return planner.estimated_seconds(Strategy.AUTO, groups, most) > most
+    return planner.estimated_seconds(Strategy.AUTO, groups, known_seconds) > known_seconds
 
 
 def _one_replica(planner: LayoutPlanner, known_seconds: float) -> ParallelLayout | PartitionError:
@@ -179,11 +189,8 @@ def _one_replica(planner: LayoutPlanner, known_seconds: float) -> ParallelLayout
         group, is_whole = runs_of(topology, size)[0] if size < count else tuple(range(count)), size == count
         try:
             if is_whole or planner.has_room_for_variables((group,)):
-                if planner.deadline.is_over and _is_far_behind(planner, (group,), known_seconds):
-                    return _BehindError(
-                        "one replica is estimated to take longer: the time of the search was over, and none was "
-                        "simulated"
-                    )
+                if planner.deadline.is_over and _is_behind(planner, (group,), AS_ESTIMATED * known_seconds):
+                    return _BehindError(planner.bounds(Strategy.AUTO, (group,), known_seconds))
                 return planner(
                     Strategy.AUTO, (group,), explains=is_whole, least_devices=least, known_seconds=known_seconds
                 )

@@ -219,6 +219,11 @@ def test_one_replica_that_is_far_behind_is_not_simulated_once_time_is_over() -> 
     assert ("layer-split" in families(in_time), "layer-split" in families(late)) == (True, False)
     assert "single-device" in families(late)
     assert any("one replica is estimated to take longer" in note for note in late.result.notes)
+    for solver in (in_time.result.solver, late.result.solver):  # one replica counts in all bounds
+        assert solver.lower_bound == pytest.approx(24.0)
+        assert solver.family_lower_bound is not None
+        assert 24.0 <= solver.family_lower_bound + 1e-9 <= 24.0 + DISPATCH
+        assert "replicas: 1, " in solver.family
 
 
 def test_replicas_without_room_for_their_variables_are_named_and_not_simulated() -> None:
