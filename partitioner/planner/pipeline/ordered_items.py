@@ -50,7 +50,8 @@ class OrderedItems:
         passing_bytes: `(n,)`, no sums: the most bytes of each item that are held for a moment.
         variable_bytes: Of variables.
         gradient_bytes: Of the gradients of variables that a microbatch gives, as its backward makes them.
-        summed_bytes: Of their sums over microbatches, which may be of a wider type; 0 where the batch is whole.
+        summed_bytes: Of their sums over microbatches, which may be of a wider type; of the gradients where the batch is
+            whole.
         forward_bytes: At boundary i, bytes of a microbatch that cross to later items.
         backward_bytes: Bytes that cross to earlier items.
         least_forward_bytes: The smallest of the tensors that cross to later items and depend on rows.
@@ -148,7 +149,7 @@ def ordered_items(
         costed: The graph.
         places: Where its ops and tensors count.
         sums: Seconds by device that it takes to sum gradients over replicas, by name.
-        summed: The gradients that are summed over microbatches.
+        summed: The gradients that are summed over microbatches; none where the batch is whole.
         known: Has sums of other layouts, which are the same for this number of rows and these devices.
     """
     known = known or ByIdentity()
@@ -159,6 +160,7 @@ def ordered_items(
     for name in summed:
         tensor = costed.graph.tensor[name]
         summed_bytes[places.place[tensor.producer]] += allocated_bytes(tensor.size_bytes, "GPU")
+    bytes_of = known(_bytes, costed.graph, places)
     of_kind = {
         kind: known(
             _seconds, costed.graph, costed.columns[kind], places, dispatch_seconds=dispatch_seconds(costed, kind)
@@ -169,9 +171,9 @@ def ordered_items(
         order=places.order,
         places=places,
         sum_seconds=_running(sum_seconds),
-        summed_bytes=_running(summed_bytes),
+        summed_bytes=_running(summed_bytes) if summed else bytes_of["gradient_bytes"],
         **{name: np.stack([of_kind[kind][name] for kind in costed.alike]) for name in of_kind[0]},
-        **known(_bytes, costed.graph, places),
+        **bytes_of,
     )
 
 

@@ -274,7 +274,8 @@ class StageSplit:
         saved, cheaply = (sequence.saved_bytes(stage, spans, selective=selective) for selective in (False, True))
         at_least = sequence.held_bytes(spans)
         held = [sequence.kept_bytes(stage, spans), at_least + cheaply, at_least + inputs]
-        again = [np.zeros_like(saved), (saved - cheaply) / max(1, live), saved / max(1, live)]
+        whole_again = saved / max(1, live) + sequence.unsummed_bytes(spans)
+        again = [np.zeros_like(saved), (saved - cheaply) / max(1, live), whole_again]
         computed = [spans.most_passing_bytes + more for more in again]
         way = self._way([kept + more / num_stages for kept, more in zip(held, computed, strict=True)], limit)
         seconds = sequence.seconds(stage, spans, sequence.hops)

@@ -28,7 +28,7 @@ KEEPS, SELECTIVE, FULL = range(3)
 """What a stage does about its activations: it keeps them, or runs cheap ops again in its backward, or all of them."""
 
 # What stages hold whatever they do about their activations.
-_HELD = "variable_bytes", "gradient_bytes", "summed_bytes"
+_HELD = "variable_bytes", "summed_bytes"
 # Which of the first and of the last stages have no backward is told apart where few items need no gradient.
 _MOST_WITHOUT_BACKWARD = 3
 
@@ -247,8 +247,15 @@ class StageSequence:
         return self.held_bytes(spans) + self.saved_bytes(stage, spans) + late
 
     def held_bytes(self, spans: Spans) -> Floats:
-        """Estimated bytes of stages whatever they keep: variables, gradients of a microbatch, and sums of all."""
+        """Estimated bytes of stages whatever they keep: variables, and sums of gradients."""
         return sum((spans.between(name) for name in _HELD), np.zeros((1, 1)))
+
+    def unsummed_bytes(self, spans: Spans) -> Floats:
+        """Estimated bytes of the gradients of a microbatch that are there besides their sums.
+
+        Stages that keep their activations free as much meanwhile.
+        """
+        return spans.between("summed_bytes") * (self.num_microbatches > 1)
 
     @property
     def has_room(self) -> bool:

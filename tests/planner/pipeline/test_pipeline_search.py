@@ -75,13 +75,13 @@ def test_adding_the_gradients_of_microbatches_takes_time() -> None:
     assert whole.schedule.step_seconds == pytest.approx(96.0, abs=DISPATCH)
 
 
-def test_sums_of_gradients_are_estimated_besides_the_gradients_of_a_microbatch() -> None:
+def test_sums_of_gradients_are_estimated_in_their_own_type() -> None:
     """Bug: of a Llama in bfloat16 sums were estimated as large as gradients, not twice, so that the first cut of 64
     stages that was estimated to fit lacked 1.6 GiB."""
     costed = pipeline(4, gradient_bytes=2048).costed(topology(2, wire=FREE))
     evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, 1, 8))
-    assert evaluator.items(1).summed_bytes.tolist() == [0] * 5
-    assert evaluator.items(8).summed_bytes.tolist() == [0, 2048, 4096, 6144, 8192]
+    for count in (1, 8):
+        assert evaluator.items(count).summed_bytes.tolist() == [0, 2048, 4096, 6144, 8192]
     # What is summed may be larger than the gradient, as a cast of it.
     wide = ordered_items(costed, StageItems(costed, coarsen(costed)).places, {}, ["f0:0"])
     assert wide.summed_bytes.tolist() == [0, 1024, 1024, 1024, 1024]
@@ -107,10 +107,10 @@ def test_pipelines_are_estimated_without_a_simulation() -> None:
         assert not evaluator.candidates()
 
 
-@pytest.mark.parametrize(("count", "memory_bytes"), [(8, 4 * MIB + MIB // 2), (9, 7 * MIB)])
+@pytest.mark.parametrize(("count", "memory_bytes"), [(8, 3 * MIB + MIB // 2), (9, 5 * MIB)])
 def test_where_nothing_can_fit_few_pipelines_are_looked_at(count: int, memory_bytes: int) -> None:
     """Bug: a ViT of 24 layers on 16 GPUs of 280 MiB was refused after 328 s, as every shape was estimated and many
-    were simulated. Here layers of 3 MiB have no room on four devices; or on four, but three of them on none."""
+    were simulated. Here layers of 2 MiB have no room on four devices; or on four, but three of them on none."""
     made = pipeline(count, forward=8.0, backward=16.0, saved_bytes=64, parameter_bytes=MIB, gradient_bytes=MIB)
     costed = made.costed(topology(4, memory_bytes=memory_bytes, wire=FREE))
     choices = microbatching(costed, 2, 4, 8, schedules=(ONE_F_ONE_B,), recompute="none")
