@@ -262,7 +262,7 @@ def test_pooling_runs_again_for_its_gradient_on_cpus_alone(kind: str) -> None:
 
 
 def test_a_narrow_type_is_kept_in_place_of_a_wider_one_that_is_made_of_it() -> None:
-    """Norms in bfloat16 compute in float32: their casts were kept for the backward pass, 3 of 61 GiB of a Llama."""
+    """Norms in bfloat16 compute in float32: their casts were kept for the backward pass, twice as large."""
     forward = [one if one.name != "b" else op("b", "a", type="Cast") for one in FORWARD]
     gradients = [one if one.name != "da" else gradient("da", "b", "db", of="b") for one in BACKWARD]
     for narrow, wide, kept in [("bfloat16", "float32", "a"), ("float32", "bfloat16", "b"), ("float32", "int32", "b")]:

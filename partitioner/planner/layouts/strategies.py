@@ -169,8 +169,13 @@ def _best_of_each(families: Iterable[Family], objective: Objective) -> list[Fami
 
 
 def _is_behind(planner: LayoutPlanner, groups: ReplicaGroups, known_seconds: float) -> bool:
-    """Whether a step takes longer than a known one as one graph, and as a pipeline is estimated to fit and to."""
-    if planner.path_seconds(groups) <= known_seconds or not planner.is_estimated_to_fit(Strategy.AUTO, groups):
+    """Whether a step takes longer than a known one: as one graph for certain, as a pipeline that fits by estimates.
+
+    Where memory is minimised none is behind.
+    """
+    if planner.objective is Objective.MEMORY or planner.path_seconds(groups) <= known_seconds:
+        return False
+    if not planner.is_estimated_to_fit(Strategy.AUTO, groups):
         return False
     return planner.estimated_seconds(Strategy.AUTO, groups, known_seconds) > known_seconds
 

@@ -88,15 +88,15 @@ class PipelineSearch:
         """Whether what is known will do once time is over, where the next estimate is so many seconds.
 
         The best estimate is simulated in any case: without it the search would have been for nothing. Nobody waits for
-        a soft deadline: there, a second opinion has its time, too, unless the first is as fast as that is estimated, or
-        behind another layout.
+        a soft deadline: there, a second opinion has its time, too, whether or not it fits, unless the first is as fast
+        as that is estimated, or behind another layout.
         """
         if not self.deadline.is_soft:
             return bool(self.evaluator.candidates())
-        steps = [candidate.staged.step_seconds for candidate in self.eligible()]
-        has_second = any(candidate.fits for candidate in self.evaluator.candidates()[:-1])
-        known = self.evaluator.search_space.known_seconds
-        return has_second or any(step <= next_seconds or step > known for step in steps)
+        eligible, known = self.eligible(), self.evaluator.search_space.known_seconds
+        if eligible and eligible[0] is not self.evaluator.candidates()[-1]:
+            return True
+        return any(not next_seconds < one.staged.step_seconds <= known for one in eligible)
 
     def _try_cut(self, shape: Shape, cut: Cut) -> None:
         """Simulate a cut; where it was estimated to fit and does not, another one that leaves what this one lacked."""

@@ -27,8 +27,6 @@ from partitioner.stages.schedules import ScheduleKind
 KEEPS, SELECTIVE, FULL = range(3)
 """What a stage does about its activations: it keeps them, or runs cheap ops again in its backward, or all of them."""
 
-# What stages hold whatever they do about their activations.
-_HELD = "variable_bytes", "summed_bytes"
 # Which of the first and of the last stages have no backward is told apart where few items need no gradient.
 _MOST_WITHOUT_BACKWARD = 3
 
@@ -248,7 +246,7 @@ class StageSequence:
 
     def held_bytes(self, spans: Spans) -> Floats:
         """Estimated bytes of stages whatever they keep: variables, and sums of gradients."""
-        return sum((spans.between(name) for name in _HELD), np.zeros((1, 1)))
+        return spans.between("variable_bytes") + spans.between("summed_bytes")
 
     def unsummed_bytes(self, spans: Spans) -> Floats:
         """Estimated bytes of the gradients of a microbatch that are there besides their sums.
@@ -266,7 +264,7 @@ class StageSequence:
         it one at a time, and all count together.
         """
         items, limits = self.items, [self.costed.topology.devices[device].memory_bytes for device in self.devices]
-        own = np.sum([np.diff(getattr(items, name)) for name in _HELD], axis=0)
+        own = np.diff(items.variable_bytes + items.summed_bytes)
         kept = np.diff(items.saved_bytes) if self.trains else np.zeros_like(own)
         if self.shares_devices:
             times = [self.devices.count(device) for device in self.devices]

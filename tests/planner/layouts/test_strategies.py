@@ -226,6 +226,15 @@ def test_one_replica_that_is_far_behind_is_not_simulated_once_time_is_over() -> 
         assert "replicas: 1, " in solver.family
 
 
+def test_one_replica_that_is_slower_is_planned_where_memory_is_minimised() -> None:
+    """Though time is over: its stages hold a quarter of the variables each."""
+    made = pipeline(4, forward=8.0, backward=16.0, saved_bytes=64, parameter_bytes=2**20)
+    options: dict[str, Any] = {"objective": Objective.MEMORY, "is_limited": False, "time_limit_seconds": 0.0}
+    layout = choose(planner(made, topology(4, wire=FREE), 8, schedules=(ScheduleKind.ONE_F_ONE_B,), **options))
+    assert layout.groups == ((0, 1, 2, 3),)
+    assert used(layout) == 4
+
+
 def test_replicas_without_room_for_their_variables_are_named_and_not_simulated() -> None:
     """What a Llama of 70 billion would take with all of it on each of 64 GPUs was simulated for 5 s."""
     made = pipeline(4, forward=8.0, backward=16.0, parameter_bytes=2**20)
