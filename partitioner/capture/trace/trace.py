@@ -16,6 +16,7 @@ import tensorflow as tf
 from tensorflow.python.framework.ops import gradient_registry
 
 from partitioner.capture.source.module_file import described, shown
+from partitioner.capture.trace.alike_updates import copied_updates
 from partitioner.capture.trace.gradients import GradientRecorder
 from partitioner.capture.trace.layers import LayerRecorder
 from partitioner.capture.trace.objective import TrainingObjective
@@ -111,7 +112,7 @@ def trace_step(
                 seeds.append(tf.ones_like(scaled_loss, name="seed"))
                 outputs["gradients"] = tape.gradient(scaled_loss, parameters, output_gradients=seeds[0])
         num_differentiated = graph.num_operations()
-        with predicated_writes():
+        with predicated_writes(), copied_updates():
             objective.optimizer.apply_gradients(list(zip(outputs["gradients"], trainable, strict=True)))
         spans.append((num_forward, num_differentiated, Phase.BACKWARD))
         spans.append((num_differentiated, graph.num_operations(), Phase.UPDATE))
