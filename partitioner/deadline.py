@@ -44,8 +44,8 @@ BOUNDARY_SEARCH_OPS = 200_000
 
 # Explaining why nothing fits: a single packing, a single changed plan, and all of them.
 PACKING_SECONDS = 10.0
-CHANGED_PLAN_SECONDS = 10.0
-EXPLANATION_SECONDS = 30.0
+CHANGED_PLAN_SECONDS = 5.0
+EXPLANATION_SECONDS = 20.0
 # A single changed plan of a cost graph, which is planned faster.
 CHANGED_GRAPH_SECONDS = 5.0
 

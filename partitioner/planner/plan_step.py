@@ -103,7 +103,7 @@ def explain_infeasibility(error: OutOfMemoryError, problem: PlanningProblem) -> 
     """The error with what is missing, the fewest requirements and limits that conflict, and changes that help."""
     planner = _layout_planner(problem)
     groups = problem.layout.groups(planner.machines, planner.batch_size)
-    return explained(error, planner, partial(choose_layout, problem.layout), problem.layout.strategy, groups)
+    return explained(error, planner, partial(choose_layout, problem.layout), groups)
 
 
 def _layout_planner(problem: PlanningProblem, progress: SearchProgress = SILENT) -> LayoutPlanner:

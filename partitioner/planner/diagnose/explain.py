@@ -13,7 +13,7 @@ from partitioner.constraints.conflicts import overfull, smallest_conflict
 from partitioner.deadline import CHANGED_PLAN_SECONDS, EXPLANATION_SECONDS, PACKING_SECONDS, Deadline
 from partitioner.errors import InfeasibleError, PartitionError
 from partitioner.ir.devices import listed_devices
-from partitioner.ir.plan import Objective, Strategy
+from partitioner.ir.plan import Objective
 from partitioner.ir.problem import Item, PlacementProblem, ProblemDevice, ProblemLink
 from partitioner.ir.requirements import Requirement
 from partitioner.ir.units import format_bytes
@@ -29,15 +29,14 @@ from partitioner.spelling import listed
 
 _MIB = 2**20
 _NO_LIMIT = 2**60
-# Of a limit, what estimates may be too low by: peaks of a Llama of 7 billion were up to 3 % over theirs.
-_ERROR_OF_PEAKS = 0.03
+# Of a limit, what is tried besides: with more memory other cuts look fast, and peaks may be 3 % over their estimates.
+_SPARE = 0.03
 
 
 def explained(
     error: OutOfMemoryError,
     planner: LayoutPlanner,
     replan: Callable[[LayoutPlanner], ParallelLayout],
-    strategy: Strategy,
     groups: ReplicaGroups,
 ) -> InfeasibleError:
     """The error with the fewest requirements and limits that conflict, and changes that were planned and fit.
@@ -46,7 +45,6 @@ def explained(
         error: That nothing fits.
         planner: The planner that raised the error.
         replan: Plans the request with a given planner.
-        strategy: As requested.
         groups: Devices of the replicas.
     """
     most = math.inf if planner.deadline.is_soft else planner.time_limit_seconds
@@ -68,10 +66,11 @@ def explained(
     message, notes, help = refusal.as_written
     helps = [help] if help else []
     helps += changes_that_help(changes, is_planned, deadline)
-    more_memory = _with_more_memory(quick, _lacking_bytes(quick, replan, strategy, groups))
+    lacking = error.shortfall.lacking_bytes if error.shortfall else ()
+    more_memory = _with_more_memory(quick, _extra_bytes(quick, replan, lacking))
     helps += islice(changes_that_help(more_memory, is_planned, deadline), 1)
     last = len(planner.machines.devices) - 1
-    at_least = packing.fewest_more_devices()
+    at_least = max(packing.fewest_more_devices(), sum(lacking) / planner.machines.devices[last].memory_bytes)
     more = fewest_more_devices(quick, lambda some: some.with_another_device(last), is_planned, deadline, at_least)
     if more:
         size = format_bytes(planner.machines.devices[last].memory_bytes)
@@ -92,18 +91,15 @@ def _with_more_memory(planner: LayoutPlanner, extras: Iterable[float]) -> Iterat
         yield f"{format_bytes(extra)} more on each device", planner.with_memory(sizes)
 
 
-def _lacking_bytes(
-    planner: LayoutPlanner,
-    replan: Callable[[LayoutPlanner], ParallelLayout],
-    strategy: Strategy,
-    groups: ReplicaGroups,
+def _extra_bytes(
+    planner: LayoutPlanner, replan: Callable[[LayoutPlanner], ParallelLayout], lacking: Sequence[int]
 ) -> Iterator[float]:
-    """What may be lacking on each device: as the smallest pipeline is estimated, with what estimates are wrong by, and
-    as the plan needs that has the smallest largest peak where memory is unlimited."""
+    """With what on each device something may fit: with what the closest pipeline lacked, with somewhat more, and with
+    what the plan needs that has the smallest largest peak where memory is unlimited."""
     limits = {placed.name: placed.memory_bytes for placed in planner.machines.devices}
-    with suppress(PartitionError):
-        if lacking := planner.lacking_bytes(strategy, groups):
-            yield from (lacking, lacking + _ERROR_OF_PEAKS * (lacking + max(limits.values())))
+    if lacking:
+        most = max(lacking)
+        yield from (most, most + _SPARE * (most + max(limits.values())))
     with suppress(PartitionError):
         peak = replan(planner.unlimited().with_objective(Objective.MEMORY)).result.schedule.peak
         yield max(use.total_bytes - limits[name] for name, use in peak.items())

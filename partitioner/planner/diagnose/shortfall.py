@@ -102,6 +102,11 @@ class _Description:
         return None
 
     def _fits_somewhere(self, costed: CostedGraph, *, without_slots: bool = False) -> bool:
+        """Whether a placement that was tried fits; none does without room for what the forward pass leaves."""
+        kept = total_bytes(costed)
+        least = sum(kept.values()) - kept["gradients"] - without_slots * kept["slots"]
+        if least > sum(placed.memory_bytes for placed in costed.topology.devices):
+            return False
         for placement in self.attempts:
             peak = simulate(costed, placement).peak
             if all(

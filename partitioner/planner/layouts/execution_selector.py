@@ -163,6 +163,12 @@ class ExecutionSelector:
         """Pipelines that were simulated, fit and may be chosen."""
         return [] if self.evaluator is None else self._stage_search(()).eligible()
 
+    @property
+    def least_lacking_bytes(self) -> tuple[int, ...]:
+        """What each device lacks in the simulated pipeline whose fullest lacks least; none if none was simulated."""
+        candidates = [] if self.evaluator is None else self.evaluator.candidates()
+        return min((candidate.over_bytes for candidate in candidates), key=max, default=())
+
     def closest_without_sums(self) -> PipelineCandidate | None:
         """The pipeline that lacks the fewest bytes of those that fit but for sums of gradients over replicas."""
         candidates = [] if self.evaluator is None else self.evaluator.candidates()

@@ -178,10 +178,6 @@ class LayoutPlanner:
         in_stages = self._estimates(strategy, groups, enough_seconds).least_bound_seconds
         return Bounds(lower=self.bound_seconds(groups), of_family=min(in_stages, self.path_seconds(groups)))
 
-    def lacking_bytes(self, strategy: Strategy, groups: ReplicaGroups) -> int:
-        """What the smallest pipeline of these replicas is estimated to lack on a device; raises the same."""
-        return self._estimates(strategy, groups, math.inf).lacking_bytes
-
     def _estimates(self, strategy: Strategy, groups: ReplicaGroups, known_seconds: float) -> PipelineSearch:
         costed = self.costed(groups)
         choices = self._search_space(groups, known_seconds=known_seconds)

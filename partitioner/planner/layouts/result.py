@@ -24,12 +24,14 @@ class MemoryShortfall:
         costed: The graph, its costs and its devices.
         coarsening: Its items.
         attempts: The placements (device by op) that came closest.
+        lacking_bytes: What each device lacks in the simulated pipeline whose fullest lacks least; none if none was.
         alternatives: Arguments under which a placement fits.
     """
 
     costed: CostedGraph
     coarsening: Coarsening
     attempts: Sequence[Mapping[str, int]]
+    lacking_bytes: tuple[int, ...] = ()
     alternatives: tuple[str, ...] = ()
 
 

@@ -342,6 +342,7 @@ class _Search:
                 costed=self.costed,
                 coarsening=self.coarsening,
                 attempts=[evaluation.placement for evaluation in closest],
+                lacking_bytes=self.selector.least_lacking_bytes,
                 alternatives=tuple(filter(None, helps)),
             ),
         )

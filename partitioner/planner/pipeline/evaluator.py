@@ -200,6 +200,11 @@ class PipelineEvaluator:
             self._cuts[key] = cut and replace(cut, seconds=cut.seconds + self._certain_sum_seconds)
         return self._cuts[key]
 
+    def may_leave_uncut(self, shape: Shape) -> bool:
+        """Whether a shape was not cut so far, and a cut of others is estimated to fit."""
+        is_cut = (*shape, self.search_space.recompute) in self._cuts
+        return not is_cut and any(cut is not None and cut.fits for cut in self._cuts.values())
+
     def has_room(self, shape: Shape) -> bool:
         """Whether a cut may be estimated to fit, from what all of them need together."""
         return self._sequence(*shape, self.search_space.recompute).has_room

@@ -87,12 +87,12 @@ class PipelineSearch:
     def _is_enough(self, next_seconds: float) -> bool:
         """Whether what is known will do once time is over, where the next estimate is so many seconds.
 
-        The best estimate is simulated in any case: without it the search would have been for nothing. Nobody waits for
-        a soft deadline: there, a second opinion has its time, too, whether or not it fits, unless the first is as fast
-        as that is estimated, or behind another layout.
+        The best estimate is simulated in any case, and a few more while none fits: without them the search would have
+        been for nothing. Nobody waits for a soft deadline: there, a second opinion has its time, too, whether or not it
+        fits, unless the first is as fast as that is estimated, or behind another layout.
         """
         if not self.deadline.is_soft:
-            return bool(self.evaluator.candidates())
+            return bool(self.eligible()) or len(self.evaluator.candidates()) >= _FEW
         eligible, known = self.eligible(), self.evaluator.search_space.known_seconds
         if eligible and eligible[0] is not self.evaluator.candidates()[-1]:
             return True
@@ -117,7 +117,8 @@ class PipelineSearch:
 
         A shape waits by what is known of its bound until its cut is estimated, as most need not be. Of shapes that
         cannot be as fast as what is known, a few are estimated, those that are fastest in equal stages; others wait for
-        the cuts of these. Near the cut whose turn it is a better one is looked for.
+        the cuts of these. Near the cut whose turn it is a better one is looked for. Once a time limit is over, no more
+        shapes are cut, if one was that is estimated to fit.
         """
         settled: set[int] = set()
         shapes, most, known = [*self.possible], self._most_seconds, self.evaluator.known_bound_seconds
@@ -136,7 +137,11 @@ class PipelineSearch:
                 near = self.evaluator.near_cut(shape, cut)
                 settled.add(index)
                 heappush(waiting, (near.seconds, in_equal_stages, index, near))
-            elif self._is_hopeless(bound := self.bound_seconds(shape)) or (bound == math.inf and num_cuts):
+            elif (
+                self._is_left_uncut(shape)
+                or self._is_hopeless(bound := self.bound_seconds(shape))
+                or (bound == math.inf and num_cuts)
+            ):
                 continue
             elif min(bound, most) > least:
                 heappush(waiting, (min(bound, most), in_equal_stages, index, None))
@@ -145,6 +150,11 @@ class PipelineSearch:
             elif cut := self._cut(shape):
                 heappush(waiting, (cut.seconds, in_equal_stages, index, cut))
                 num_cuts += 1
+
+    def _is_left_uncut(self, shape: Shape) -> bool:
+        """Whether there is no time for the cut of a shape, and there is for that of another, which may fit."""
+        is_late = self.deadline.is_over and not self.deadline.is_soft
+        return is_late and self.evaluator.may_leave_uncut(shape)
 
     @property
     def may_fit(self) -> bool:

@@ -52,7 +52,7 @@ def on_all(plan: LayoutPlanner) -> ParallelLayout:
 def refused(plan: LayoutPlanner) -> InfeasibleError:
     with pytest.raises(OutOfMemoryError) as raised:
         on_all(plan)
-    return explained(raised.value, plan, on_all, Strategy.AUTO, (tuple(range(len(plan.machines.devices))),))
+    return explained(raised.value, plan, on_all, (tuple(range(len(plan.machines.devices))),))
 
 
 def four_layers() -> Builder:
@@ -87,7 +87,7 @@ def test_a_search_that_nobody_limited_has_time_to_explain() -> None:
 
     with pytest.raises(OutOfMemoryError) as raised:
         on_all(plan)
-    error = explained(raised.value, plan, slowly, Strategy.AUTO, ((0,),))
+    error = explained(raised.value, plan, slowly, ((0,),))
     assert (error.help or "").endswith(", or add a device")
 
 
@@ -124,7 +124,7 @@ def test_as_much_more_memory_is_named_as_the_smallest_pipeline_needs() -> None:
 
     with pytest.raises(OutOfMemoryError) as raised:
         on_all(plan)
-    error = explained(raised.value, plan, replan, Strategy.AUTO, ((0, 1),))
+    error = explained(raised.value, plan, replan, ((0, 1),))
     assert (error.help or "").startswith("1.0 MiB more on each device")
     assert 40 == 32 + 8 < sizes[0] == 41
     assert max(sizes) == 41  # no plan without limits was needed
@@ -144,7 +144,7 @@ def test_more_devices_are_planned_with_only_where_there_would_be_room(limit: int
 
     with pytest.raises(OutOfMemoryError) as raised:
         on_all(plan)
-    explained(raised.value, plan, replan, Strategy.AUTO, ((0, 1),))
+    explained(raised.value, plan, replan, ((0, 1),))
     assert planned == sizes
 
 

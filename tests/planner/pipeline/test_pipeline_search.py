@@ -460,6 +460,34 @@ def test_a_search_that_nobody_limited_goes_on_until_something_fits() -> None:
     assert all(use.total_bytes <= 3 * 2**20 for use in result.schedule.peak.values())
 
 
+def limited(evaluator: PipelineEvaluator) -> PipelineSearch:
+    """A search whose time limit is over."""
+    return replace(search_of(evaluator), deadline=Deadline(at=0.0))
+
+
+def test_once_a_time_limit_is_over_nothing_is_cut_that_another_cut_does_without() -> None:
+    """Bug: with 22 GiB more on each of 16 GPUs, a Llama of 70 billion was planned for 73 s in place of 15, as every
+    shape was cut; then its refusal named no memory."""
+    costed = pipeline(8, forward=8.0, backward=16.0).costed(topology(4, wire=FREE))
+    evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, 2, 4, 8, unpipelined=False))
+    searched = limited(evaluator)
+    searched.run()
+    assert len(searched.eligible()) == 1
+    assert len(evaluator._cuts) == 1 < len([*searched.possible])
+
+
+def test_once_a_time_limit_is_over_a_few_pipelines_are_tried_while_none_fits() -> None:
+    costed = pipeline(4, forward=8.0, backward=16.0, saved_bytes=MIB).costed(topology(2, memory_bytes=1024, wire=FREE))
+    evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, 2, 4, 8, unpipelined=False))
+    searched, tried = limited(evaluator), []
+    for shape in [*searched.possible][:4]:
+        tried.append(searched._is_enough(0.0))
+        searched._try_cut(shape, evaluator.cut(*shape))
+    assert not evaluator.candidates()[0].fits
+    assert tried == [False] * 4
+    assert searched._is_enough(0.0)
+
+
 def late_steps(known_seconds: float, *counts: int, **options: Any) -> list[float]:
     """The steps of all pipelines that are simulated though a soft deadline is over."""
     costed = pipeline(8, forward=8.0, backward=16.0).costed(topology(2, wire=FREE))
