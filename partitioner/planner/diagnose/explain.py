@@ -51,7 +51,7 @@ def explained(
     deadline = Deadline.after(min(EXPLANATION_SECONDS, most))
     _, found, known = error.as_written
     refusal = described(error.shortfall).also(notes=found, help=known) if error.shortfall else error
-    quick = planner.with_time_limit(CHANGED_PLAN_SECONDS)
+    quick = planner.asked_whether_it_fits(CHANGED_PLAN_SECONDS)
     packing = _Packing(planner, groups)
     conflict = packing.conflict()
 

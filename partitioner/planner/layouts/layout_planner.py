@@ -114,7 +114,7 @@ class LayoutPlanner:
         self._cost, self._programs, self._schedules = costed, programs, schedules
         self._recompute: Literal["auto", "none", "all"] = recompute
         self.time_limit_seconds, self._seed, self._progress = time_limit_seconds, seed, progress
-        self._is_limited = is_limited
+        self._is_limited, self._compares = is_limited, True
         self.deadline = Deadline.after(time_limit_seconds, is_soft=not is_limited)
         self._like = tuple(range(len(machines.devices)))
         self._costed: dict[tuple[int, tuple[int, ...], tuple[str, ...]], CostedGraph] = {}
@@ -153,6 +153,7 @@ class LayoutPlanner:
             items=self._items(costed, constraints),
             evaluator=estimated.choosing(choices) if estimated else None,
             explains=explains,
+            compares=self._compares,
             progress=self._progress,
         )
         return ParallelLayout(groups=groups, costed=costed, result=result)
@@ -257,9 +258,10 @@ class LayoutPlanner:
         other.objective = objective
         return other
 
-    def with_time_limit(self, seconds: float) -> LayoutPlanner:
-        """A planner that has at most so many seconds, once it is started."""
+    def asked_whether_it_fits(self, seconds: float) -> LayoutPlanner:
+        """A planner that has at most so many seconds, once it is started, and lists no baselines that cannot fit."""
         other = copy(self)
+        other._compares = False
         other.time_limit_seconds, other._is_limited = min(seconds, self.time_limit_seconds), True
         return other
 

@@ -53,6 +53,7 @@ def search(
     items: StepItems | None = None,
     evaluator: PipelineEvaluator | None = None,
     explains: bool = True,
+    compares: bool = True,
     progress: SearchProgress = SILENT,
 ) -> SearchResult:
     """Choose a device for every op, and how the step runs on them.
@@ -70,6 +71,7 @@ def search(
         items: The items of the step, where they are known from another layout.
         evaluator: Of the search space, where it has made estimates of pipelines of these items.
         explains: Whether to look for changes that help where nothing fits; that can take as long as the search.
+        compares: Whether to evaluate baselines though none can fit, to list them.
         progress: Told of better placements.
 
     Raises:
@@ -85,7 +87,7 @@ def search(
         PipelineEvaluator(costed, items.fine, search_space, items.in_order) if search_space else None
     )
     return _Search(
-        costed, strategy, objective, items, time_limit_seconds, deadline, seed, evaluator, explains, progress
+        costed, strategy, objective, items, time_limit_seconds, deadline, seed, evaluator, explains, compares, progress
     ).run()
 
 
@@ -101,9 +103,10 @@ class _Search:
         seed: int,
         evaluator: PipelineEvaluator | None,
         explains: bool,
+        compares: bool,
         progress: SearchProgress,
     ) -> None:
-        self.explains, self.progress = explains, progress
+        self.explains, self.compares, self.progress = explains, compares, progress
         self.costed, self.strategy, self.objective = costed, strategy, objective
         search_space = evaluator.search_space if evaluator else None
         self.time_limit_seconds, self.deadline, self.seed = time_limit_seconds, deadline, seed
@@ -244,7 +247,7 @@ class _Search:
 
     def _compared(self) -> dict[str, Evaluation]:
         """The baselines as whoever places layers by hand runs them; none for the step of one replica of several."""
-        if self.selector.is_of_replica:
+        if self.selector.is_of_replica or (self.placements.is_too_large and not self.compares):
             return {}
         return {
             name: self.evaluator.in_both_orders(assignment)[1]

@@ -78,25 +78,26 @@ class PipelineSearch:
     def _run_promising(self) -> None:
         self._look_closer()
         for shape, cut in self._by_estimate():
-            if self.deadline.is_over and self._is_enough(cut.seconds):
+            if self.deadline.is_over and self._is_enough(cut):
                 break
             least = max(self.bound_seconds(shape), cut.seconds / AS_ESTIMATED if self.eligible() else 0.0)
             if not (self._is_needless(shape) or self._is_hopeless(least)):
                 self._try_cut(shape, cut)
 
-    def _is_enough(self, next_seconds: float) -> bool:
-        """Whether what is known will do once time is over, where the next estimate is so many seconds.
+    def _is_enough(self, next_cut: Cut) -> bool:
+        """Whether what is known will do once time is over, with no simulation of the next cut.
 
-        The best estimate is simulated in any case, and a few more while none fits: without them the search would have
-        been for nothing. Nobody waits for a soft deadline: there, a second opinion has its time, too, whether or not it
-        fits, unless the first is as fast as that is estimated, or behind another layout.
+        The best estimate is simulated in any case, and a few more that may fit while none does: without them the search
+        would have been for nothing. Nobody waits for a soft deadline: there, a second opinion has its time, too,
+        whether or not it fits, unless the first is as fast as that is estimated, or behind another layout.
         """
         if not self.deadline.is_soft:
-            return bool(self.eligible()) or len(self.evaluator.candidates()) >= _FEW
+            count = len(self.evaluator.candidates())
+            return bool(self.eligible()) or count >= (_FEW if next_cut.fits else 1)
         eligible, known = self.eligible(), self.evaluator.search_space.known_seconds
         if eligible and eligible[0] is not self.evaluator.candidates()[-1]:
             return True
-        return any(not next_seconds < one.staged.step_seconds <= known for one in eligible)
+        return any(not next_cut.seconds < one.staged.step_seconds <= known for one in eligible)
 
     def _try_cut(self, shape: Shape, cut: Cut) -> None:
         """Simulate a cut; where it was estimated to fit and does not, another one that leaves what this one lacked."""

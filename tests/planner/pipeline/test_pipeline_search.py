@@ -481,11 +481,12 @@ def test_once_a_time_limit_is_over_a_few_pipelines_are_tried_while_none_fits() -
     evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, 2, 4, 8, unpipelined=False))
     searched, tried = limited(evaluator), []
     for shape in [*searched.possible][:4]:
-        tried.append(searched._is_enough(0.0))
-        searched._try_cut(shape, evaluator.cut(*shape))
+        cut = evaluator.cut(*shape)
+        tried.append([searched._is_enough(replace(cut, seconds=seconds)) for seconds in (1.0, math.inf)])
+        searched._try_cut(shape, cut)
     assert not evaluator.candidates()[0].fits
-    assert tried == [False] * 4
-    assert searched._is_enough(0.0)
+    assert tried == [[False, False], *[[False, True]] * 3]
+    assert searched._is_enough(replace(cut, seconds=1.0))
 
 
 def late_steps(known_seconds: float, *counts: int, **options: Any) -> list[float]:
