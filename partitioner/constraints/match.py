@@ -61,6 +61,8 @@ def resolve_constraints(
         UsageError: A pattern is no regular expression or matches nothing, or a device is not among these; the error
             lists all of them.
     """
+    if not requirements:
+        return ()
     around = {layer: _and_parents(layer) for layer in {op.layer for op in graph.ops}}
     names = {op.name: (*around[op.layer], op.name) for op in graph.ops}
     return resolved(requirements, names, [layer.path for layer in graph.layers], devices, "no layer and no op")

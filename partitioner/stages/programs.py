@@ -51,9 +51,9 @@ class StageCutter:
         """The stage programs of the step under an execution; raises as `stage_programs` does."""
         if len(execution.stage_devices) > 1:
             return self._cut(execution, compiled)
-        placed = frozenset(execution.placement.items())
+        placed = tuple(execution.placement), tuple(execution.placement.values())
         again = frozenset(execution.recompute), frozenset(execution.rerun.items())
-        key = placed, *execution.stage_devices, again, execution.schedule, frozenset(compiled)
+        key = *placed, *execution.stage_devices, again, execution.schedule, frozenset(compiled)
         if key not in self._in_one_stage:
             self._in_one_stage[key] = self._cut(execution, compiled)
         return self._in_one_stage[key]

@@ -17,8 +17,12 @@ def lower_bound_seconds(costed: CostedGraph) -> float:
 
     Critical path: every op on its fastest device, transfers free, devices unlimited. Work: `work_bound_seconds`.
     """
-    path = longest_path_seconds(costed.graph.source_indices, costed.fastest_seconds)
-    return max(path, work_bound_seconds(costed))
+    return max(path_seconds(costed), work_bound_seconds(costed))
+
+
+def path_seconds(costed: CostedGraph) -> float:
+    """Lower bound of the step as one graph: its critical path."""
+    return longest_path_seconds(costed.graph.source_indices, costed.fastest_seconds)
 
 
 def work_bound_seconds(costed: CostedGraph) -> float:

@@ -19,7 +19,7 @@ from partitioner.ir.op_graph import VariableKind
 from partitioner.ir.plan import Baseline, Objective, Strategy
 from partitioner.ir.requirements import Requirement, RequirementKind, ResolvedConstraint
 from partitioner.ir.stage_programs import Gather, StagePrograms
-from partitioner.planner.bounds.step_time import longest_path_seconds, work_bound_seconds
+from partitioner.planner.bounds.step_time import path_seconds, work_bound_seconds
 from partitioner.planner.layouts.groups import ReplicaGroups, crossing_uplinks, data_parallel_degrees, has_shared
 from partitioner.planner.layouts.replicas import single_device_baselines, within_replica
 from partitioner.planner.layouts.result import SearchResult
@@ -287,12 +287,11 @@ class LayoutPlanner:
 
     def bound_seconds(self, groups: ReplicaGroups) -> float:
         """Lower bound on the step of these replicas, without the sums of gradients."""
-        return work_bound_seconds(self.costed(groups))
+        return self._known(work_bound_seconds, self.costed(groups))
 
     def path_seconds(self, groups: ReplicaGroups) -> float:
         """Lower bound on the step of these replicas as one graph, without the sums of gradients."""
-        costed = self.costed(groups)
-        return longest_path_seconds(costed.graph.source_indices, costed.fastest_seconds)
+        return self._known(path_seconds, self.costed(groups))
 
     def promised_seconds(self, groups: ReplicaGroups) -> float:
         """About what these replicas take, with the sums, in as many microbatches as they have devices each.
