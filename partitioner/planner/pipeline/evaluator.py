@@ -34,7 +34,14 @@ from partitioner.planner.pipeline.search_space import (
     Recomputed,
 )
 from partitioner.planner.pipeline.solve.client import least_steps
-from partitioner.planner.pipeline.solve.problem import MOST_PROBLEMS, BoundRequest, LeastStep
+from partitioner.planner.pipeline.solve.problem import (
+    FEW_DEVICES,
+    MOST_CALLS,
+    MOST_CALLS_OF_FEW,
+    MOST_PROBLEMS,
+    BoundRequest,
+    LeastStep,
+)
 from partitioner.planner.pipeline.split import Cut, StageSplit
 from partitioner.planner.pipeline.stage_items import StageItems
 from partitioner.planner.pipeline.stage_sequence import StageSequence
@@ -284,7 +291,12 @@ class PipelineEvaluator:
         problems = {shape: made for shape, one in bounds.items() if (made := one.problem(known[shape], enough_seconds))}
         if not problems:
             return
-        request = BoundRequest(problems=tuple(problems.values()), enough_seconds=enough_seconds, seconds=seconds)
+        request = BoundRequest(
+            problems=tuple(problems.values()),
+            enough_seconds=enough_seconds,
+            seconds=seconds,
+            most_calls=MOST_CALLS_OF_FEW if len(self.names) <= FEW_DEVICES else MOST_CALLS,
+        )
         for shape, step in zip(problems, ask(request), strict=True):
             key, split = (*shape, how), StageSplit(sequence=sequences[shape])
             self._cut_bounds[key] = max(known[shape], step.seconds), enough_seconds

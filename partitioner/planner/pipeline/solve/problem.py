@@ -9,6 +9,10 @@ from partitioner.stages.schedules import ScheduleKind
 
 MOST_PROBLEMS = 16
 """Shapes in a request."""
+MOST_CALLS = 250_000
+"""Calls in which longest paths are looked for."""
+MOST_CALLS_OF_FEW, FEW_DEVICES = 1_000_000, 4
+"""The same where devices are few: there, looking longer closes the gap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +98,7 @@ class BoundRequest:
     problems: tuple[CutProblem, ...]
     enough_seconds: float
     seconds: float
-    most_calls: int = 250_000
+    most_calls: int = MOST_CALLS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
