@@ -42,10 +42,10 @@ of the time limit and at most 8 s."""
 BOUNDARY_SEARCH_OPS = 200_000
 """Ops that may be cut when items are moved at boundaries of stages, at about 20 microseconds an op."""
 
-# Explaining why nothing fits: a single packing, a single changed plan, and all of them.
+# Explaining why nothing fits: a single packing, a single changed plan, and until the last of these begins.
 PACKING_SECONDS = 10.0
 CHANGED_PLAN_SECONDS = 5.0
-EXPLANATION_SECONDS = 20.0
+EXPLANATION_SECONDS = 15.0
 # A single changed plan of a cost graph, which is planned faster.
 CHANGED_GRAPH_SECONDS = 5.0
 

@@ -70,7 +70,7 @@ def explained(
     more_memory = _with_more_memory(quick, _extra_bytes(quick, replan, lacking))
     helps += islice(changes_that_help(more_memory, is_planned, deadline), 1)
     last = len(planner.machines.devices) - 1
-    at_least = max(packing.fewest_more_devices(), sum(lacking) / planner.machines.devices[last].memory_bytes)
+    at_least = packing.fewest_more_devices()
     more = fewest_more_devices(quick, lambda some: some.with_another_device(last), is_planned, deadline, at_least)
     if more:
         size = format_bytes(planner.machines.devices[last].memory_bytes)

@@ -93,6 +93,7 @@ class PipelineEvaluator:
         self._bounds: dict[int, float] = {}
         self._sequences: dict[tuple[object, ...], StageSequence] = {}
         self._cuts: dict[tuple[object, ...], Cut | None] = {}
+        self._slower_cuts: dict[tuple[object, ...], Cut] = {}  # of the same shapes, found in other ways
         self._cut_bounds: dict[tuple[object, ...], tuple[float, float]] = {}  # and what was enough
 
     def choosing(self, search_space: PipelineSearchSpace) -> PipelineEvaluator:
@@ -202,24 +203,26 @@ class PipelineEvaluator:
             split = StageSplit(sequence=sequence, spare_bytes=spare_bytes)
             cut = split.best(likely)
             if spare_bytes and (roomy := self.cut(devices, num_microbatches, schedule, again=again)):
-                # The same ends may do, if more runs again.
-                cut = min([split.cut(roomy.ends), *filter(None, [cut])], key=lambda one: one.seconds)
+                # The same ends may do, if more runs again, or ends near them.
+                starts = [split.cut(roomy.ends), *filter(None, [cut])]
+                cut = min((near_cut(split, start) for start in starts), key=lambda one: one.seconds)
             self._cuts[key] = cut and replace(cut, seconds=cut.seconds + self._certain_sum_seconds)
         return self._cuts[key]
 
-    def may_leave_uncut(self, shape: Shape) -> bool:
-        """Whether a shape was not cut so far, and a cut of others is estimated to fit."""
-        is_cut = (*shape, self.search_space.recompute) in self._cuts
-        return not is_cut and any(cut is not None and cut.fits for cut in self._cuts.values())
+    def known_cut(self, shape: Shape) -> Cut | None:
+        """What is known of `cut`, with no more work."""
+        return self._cuts.get((*shape, self.search_space.recompute))
 
     def has_room(self, shape: Shape) -> bool:
         """Whether a cut may be estimated to fit, from what all of them need together."""
         return self._sequence(*shape, self.search_space.recompute).has_room
 
     def near_cut(self, shape: Shape, cut: Cut) -> Cut:
-        """A cut near this one of a shape with a shorter longest path, if there is one."""
+        """A cut near this one of a shape, or near a slower one of it, with a shorter longest path, if there is one."""
         how = self.search_space.recompute
-        near = self._cuts[(*shape, how)] = near_cut(StageSplit(sequence=self._sequence(*shape, how)), cut)
+        key, split = (*shape, how), StageSplit(sequence=self._sequence(*shape, how))
+        starts = filter(None, (cut, self._slower_cuts.get(key)))
+        near = self._cuts[key] = min((near_cut(split, start) for start in starts), key=lambda one: one.seconds)
         return near
 
     def cut_bound_seconds(
@@ -301,8 +304,9 @@ class PipelineEvaluator:
             key, split = (*shape, how), StageSplit(sequence=sequences[shape])
             self._cut_bounds[key] = max(known[shape], step.seconds), enough_seconds
             if step.ends:
-                cut, before = split.cut((*step.ends, len(self.order))), self.cut(*shape)
-                self._cuts[key] = cut if before is None or cut.seconds < before.seconds else before
+                found = [split.cut((*step.ends, len(self.order))), *filter(None, [self.cut(*shape)])]
+                self._cuts[key], *slower = sorted(found, key=lambda cut: cut.seconds)
+                self._slower_cuts.update((key, cut) for cut in slower)
 
     def _sequence(
         self, devices: tuple[int, ...], num_microbatches: int, schedule: ScheduleKind, recompute: Recompute

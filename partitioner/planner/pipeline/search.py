@@ -154,8 +154,9 @@ class PipelineSearch:
 
     def _is_left_uncut(self, shape: Shape) -> bool:
         """Whether there is no time for the cut of a shape, and there is for that of another, which may fit."""
-        is_late = self.deadline.is_over and not self.deadline.is_soft
-        return is_late and self.evaluator.may_leave_uncut(shape)
+        if self.deadline.is_soft or not self.deadline.is_over or self.evaluator.known_cut(shape) is not None:
+            return False
+        return any(cut is not None and cut.fits for cut in map(self.evaluator.known_cut, self.possible))
 
     @property
     def may_fit(self) -> bool:

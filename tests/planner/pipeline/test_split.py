@@ -22,8 +22,10 @@ from partitioner.ir.plan import Objective, Strategy
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator, Shape
 from partitioner.planner.pipeline.least_share import least_interleaved_share
+from partitioner.planner.pipeline.near_cut import near_cut
 from partitioner.planner.pipeline.search import PipelineSearch
 from partitioner.planner.pipeline.search_space import Recompute, Recomputed
+from partitioner.planner.pipeline.solve.problem import BoundRequest, LeastStep
 from partitioner.planner.pipeline.split import StageSplit
 from partitioner.planner.pipeline.stage_sequence import FULL, KEEPS, SELECTIVE
 from partitioner.stages.schedules import ScheduleKind
@@ -219,6 +221,50 @@ def test_a_cut_near_the_best_of_the_dynamic_program_is_nearly_as_fast_as_any(mad
     steps = [candidate.staged.step_seconds for candidate in all_cuts(evaluator, *shape)]
     if simulated is not None and steps:
         assert simulated.staged.step_seconds <= 1.15 * min(steps)
+
+
+@settings(max_examples=60)
+@given(chains(), st.data())
+def test_a_cut_is_looked_for_near_all_that_are_known(made: Builder, data: st.DataObject) -> None:
+    """A Llama on eight H100 was planned at 856 ms and not at 836, as what is near a cut of the linear program took
+    longer than what is near a slower one of the dynamic program."""
+    costed, shape = made.costed(topology(2, wire=FREE)), Shape((0, 1, 0), 4, ZB_V)
+    evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, 4, recompute="none"))
+    count = len(evaluator.order)
+    if count < 3 or (cut := evaluator.cut(*shape)) is None:
+        return
+    ends = data.draw(st.lists(st.integers(1, count - 1), min_size=2, max_size=2, unique=True).map(sorted))
+
+    asked: list[BoundRequest] = []
+
+    def ask(request: BoundRequest) -> list[LeastStep]:
+        asked.append(request)
+        return [LeastStep(seconds=problem.bound_seconds, ends=tuple(ends)) for problem in request.problems]
+
+    evaluator.look_closer([shape], 1e9, 2.0, ask=ask)
+    split = StageSplit(sequence=evaluator._sequence(*shape, "none"))
+    starts = (cut, split.cut((*ends, count))) if asked else (cut,)
+    alone = [near_cut(split, start).seconds for start in starts]
+    assert evaluator.near_cut(shape, evaluator.cut(*shape)).seconds == min(alone)
+
+
+def test_a_cut_that_leaves_memory_is_as_fast_as_those_near_the_same_ends() -> None:
+    """Of a Llama on two hosts a stage lacked 1.7 GiB: with cheap ops run again a step took 916 ms, with ends near 883.
+
+    Here four devices are cut evenly, and the first is to leave a layer.
+    """
+    made = pipeline(16, forward=8.0, backward=16.0, saved_bytes=2**20)
+    costed = made.costed(topology(4, memory_bytes=2**30, wire=FREE))
+    evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, 8, recompute="auto"))
+    devices = ONE_F_ONE_B.stages_on(range(4))
+    roomy = evaluator.cut(devices, 8, ONE_F_ONE_B)
+    assert roomy is not None
+    spare = (2**30 - roomy.peak_bytes[0] + 1, 0, 0, 0)
+    cut = evaluator.cut(devices, 8, ONE_F_ONE_B, spare_bytes=spare)
+    split = StageSplit(sequence=evaluator._sequence(devices, 8, ONE_F_ONE_B, "auto"), spare_bytes=spare)
+    assert cut is not None and cut.fits
+    near = near_cut(split, split.cut(roomy.ends))
+    assert cut.seconds <= near.seconds < split.cut(roomy.ends).seconds
 
 
 @pytest.mark.parametrize("kind", [GPIPE, ONE_F_ONE_B, ZB_H1, ScheduleKind.INTERLEAVED])
