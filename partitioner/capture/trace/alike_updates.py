@@ -66,10 +66,14 @@ def _traced_once(update_step: Callable[..., Any], known: dict[tuple[object, ...]
 
 
 def _variables(optimizer: Any, variable: Any) -> dict[str, Any]:
-    """A trained variable and its slots, by the attribute of the optimizer that has them."""
+    """A trained variable and its slots, by the attribute of the optimizer that has them.
+
+    Its list of all its variables, which may be as long by chance, begins with those that all updates share.
+    """
     index = optimizer._get_variable_index(variable)
     count = len(optimizer._trainable_variables)
     lists = {name: held for name, held in vars(optimizer).items() if isinstance(held, list) and len(held) == count}
+    lists.pop("_variables", None)
     slots = {name: held[index].value for name, held in lists.items() if isinstance(held[index], keras.Variable)}
     return slots | {"": variable}
 

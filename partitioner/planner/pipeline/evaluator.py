@@ -304,9 +304,10 @@ class PipelineEvaluator:
             key, split = (*shape, how), StageSplit(sequence=sequences[shape])
             self._cut_bounds[key] = max(known[shape], step.seconds), enough_seconds
             if step.ends:
-                found = [split.cut((*step.ends, len(self.order))), *filter(None, [self.cut(*shape)])]
-                self._cuts[key], *slower = sorted(found, key=lambda cut: cut.seconds)
-                self._slower_cuts.update((key, cut) for cut in slower)
+                cut, before = split.cut((*step.ends, len(self.order))), self.cut(*shape)
+                if before is not None:
+                    cut, self._slower_cuts[key] = sorted((cut, before), key=lambda one: one.seconds)
+                self._cuts[key] = cut
 
     def _sequence(
         self, devices: tuple[int, ...], num_microbatches: int, schedule: ScheduleKind, recompute: Recompute

@@ -32,6 +32,12 @@ def dense() -> keras.Model:
     return keras.Model(inputs, outputs)
 
 
+def two_kernels() -> keras.Model:
+    inputs = keras.Input((8,))
+    outputs = keras.layers.Dense(8, use_bias=False)(keras.layers.Dense(8, use_bias=False)(inputs))
+    return keras.Model(inputs, outputs)
+
+
 def embedding() -> keras.Model:
     inputs = keras.Input((4,), dtype="int32")
     outputs = keras.layers.Add()([keras.layers.Embedding(10, 8)(inputs) for _ in range(3)])
@@ -78,6 +84,19 @@ def test_a_copied_update_is_the_one_that_keras_traces(name):
     shapes = [[tensor.shape for op in graph.get_operations() for tensor in op.outputs] for graph in (plain, copied)]
     assert shapes[0] == shapes[1]
     assert [(e.dtype, p.name) for e, p in copied.captures] == [(e.dtype, p.name) for e, p in plain.captures]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_no_variable_that_all_updates_share_is_taken_for_a_slot(name):
+    """Of two variables, the list of all variables of SGD (iterations, learning rate) is as long as a list of slots."""
+    model, optimizer = fresh(two_kernels), OPTIMIZERS[name]()
+    optimizer.build(model.trainable_variables)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    for variable in model.trainable_variables:
+        own = alike_updates._variables(inner, variable.value).values()
+        assert {tuple(held.shape) for held in own} == {(8, 8)}
+    plain, copied = (traced(fresh(two_kernels), OPTIMIZERS[name](), copied=copied) for copied in (False, True))
+    assert nodes(copied) == nodes(plain)
 
 
 def test_keras_traces_one_update_of_each_shape(monkeypatch):
