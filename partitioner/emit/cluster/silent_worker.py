@@ -18,6 +18,8 @@ CHECK_SECONDS = 15.0
 ANSWER_SECONDS = 30.0
 """A worker that accepts no connection for so many seconds hangs: a busy worker still accepts, in other threads."""
 
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
+
 
 @contextlib.contextmanager
 def cutting_off_silent(workers: Mapping[Task, str]) -> Iterator[None]:
@@ -47,8 +49,10 @@ def _watch(workers: Mapping[Task, str], ended: threading.Event) -> None:
 def _cut_off(addresses: Iterable[str]) -> None:
     """Shut down the sockets of this process to these addresses: gRPC gives Python no other access."""
     ends = {end for address in addresses for end in _ends(address)}
-    for descriptor in Path("/dev/fd").iterdir():
+    for descriptor in filter(Path.is_socket, Path("/dev/fd").iterdir()):
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
+            if connection.family not in _INTERNET:
+                continue  # What is on the other end of a pipe between processes has no port.
             host, port, *_ = connection.getpeername()
             if (_plain(host), port) in ends:
                 connection.shutdown(socket.SHUT_RDWR)
