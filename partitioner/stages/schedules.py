@@ -87,11 +87,17 @@ class ScheduleKind(StrEnum):
         """Whether gradients of weights are computed apart from what other stages wait for."""
         return self in (ScheduleKind.ZB_H1, ScheduleKind.ZB_H2, ScheduleKind.ZB_V)
 
-    def stages_on(self, devices: Sequence[D], *, training: bool = True) -> tuple[D, ...]:
-        """The device of each stage, where these devices have their first stages in this order."""
+    def stages_on(self, devices: Sequence[D], *, rounds: int = 2, training: bool = True) -> tuple[D, ...]:
+        """The device of each stage, where these devices have their first stages in this order.
+
+        Args:
+            devices: The devices.
+            rounds: Of `interleaved`, how many stages each device has.
+            training: Whether there are backwards.
+        """
         match self:
             case ScheduleKind.INTERLEAVED:
-                return (*devices, *devices)
+                return tuple(devices) * rounds
             case ScheduleKind.ZB_V if training:
                 return (*devices, *devices[-2::-1])
             case _:

@@ -17,6 +17,10 @@ _ALIKE_WITHOUT_BACKWARDS = (
     ScheduleKind.ZB_H2,
     ScheduleKind.ZB_V,
 )
+# How many stages each device has in an interleaved schedule. The more, the less devices wait for the first microbatch;
+# but each stage is compiled, and called for each microbatch.
+_ROUNDS = (2, 4, 8)
+_MOST_STAGES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +44,9 @@ class Shapes:
         for devices in self._device_sequences():
             for count in self.counts:
                 for schedule in self.schedules(devices, count):
-                    stages = schedule.stages_on(devices, training=self.evaluator.costed.graph.training)
-                    if len(stages) <= len(self.evaluator.order):
-                        yield Shape(stages, count, schedule)
+                    for stages in self._stages(devices, schedule):
+                        if len(stages) <= len(self.evaluator.order):
+                            yield Shape(stages, count, schedule)
 
     @property
     def counts(self) -> list[int]:
@@ -64,6 +68,16 @@ class Shapes:
             differ = (ScheduleKind.SEQUENTIAL, ScheduleKind.ZB_H1)[: len(devices)]
             return [kind for kind in differ if kind in allowed] or allowed[:1]
         return [kind for kind in allowed if kind is not ScheduleKind.INTERLEAVED or count % len(devices) == 0]
+
+    def _stages(self, devices: tuple[int, ...], schedule: ScheduleKind) -> Iterator[tuple[int, ...]]:
+        """The devices of stages, as a schedule deals them."""
+        least, *more = _ROUNDS
+        training = self.evaluator.costed.graph.training
+        yield schedule.stages_on(devices, rounds=least, training=training)
+        if schedule is ScheduleKind.INTERLEAVED and len(devices) > 1:
+            for rounds in more:
+                if rounds * len(devices) <= _MOST_STAGES:
+                    yield schedule.stages_on(devices, rounds=rounds, training=training)
 
     def _device_sequences(self) -> list[tuple[int, ...]]:
         """Devices in the order of stages: as given, the fastest first, the largest first, as constraints ask."""
