@@ -217,6 +217,19 @@ class PipelineEvaluator:
         """Whether a cut may be estimated to fit, from what all of them need together."""
         return self._sequence(*shape, self.search_space.recompute).has_room
 
+    def can_keep_all(self, devices: Sequence[int], num_microbatches: int) -> bool:
+        """Whether devices have the memory, all together, to keep a microbatch for each of them, as stages in a V do.
+
+        Of each they keep activations, and what gradients of weights are computed from later.
+        """
+        if self.search_space.recompute == "all":
+            return False
+        items, topology = self.items(num_microbatches), self.costed.topology
+        live = min(num_microbatches, len(devices)) * max(map(self.costed.num_sharing, devices))
+        kept = live * (items.saved_bytes[-1] + items.late_bytes[-1])
+        needed = items.variable_bytes[-1] + items.summed_bytes[-1] + kept
+        return bool(needed <= sum(topology.devices[device].memory_bytes for device in devices))
+
     def near_cut(self, shape: Shape, cut: Cut) -> Cut:
         """A cut near this one of a shape, or near a slower one of it, with a shorter longest path, if there is one."""
         how = self.search_space.recompute

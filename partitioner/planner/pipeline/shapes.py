@@ -18,9 +18,9 @@ _ALIKE_WITHOUT_BACKWARDS = (
     ScheduleKind.ZB_V,
 )
 # How many stages each device has in an interleaved schedule. The more, the less devices wait for the first microbatch;
-# but each stage is compiled, and called for each microbatch.
+# but each stage is compiled, and called for each microbatch: more in all were never faster on the models tried.
 _ROUNDS = (2, 4, 8)
-_MOST_STAGES = 64
+_MOST_STAGES = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Shapes:
         for devices in self._device_sequences():
             for count in self.counts:
                 for schedule in self.schedules(devices, count):
-                    for stages in self._stages(devices, schedule):
+                    for stages in self._stages(devices, count, schedule):
                         if len(stages) <= len(self.evaluator.order):
                             yield Shape(stages, count, schedule)
 
@@ -69,12 +69,20 @@ class Shapes:
             return [kind for kind in differ if kind in allowed] or allowed[:1]
         return [kind for kind in allowed if kind is not ScheduleKind.INTERLEAVED or count % len(devices) == 0]
 
-    def _stages(self, devices: tuple[int, ...], schedule: ScheduleKind) -> Iterator[tuple[int, ...]]:
-        """The devices of stages, as a schedule deals them."""
+    def _stages(self, devices: Sequence[int], count: int, schedule: ScheduleKind) -> Iterator[tuple[int, ...]]:
+        """The devices of stages, as a schedule deals them.
+
+        Where there is memory for it, stages in a V fill the same time with gradients of weights, in fewer stages.
+        """
         least, *more = _ROUNDS
         training = self.evaluator.costed.graph.training
         yield schedule.stages_on(devices, rounds=least, training=training)
-        if schedule is ScheduleKind.INTERLEAVED and len(devices) > 1:
+        in_a_v = training and ScheduleKind.ZB_V in self.evaluator.search_space.schedules
+        if (
+            schedule is ScheduleKind.INTERLEAVED
+            and len(devices) > 1
+            and not (in_a_v and self.evaluator.can_keep_all(devices, count))
+        ):
             for rounds in more:
                 if rounds * len(devices) <= _MOST_STAGES:
                     yield schedule.stages_on(devices, rounds=rounds, training=training)
