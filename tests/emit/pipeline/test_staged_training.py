@@ -17,9 +17,11 @@ from partitioner.emit.graph.function import emit_stepwise
 from partitioner.emit.keras.placed_model import spec_of
 from partitioner.errors import UsageError
 from partitioner.ir.step import StepKind
+from partitioner.stages.schedules import ScheduleKind
 from partitioner.verification.audit import executed_ops
 from tests import models
-from tests.twins import cpus, equal_pair, losses, relative
+from tests.staged import bench
+from tests.twins import as_one, cpus, equal_pair, losses, relative
 
 ROWS = 16
 EXACT = ["mlp", "cnn", "lstm", "tied", "dict_of_outputs", "two_towers", "siamese", "nested"]
@@ -210,3 +212,11 @@ def test_pooling_has_the_gradient_kernel_of_the_whole_graph() -> None:
         _, executed = executed_ops(lambda run=stepwise, given=arguments: run(*given))
         types[microbatches] = {kind for name, (kind, _) in executed.items() if name.endswith("MaxPoolGrad")}
     assert types[1] == types[4]
+
+
+@pytest.mark.parametrize("name", ["mlp", "transformer"])
+def test_four_interleaved_stages_on_each_device_train_to_the_same_numbers(name: str) -> None:
+    made, stage_devices = bench(name), ScheduleKind.INTERLEAVED.stages_on(cpus(2), rounds=4)
+    found = made.trained(made.placed(stage_devices, microbatches=4, schedule="interleaved", recompute=False))
+    assert found.losses == pytest.approx(made.expected.losses, rel=1e-6)
+    assert relative(as_one(found.weights), as_one(made.expected.weights)) < 1e-6
