@@ -88,28 +88,39 @@ class PipelineSearch:
         """Whether what is known will do once time is over, with no simulation of the next cut.
 
         The best estimate is simulated in any case, and a few more that may fit while none does: without them the search
-        would have been for nothing. Nobody waits for a soft deadline: there, a second opinion has its time, too,
-        whether or not it fits, unless the first is as fast as that is estimated, or behind another layout.
+        would have been for nothing. Nobody waits for a soft deadline: there, another shape has its time, too, as a
+        second opinion, whether or not it fits, unless the first is as fast as that is estimated, or behind another
+        layout.
         """
         if not self.deadline.is_soft:
             count = len(self.evaluator.candidates())
             return bool(self.eligible()) or count >= (_FEW if next_cut.fits else 1)
         eligible, known = self.eligible(), self.evaluator.search_space.known_seconds
-        if eligible and eligible[0] is not self.evaluator.candidates()[-1]:
+        if eligible and _kind(eligible[0]) != _kind(self.evaluator.candidates()[-1]):
             return True
         return any(not next_cut.seconds < one.staged.step_seconds <= known for one in eligible)
 
     def _try_cut(self, shape: Shape, cut: Cut) -> None:
-        """Simulate a cut; where it was estimated to fit and does not, another one that leaves what this one lacked."""
+        """Simulate a cut; where its peaks are not as estimated, another one that knows how far estimates are off.
+
+        It leaves what this one lacked, or, where this one is the best, runs less again in what it does not use.
+        """
         found = self._try(cut.assignment, shape.num_microbatches, shape.schedule, cut.recompute)
-        if found is None or found.fits or not cut.fits:
+        if found is None or not cut.fits:
             return
         limits = [placed.memory_bytes for placed in self.evaluator.costed.topology.devices]
-        spare = tuple(
-            int(limit * (1 + _SHARE_SPARE)) + over - estimated if over else 0
-            for limit, over, estimated in zip(limits, found.over_bytes, cut.peak_bytes, strict=True)
-        )
-        other = self.evaluator.cut(shape.devices, shape.num_microbatches, shape.schedule, spare_bytes=spare)
+        peaks = [found.staged.peak[name].total_bytes for name in self.evaluator.names]
+        more = [
+            int(limit * _SHARE_SPARE) + peak - estimated
+            for limit, peak, estimated in zip(limits, peaks, cut.peak_bytes, strict=True)
+        ]
+        if not found.fits:
+            spare = [one if over else 0 for one, over in zip(more, found.over_bytes, strict=True)]
+        elif cut.recompute.stages and min(more) < 0 and found.staged.step_seconds <= self._best_seconds:
+            spare = more
+        else:
+            return
+        other = self.evaluator.cut(shape.devices, shape.num_microbatches, shape.schedule, spare_bytes=tuple(spare))
         if other is not None and other.fits and not self._is_hopeless(other.seconds / AS_ESTIMATED):
             self._try(other.assignment, shape.num_microbatches, shape.schedule, other.recompute)
 
@@ -365,3 +376,7 @@ class PipelineSearch:
         steps = [candidate.staged.step_seconds for candidate in self.eligible()]
         others = [self.evaluator.search_space.known_seconds] if steps else []
         return min([self.unpipelined_seconds, *steps, *others])
+
+
+def _kind(candidate: PipelineCandidate) -> tuple[int, int, ScheduleKind]:
+    return len(candidate.programs.stages), candidate.num_microbatches, candidate.schedule

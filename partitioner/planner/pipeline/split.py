@@ -133,23 +133,25 @@ class StageSplit:
             if ends is None:
                 return
             yield tuple(ends)
-            own = [(a + b) / 2 for a, b in zip(own, self._seconds([*pairwise([0, *ends])]), strict=True)]
+            stages = [*pairwise([0, *ends])]
+            now = self._seconds(stages, [self._of_stage(stage, *of).way.item() for stage, of in enumerate(stages)])
+            own = [(a + b) / 2 for a, b in zip(own, now, strict=True)]
         if self.sequence.shares_devices:
             yield self._even_ends()
 
     def _cut(self, ends: Sequence[int]) -> Cut:
         """The same by the seconds of each device alone."""
         sequence, stages = self.sequence, [*pairwise([0, *ends])]
-        meanwhile = self._meanwhile(self._seconds(stages))
+        ways = self._ways(stages)
+        meanwhile = self._meanwhile(self._seconds(stages, ways))
         assignment = [0] * len(sequence.items.order)
-        seconds, ways = [], list[int]()
+        seconds = list[float]()
         held, computed = np.zeros(len(self._limit_bytes)), np.zeros(len(self._limit_bytes))
-        for stage, (start, end) in enumerate(stages):
-            device, estimate = sequence.devices[stage], self._of_stage(stage, start, end)
+        for stage, (way, (start, end)) in enumerate(zip(ways, stages, strict=True)):
+            device, estimate = sequence.devices[stage], self._of_stage(stage, start, end, way)
             seconds.append(max(estimate.seconds.item() + meanwhile[stage], estimate.least_seconds.item()))
             held[device] += estimate.held_bytes.item()
             computed[device] = max(computed[device], estimate.computed_bytes.item())
-            ways.append(estimate.way.item())
             for item in sequence.items.order[start:end]:
                 assignment[item] = device
         peaks = held + computed
@@ -240,32 +242,74 @@ class StageSplit:
         devices = self.sequence.devices
         return [1 / len(set(devices)) / devices.count(device) for device in devices]
 
-    def _seconds(self, stages: Sequence[tuple[int, int]]) -> list[float]:
+    def _seconds(self, stages: Sequence[tuple[int, int]], ways: Sequence[int]) -> list[float]:
         """The same for a cut."""
         items, seconds = self.sequence.items, list[float]()
-        for device, way, (start, end) in zip(self.sequence.devices, self._ways(stages), stages, strict=True):
+        for device, way, (start, end) in zip(self.sequence.devices, ways, stages, strict=True):
             of_kinds = items.pass_seconds, items.again_by_way[way]
             seconds.append(float(sum(sums[device][end] - sums[device][start] for sums in of_kinds)))
         return seconds
 
     def _ways(self, stages: Sequence[tuple[int, int]]) -> list[int]:
         """What the stages of a cut do about their activations."""
-        return [self._of_stage(stage, *places).way.item() for stage, places in enumerate(stages)]
+        ways = [0] * len(stages)
+        for device in dict.fromkeys(self.sequence.devices):
+            own = tuple(
+                (stage, *places) for stage, places in enumerate(stages) if self.sequence.devices[stage] == device
+            )
+            if own not in self._known_ways:
+                self._known_ways[own] = self._ways_of(device, own)
+            for (stage, _, _), way in zip(own, self._known_ways[own], strict=True):
+                ways[stage] = way
+        return ways
+
+    def _ways_of(self, device: int, own: Sequence[tuple[int, int, int]]) -> list[int]:
+        """The ways of a device's stages: each as its share of the memory allows, then less is run again while all fit.
+
+        What takes longest to run again for its bytes is kept first.
+        """
+        ways = [self._of_stage(*one).way.item() for one in own]
+        again_seconds = [sums[device] for sums in self.sequence.items.again_by_way]
+
+        def peak_bytes() -> float:
+            estimates = [self._of_stage(*one, way) for one, way in zip(own, ways, strict=True)]
+            computed = max(one.computed_bytes.item() for one in estimates)
+            return sum(one.held_bytes.item() for one in estimates) + computed
+
+        def gain(index: int, way: int) -> float:
+            (stage, start, end), now = own[index], ways[index]
+            seconds = again_seconds[now][end] - again_seconds[now][start]
+            seconds -= again_seconds[way][end] - again_seconds[way][start]
+            more = self._of_stage(stage, start, end, way).held_bytes - self._of_stage(stage, start, end, now).held_bytes
+            return float(seconds) / max(1.0, more.item())
+
+        if self.sequence.recompute == "auto" and len(own) > 1 and peak_bytes() <= self._limit_bytes[device]:
+            less = [(index, way) for index, now in enumerate(ways) for way in range(now)]
+            for index, way in sorted(less, key=lambda one: gain(*one), reverse=True):
+                before = ways[index]
+                ways[index] = min(way, before)
+                if ways[index] < before and peak_bytes() > self._limit_bytes[device]:
+                    ways[index] = before
+        return ways
+
+    @cached_property
+    def _known_ways(self) -> dict[tuple[tuple[int, int, int], ...], list[int]]:
+        return {}
 
     # -- each stage alone ------------------------------------------------------------------------------------------
 
-    def _of_stage(self, stage: int, start: int, end: int) -> _Estimate:
-        """A stage of items start to end, `(1, 1)`."""
-        key = stage, start, end
+    def _of_stage(self, stage: int, start: int, end: int, way: int | None = None) -> _Estimate:
+        """A stage of items start to end, `(1, 1)`; by default in the way that its share of the memory allows."""
+        key = stage, start, end, way
         if key not in self._known:
-            self._known[key] = self._estimate(stage, Spans.one(self.sequence.items, start, end))
+            self._known[key] = self._estimate(stage, Spans.one(self.sequence.items, start, end), way)
         return self._known[key]
 
     @cached_property
-    def _known(self) -> dict[tuple[int, int, int], _Estimate]:
+    def _known(self) -> dict[tuple[int, int, int, int | None], _Estimate]:
         return {}
 
-    def _estimate(self, stage: int, spans: Spans) -> _Estimate:
+    def _estimate(self, stage: int, spans: Spans, given: int | None = None) -> _Estimate:
         sequence, items, device = self.sequence, self.sequence.items, self.sequence.devices[stage]
         live, num_stages = sequence.num_live[stage], sequence.devices.count(device)
         # One stage of a device computes at a time: all share the memory for it.
@@ -277,7 +321,10 @@ class StageSplit:
         whole_again = saved / max(1, live) + sequence.unsummed_bytes(spans)
         again = [np.zeros_like(saved), (saved - cheaply) / max(1, live), whole_again]
         computed = [spans.most_passing_bytes + more for more in again]
-        way = self._way([kept + more / num_stages for kept, more in zip(held, computed, strict=True)], limit)
+        if given is None:
+            way = self._way([kept + more / num_stages for kept, more in zip(held, computed, strict=True)], limit)
+        else:
+            way = np.full(saved.shape, given)
         seconds = sequence.seconds(stage, spans, sequence.hops)
         ends = sequence.ends(stage, spans, seconds, way)
         whole = spans.between("once_seconds", device) + spans.between("update_seconds", device)
