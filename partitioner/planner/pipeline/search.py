@@ -115,7 +115,7 @@ class PipelineSearch:
             for limit, peak, estimated in zip(limits, peaks, cut.peak_bytes, strict=True)
         ]
         if not found.fits:
-            spare = [one if over else 0 for one, over in zip(more, found.over_bytes, strict=True)]
+            spare = [max(0, one) for one in more]
         elif cut.recompute.stages and min(more) < 0 and found.staged.step_seconds <= self._best_seconds:
             spare = more
         else:
