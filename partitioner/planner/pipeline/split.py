@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from partitioner.planner.pipeline.calls import Calls
 from partitioner.planner.pipeline.least_cut import least_cut
+from partitioner.planner.pipeline.least_rerun import Need, least_rerun
 from partitioner.planner.pipeline.op_places import Floats
 from partitioner.planner.pipeline.search_space import Recomputed
 from partitioner.planner.pipeline.spans import Spans
@@ -264,33 +265,22 @@ class StageSplit:
         return ways
 
     def _ways_of(self, device: int, own: Sequence[tuple[int, int, int]]) -> list[int]:
-        """The ways of a device's stages: each as its share of the memory allows, then less is run again while all fit.
-
-        What takes longest to run again for its bytes is kept first.
-        """
+        """The ways of a device's stages: as their shares of its memory allow, then less runs again while all fit."""
         ways = [self._of_stage(*one).way.item() for one in own]
-        again_seconds = [sums[device] for sums in self.sequence.items.again_by_way]
-
-        def peak_bytes() -> float:
-            estimates = [self._of_stage(*one, way) for one, way in zip(own, ways, strict=True)]
-            computed = max(one.computed_bytes.item() for one in estimates)
-            return sum(one.held_bytes.item() for one in estimates) + computed
-
-        def gain(index: int, way: int) -> float:
-            (stage, start, end), now = own[index], ways[index]
-            seconds = again_seconds[now][end] - again_seconds[now][start]
-            seconds -= again_seconds[way][end] - again_seconds[way][start]
-            more = self._of_stage(stage, start, end, way).held_bytes - self._of_stage(stage, start, end, now).held_bytes
-            return float(seconds) / max(1.0, more.item())
-
-        if self.sequence.recompute == "auto" and len(own) > 1 and peak_bytes() <= self._limit_bytes[device]:
-            less = [(index, way) for index, now in enumerate(ways) for way in range(now)]
-            for index, way in sorted(less, key=lambda one: gain(*one), reverse=True):
-                before = ways[index]
-                ways[index] = min(way, before)
-                if ways[index] < before and peak_bytes() > self._limit_bytes[device]:
-                    ways[index] = before
-        return ways
+        if self.sequence.recompute != "auto" or len(own) == 1 or not any(ways):
+            return ways
+        needs = [
+            [
+                Need(
+                    held_bytes=(estimate := self._of_stage(stage, start, end, way)).held_bytes.item(),
+                    computed_bytes=estimate.computed_bytes.item(),
+                    again_seconds=float(again[device][end] - again[device][start]),
+                )
+                for way, again in enumerate(self.sequence.items.again_by_way)
+            ]
+            for stage, start, end in own
+        ]
+        return least_rerun(needs, ways, self._limit_bytes[device])
 
     @cached_property
     def _known_ways(self) -> dict[tuple[tuple[int, int, int], ...], list[int]]:
