@@ -197,12 +197,14 @@ class PipelineSearch:
 
     @cached_property
     def _in_most_microbatches(self) -> list[Shape]:
-        """Those for which there may be room, on most devices first; if there is none, those on most devices."""
+        """Those for which there may be room, however many stages a device has, on most devices first; if there is none,
+        those on most devices."""
         most = max(self.possible.counts, default=1)
         shapes = [shape for shape in self.possible if shape.num_microbatches == most]
         shapes.sort(key=lambda shape: -len(set(shape.devices)))
         largest = [shape for shape in shapes if len(set(shape.devices)) == len(set(shapes[0].devices))]
-        return [*filter(self.evaluator.has_room, shapes)] or largest
+        roomy = {(frozenset(shape.devices), shape.schedule) for shape in filter(self.evaluator.has_room, shapes)}
+        return [shape for shape in shapes if (frozenset(shape.devices), shape.schedule) in roomy] or largest
 
     @property
     def estimated_seconds(self) -> float:
