@@ -26,7 +26,7 @@ from partitioner.planner.simulate.streams import Streams
 
 # A byte over a limit counts as so many seconds, more than any step takes: first what fits, then the fastest.
 _SECONDS_PER_BYTE_OVER = 1e3
-# Cuts where devices have two stages, each given what they have in the other one: halfway from the last guess to what
+# Cuts where devices have several stages, each given what they have in the others: halfway from the last guess to what
 # the last cut says.
 _TRIES_OF_SHARED = 6
 
@@ -107,9 +107,9 @@ class StageSplit:
         return min(map(self._with_waits, cuts), key=_seconds_of, default=None)
 
     def _cuts(self, most_seconds: float) -> list[Cut]:
-        """The best of the cuts in which no device is busy for longer; some where devices have two stages.
+        """The best of the cuts in which no device is busy for longer; some where devices have several stages.
 
-        Of two stages of a device, neither is taken to be busy for more than half of that.
+        Of a device's stages, each is taken to be busy for its equal part of that at the most.
         """
         spans = self.sequence.spans([most_seconds / self.sequence.devices.count(one) for one in self.sequence.devices])
         return list(map(self._cut, dict.fromkeys(self._ends(spans))))

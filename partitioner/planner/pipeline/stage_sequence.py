@@ -66,7 +66,7 @@ class StageSequence:
 
     @property
     def shares_devices(self) -> bool:
-        """Whether a device has two stages."""
+        """Whether a device has several stages."""
         return self.num_stages > len(set(self.devices))
 
     @cached_property
