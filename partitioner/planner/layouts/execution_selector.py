@@ -112,8 +112,10 @@ class ExecutionSelector:
         schedules = dict.fromkeys(shape.schedule.value for shape in shapes)
         most, least = max(len(set(shape.devices)) for shape in shapes), self.evaluator.search_space.least_devices
         number = f"{least} to {most}" if least > 1 else f"up to {most}"
+        rounds = max(len(shape.devices) // len(set(shape.devices)) for shape in shapes)
+        of_each = f", up to {rounds} stages on each" if rounds > 2 else ""
         return (
-            f"{stages}; {number} devices, {', '.join(map(str, counts))} microbatches, the schedules "
+            f"{stages}; {number} devices{of_each}, {', '.join(map(str, counts))} microbatches, the schedules "
             f"{', '.join(schedules)}"
         )
 

@@ -220,7 +220,8 @@ class PipelineEvaluator:
     def can_keep_all(self, devices: Sequence[int], num_microbatches: int) -> bool:
         """Whether devices have the memory, all together, to keep a microbatch for each of them, as stages in a V do.
 
-        Of each they keep activations, and what gradients of weights are computed from later.
+        Of each they keep activations, and what gradients of weights are computed from later; none is kept where all
+        stages are to run again.
         """
         if self.search_space.recompute == "all":
             return False

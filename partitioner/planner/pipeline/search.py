@@ -116,7 +116,7 @@ class PipelineSearch:
         ]
         if not found.fits:
             spare = [max(0, one) for one in more]
-        elif cut.recompute.stages and min(more) < 0 and found.staged.step_seconds <= self._best_seconds:
+        elif self._is_fastest(found) and cut.recompute.stages and min(more) < 0:
             spare = more
         else:
             return
@@ -203,8 +203,12 @@ class PipelineSearch:
         shapes = [shape for shape in self.possible if shape.num_microbatches == most]
         shapes.sort(key=lambda shape: -len(set(shape.devices)))
         largest = [shape for shape in shapes if len(set(shape.devices)) == len(set(shapes[0].devices))]
-        roomy = {(frozenset(shape.devices), shape.schedule) for shape in filter(self.evaluator.has_room, shapes)}
-        return [shape for shape in shapes if (frozenset(shape.devices), shape.schedule) in roomy] or largest
+
+        def dealt(shape: Shape) -> tuple[frozenset[int], ScheduleKind]:
+            return frozenset(shape.devices), shape.schedule
+
+        roomy = {*map(dealt, filter(self.evaluator.has_room, shapes))}
+        return [shape for shape in shapes if dealt(shape) in roomy] or largest
 
     @property
     def estimated_seconds(self) -> float:
@@ -339,6 +343,10 @@ class PipelineSearch:
             return False
         return least_seconds > self._best_seconds * AS_FAST
 
+    def _is_fastest(self, candidate: PipelineCandidate) -> bool:
+        """Whether nothing known is faster, where the step is minimised."""
+        return self.objective is not Objective.MEMORY and candidate.staged.step_seconds <= self._best_seconds
+
     def _is_needless(self, shape: Shape) -> bool:
         """Whether more microbatches on one device are tried, which save only memory, though fewer fit.
 
@@ -381,4 +389,5 @@ class PipelineSearch:
 
 
 def _kind(candidate: PipelineCandidate) -> tuple[int, int, ScheduleKind]:
+    """What pipelines of one shape have in common."""
     return len(candidate.programs.stages), candidate.num_microbatches, candidate.schedule

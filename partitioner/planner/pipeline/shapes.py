@@ -18,7 +18,7 @@ _ALIKE_WITHOUT_BACKWARDS = (
     ScheduleKind.ZB_V,
 )
 # How many stages each device has in an interleaved schedule. The more, the less devices wait for the first microbatch;
-# but each stage is compiled, and called for each microbatch: more in all were never faster on the models tried.
+# but each stage is compiled, and called for each microbatch: more than so many in all were never faster where tried.
 _ROUNDS = (2, 4, 8)
 _MOST_STAGES = 32
 
@@ -41,10 +41,12 @@ class Shapes:
 
     def __iter__(self) -> Iterator[Shape]:
         """Devices of stages, numbers of microbatches and schedules that go together."""
+        training = self.evaluator.costed.graph.training
         for devices in self._device_sequences():
             for count in self.counts:
                 for schedule in self.schedules(devices, count):
-                    for stages in self._stages(devices, count, schedule):
+                    for rounds in self._rounds(devices, count, schedule):
+                        stages = schedule.stages_on(devices, rounds=rounds, training=training)
                         if len(stages) <= len(self.evaluator.order):
                             yield Shape(stages, count, schedule)
 
@@ -69,23 +71,18 @@ class Shapes:
             return [kind for kind in differ if kind in allowed] or allowed[:1]
         return [kind for kind in allowed if kind is not ScheduleKind.INTERLEAVED or count % len(devices) == 0]
 
-    def _stages(self, devices: Sequence[int], count: int, schedule: ScheduleKind) -> Iterator[tuple[int, ...]]:
-        """The devices of stages, as a schedule deals them.
+    def _rounds(self, devices: Sequence[int], count: int, schedule: ScheduleKind) -> list[int]:
+        """Of an interleaved schedule, how many stages each device may have.
 
         Where there is memory for it, stages in a V fill the same time with gradients of weights, in fewer stages.
         """
         least, *more = _ROUNDS
-        training = self.evaluator.costed.graph.training
-        yield schedule.stages_on(devices, rounds=least, training=training)
-        in_a_v = training and ScheduleKind.ZB_V in self.evaluator.search_space.schedules
-        if (
-            schedule is ScheduleKind.INTERLEAVED
-            and len(devices) > 1
-            and not (in_a_v and self.evaluator.can_keep_all(devices, count))
-        ):
-            for rounds in more:
-                if rounds * len(devices) <= _MOST_STAGES:
-                    yield schedule.stages_on(devices, rounds=rounds, training=training)
+        if schedule is not ScheduleKind.INTERLEAVED or len(devices) == 1:
+            return [least]
+        in_a_v = self.evaluator.costed.graph.training and ScheduleKind.ZB_V in self.evaluator.search_space.schedules
+        if in_a_v and self.evaluator.can_keep_all(devices, count):
+            return [least]
+        return [least, *(rounds for rounds in more if rounds * len(devices) <= _MOST_STAGES)]
 
     def _device_sequences(self) -> list[tuple[int, ...]]:
         """Devices in the order of stages: as given, the fastest first, the largest first, as constraints ask."""

@@ -135,7 +135,7 @@ class StageSplit:
                 return
             yield tuple(ends)
             stages = [*pairwise([0, *ends])]
-            now = self._seconds(stages, [self._of_stage(stage, *of).way.item() for stage, of in enumerate(stages)])
+            now = self._seconds(stages, self._ways_by_shares([(stage, *of) for stage, of in enumerate(stages)]))
             own = [(a + b) / 2 for a, b in zip(own, now, strict=True)]
         if self.sequence.shares_devices:
             yield self._even_ends()
@@ -266,7 +266,7 @@ class StageSplit:
 
     def _ways_of(self, device: int, own: Sequence[tuple[int, int, int]]) -> list[int]:
         """The ways of a device's stages: as their shares of its memory allow, then less runs again while all fit."""
-        ways = [self._of_stage(*one).way.item() for one in own]
+        ways = self._ways_by_shares(own)
         if self.sequence.recompute != "auto" or len(own) == 1 or not any(ways):
             return ways
         needs = [
@@ -281,6 +281,10 @@ class StageSplit:
             for stage, start, end in own
         ]
         return least_rerun(needs, ways, self._limit_bytes[device])
+
+    def _ways_by_shares(self, stages: Sequence[tuple[int, int, int]]) -> list[int]:
+        """The ways of stages that have equal shares of the memory of their devices."""
+        return [self._of_stage(*one).way.item() for one in stages]
 
     @cached_property
     def _known_ways(self) -> dict[tuple[tuple[int, int, int], ...], list[int]]:

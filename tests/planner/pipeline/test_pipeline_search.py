@@ -223,6 +223,7 @@ def test_more_stages_per_device_shorten_the_bubble_further(rounds: int) -> None:
     costed = pipeline(2 * rounds, forward=16.0, backward=16.0).costed(topology(2, wire=FREE))
     result = find(costed, microbatching(costed, 2, schedules=(ONE_F_ONE_B, ScheduleKind.INTERLEAVED)))
     assert (result.schedule_kind, len(result.programs.stages)) == ("interleaved", 2 * rounds)
+    assert f"up to 2 devices, up to {rounds} stages on each, 2 microbatches" in result.solver.family
     # Per microbatch a stage takes 16 s in all; M V + D - 1 of them.
     assert result.schedule.step_seconds == pytest.approx((2 * rounds + 1) * 16.0, abs=DISPATCH)
 
