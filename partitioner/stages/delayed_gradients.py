@@ -10,18 +10,18 @@ halves B and W, and fill the gaps of pipelines with W: "Zero Bubble Pipeline Par
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from partitioner.ir.op_graph import OpGraph, Phase
 
 
 def delayed_gradients(
     graph: OpGraph, placement: Mapping[str, Hashable], ops: Collection[str] | None = None
-) -> dict[str, str]:
-    """For each op that is delayed and does not follow another one, the op that it waits for.
+) -> dict[str, tuple[str, ...]]:
+    """For each op that is delayed and does not follow another one, the ops that it waits for.
 
-    That is the last gradient on its device that another device waits for. Nothing that another device waits for depends
-    on an op that is delayed, so no two ops wait for each other.
+    Those are the gradients on its device that other devices wait for, of those that follow each other the last. Nothing
+    that another device waits for depends on an op that is delayed, so no two ops wait for each other.
 
     Args:
         graph: The step.
@@ -36,8 +36,9 @@ def delayed_gradients(
     updates = {name for name in names if graph.op[name].phase is Phase.UPDATE}
     awaited = awaited_elsewhere(sources, placement, patient=updates)
     phase = {name: graph.op[name].phase for name in names}
-    last = {placement[name]: name for name in names if name in awaited and phase[name] is Phase.BACKWARD}
-    delayed, first = set[str](), dict[str, str]()
+    gradients = [name for name in names if name in awaited and phase[name] is Phase.BACKWARD]
+    last = _last(gradients, sources, placement)
+    delayed, first = set[str](), dict[str, tuple[str, ...]]()
     for name in names:
         follows = not (awaited.isdisjoint(sources[name]) and delayed.isdisjoint(sources[name]))
         may_wait = phase[name] is Phase.BACKWARD or (phase[name] is Phase.FORWARD and follows)
@@ -46,6 +47,22 @@ def delayed_gradients(
                 first[name] = last[placement[name]]
             delayed.add(name)
     return first
+
+
+def _last(
+    gradients: Collection[str], sources: Mapping[str, Sequence[str]], placement: Mapping[str, Hashable]
+) -> dict[Hashable, tuple[str, ...]]:
+    """By device, its gradients that none of its others follows."""
+    last: dict[Hashable, tuple[str, ...]] = {}
+    own, behind = frozenset(gradients), dict.fromkeys(sources, frozenset[Hashable]())
+    for name in reversed(list(sources)):
+        device, reached = placement[name], behind[name]
+        if name in own and device not in reached:
+            last[device] = (name, *last.get(device, ()))
+            reached |= {device}
+        for source in sources[name]:
+            behind[source] |= reached
+    return last
 
 
 def awaited_elsewhere(

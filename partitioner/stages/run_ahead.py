@@ -70,7 +70,7 @@ def run_ahead_limits(
     given: Collection[str] = (),
     order: Order | None = None,
     placement: Mapping[str, str] | None = None,
-    delayed: Mapping[str, str] | None = None,
+    delayed: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, list[str]]:
     """For each op, the ops that it must wait for besides its inputs and what it is delayed for.
 
@@ -84,8 +84,8 @@ def run_ahead_limits(
         delayed: See `delayed_gradients`.
     """
     needs = _needs(graph, ops, aliases or {}, given)
-    for name, source in (delayed or {}).items():
-        needs[name].append(source)
+    for name, sources in (delayed or {}).items():
+        needs[name] += sources
     by_device: dict[str, list[str]] = {}
     # One order for all devices, so that no two devices wait for each other.
     for name in _order(graph, ops, needs):

@@ -71,7 +71,7 @@ def emit_function(
     delayed = delayed_gradients(step.graph, placement, live) if execution.delays_gradients else {}
     limits = run_ahead_limits(step.graph, ops, order=order, placement=placement, delayed=delayed)
     add_waits(graph_def, {name: waits for name, waits in limits.items() if placement[name] not in execution.compiled})
-    add_waits(graph_def, {name: [source] for name, source in delayed.items()})
+    add_waits(graph_def, delayed)
     outside = dict(step.captures) | {p: held_variable(v).handle for p, v in step.variables.items()}
     called = with_compiled_calls(
         graph_def,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ from partitioner.errors import UsageError
 from partitioner.ir.costed import CostedGraph
 from partitioner.ir.plan import Considered, Objective, Strategy
 from partitioner.planner.bounds.step_time import lower_bound_seconds
+from partitioner.planner.model.assignment import Assignment
 from partitioner.planner.model.tolerances import AS_FAST, PEAK_ROOM, ROUNDING
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
 from partitioner.planner.pipeline.one_piece import OnePieceBound, one_piece_bound
@@ -33,6 +34,7 @@ class ExecutionSelector:
         objective: Whether the step time or the largest peak is minimised.
         deadline: When the search ends with its incumbent.
         evaluator: Simulates pipelines; None where only one graph may be chosen.
+        step_of: Simulates cuts in two in one piece, as for `one_piece_bound`.
     """
 
     costed: CostedGraph
@@ -41,6 +43,7 @@ class ExecutionSelector:
     objective: Objective
     deadline: Deadline
     evaluator: PipelineEvaluator | None = None
+    step_of: Callable[[Assignment], float] | None = None
 
     @property
     def allows_unpipelined(self) -> bool:
@@ -142,6 +145,7 @@ class ExecutionSelector:
             may_hold=self.evaluator.may_hold,
             known_seconds=math.inf if self.objective is Objective.MEMORY else known,
             is_raised=not self.deadline.is_over,
+            step_of=self.step_of,
         )
 
     def is_proved_optimal(self, unpipelined: Sequence[Evaluation]) -> bool:

@@ -27,7 +27,7 @@ from partitioner.planner.layouts.step_items import StepItems
 from partitioner.planner.layouts.strategy_refusals import refuse_impossible
 from partitioner.planner.model.assignment import Assignment
 from partitioner.planner.model.coarsening import Coarsening
-from partitioner.planner.model.tolerances import AS_FAST, ROUNDING
+from partitioner.planner.model.tolerances import ROUNDING, SLIGHTLY
 from partitioner.planner.pipeline.evaluator import PipelineEvaluator
 from partitioner.planner.pipeline.search_space import PipelineCandidate, PipelineSearchSpace
 from partitioner.planner.placement.evaluator import Evaluation, PlacementEvaluator
@@ -131,6 +131,7 @@ class _Search:
             objective=objective,
             deadline=deadline,
             evaluator=evaluator,
+            step_of=self._step_of if self._is_symmetric else None,
         )
         finer = PlacementEvaluator(costed, self.stage_items, delays=objective is not Objective.MEMORY)
         self.cuts = replace(self.placements, coarsening=self.stage_items, evaluator=finer)
@@ -236,6 +237,23 @@ class _Search:
             self.cuts.improve_cuts(_assignments(cuts, self.stage_items), self.selector.order)
             self._tell()
 
+    @property
+    def _is_symmetric(self) -> bool:
+        """Whether there are two devices, and it makes no difference which of them has a part."""
+        topology = self.costed.topology
+        return (
+            len(topology.devices) == 2
+            and len(set(self.costed.alike)) == 1
+            and topology.link(0, 1) == topology.link(1, 0)
+            and self.devices[0].memory_bytes == self.devices[1].memory_bytes
+            and all(len(allowed) == 2 for allowed in self.stage_items.allowed)
+        )
+
+    def _step_of(self, cut: Assignment) -> float:
+        """What a cut takes in one piece, in the better order; infinite where it does not fit."""
+        found, _ = self.cuts.evaluator.in_both_orders(cut)
+        return found.step_seconds if found.fits else math.inf
+
     def _best_as_one_graph(self, compared: Sequence[Evaluation]) -> Evaluation:
         """The best placement that fits; one that cuts layers apart only where it is faster than what does not."""
         cut = min(self.cuts.fitting, key=self.placements.objective_key, default=None)
@@ -243,7 +261,7 @@ class _Search:
             assert cut is not None
             return cut
         found, _ = self.evaluator.in_both_orders(self.placements.best(compared).assignment)
-        return cut if cut and cut.step_seconds * AS_FAST < found.step_seconds else found
+        return cut if cut and cut.step_seconds * SLIGHTLY < found.step_seconds else found
 
     def _compared(self) -> dict[str, Evaluation]:
         """The baselines as whoever places layers by hand runs them; none for the step of one replica of several."""

@@ -93,7 +93,7 @@ class Buffers:
         """Types of the devices."""
         return tuple(dict.fromkeys(DeviceName.parse(placed.name).type for placed in self.costed.topology.devices))
 
-    def orders_on_cpu(self, held: Order, delayed: Mapping[str, str]) -> Sequence[Sequence[str]]:
+    def orders_on_cpu(self, held: Order, delayed: Mapping[str, Sequence[str]]) -> Sequence[Sequence[str]]:
         """The orders in which CPUs may run the ops, for the given strictness of our own order.
 
         Args:
@@ -126,11 +126,11 @@ def buffers_of(costed: CostedGraph) -> Buffers:
     return known
 
 
-def _orders(costed: CostedGraph, held: Order, delayed: Mapping[str, str]) -> Iterator[list[str]]:
+def _orders(costed: CostedGraph, held: Order, delayed: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
     graph = costed.graph
     needs = {name: dict.fromkeys(sources) for name, sources in graph.sources.items()}
     limits = run_ahead_limits(graph, [op.name for op in graph.ops], order=held, delayed=delayed)
-    for name, sources in (*limits.items(), *((name, [source]) for name, source in delayed.items())):
+    for name, sources in (*limits.items(), *delayed.items()):
         needs[name].update(dict.fromkeys(sources))
     working = [op.name for op, cost in zip(graph.ops, costed.costs, strict=True) if cost.flops or cost.moved_bytes]
     return run_orders([op.name for op in graph.ops], needs, frozenset(working))

@@ -6,6 +6,8 @@ ALIKE = 0.01
 """Step times within this share of each other count as equally fast, because estimates are not that exact."""
 AS_FAST = 1 + ALIKE
 """Candidates at most this many times as slow as the fastest count as equally fast; the simplest is preferred."""
+SLIGHTLY = 1.002
+"""A placement that is faster than another by more than this is preferred where both are as simple."""
 BALANCE_PERMILLE = round(1000 * ALIKE)
 """The same for the solver, which counts in whole numbers."""
 AS_ESTIMATED = 1.1

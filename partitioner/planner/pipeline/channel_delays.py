@@ -1,7 +1,7 @@
 """How much later the chain of a step goes on where its tensors wait for the channel between two devices.
 
 The channel carries one tensor at a time each way, first come first served. So what a skip connection sends early on
-delays what the next layer waits for.
+delays what the next layer waits for, and what waits for all branches of a block waits for their transfers in turn.
 """
 
 from __future__ import annotations
@@ -50,13 +50,39 @@ def _delays(
         for way in (False, True):
             own = [tensor for tensor in together if tensor.is_back[boundary] == way]
             ready = [float(ends[tensor.number] + late + tensor.after[boundary]) for tensor in own]
-            for tensor, since in zip(own, ready, strict=True):
-                for reader in tensor.readers:
-                    if (seconds := reader.seconds[boundary]) > 0:
-                        arrives = max(free[way], since) + seconds + reader.behind[boundary]
-                        heappush(due, (reader.reached, float(arrives)))
+            sent = [(tensor, max(free[way], since)) for tensor, since in zip(own, ready, strict=True)]
+            for arrival in _arrivals(sent, boundary):
+                heappush(due, arrival)
             if own:
                 free[way] = max(free[way], min(ready)) + float(sum(tensor.seconds[boundary] for tensor in own))
+
+
+def _arrivals(sent: Sequence[tuple[ChannelTensor, float]], boundary: int) -> Iterator[tuple[int, float]]:
+    """The milestones that wait for tensors which are sent in any order, and when all of these have reached each.
+
+    Args:
+        sent: The tensors, and when each is sent at the earliest.
+        boundary: That they cross.
+    """
+    crossing = [(reader, index) for index, (tensor, _) in enumerate(sent) for reader in tensor.readers]
+    crossing = [(reader, index) for reader, index in crossing if reader.seconds[boundary] > 0]
+    for reached in sorted({reader.reached for reader, _ in crossing}):
+        jobs: dict[int, tuple[float, float]] = {}  # of each tensor, its transfer, and what follows it
+        for reader, index in crossing:
+            if reader.reached <= reached:
+                behind = float(reader.behind[boundary]) if reader.reached == reached else 0.0
+                jobs[index] = max(jobs.get(index, (0.0, 0.0)), (float(reader.seconds[boundary]), behind), key=sum)
+        yield reached, _one_machine_seconds([(sent[index][1], *job) for index, job in jobs.items()])
+
+
+def _one_machine_seconds(jobs: Sequence[tuple[float, float, float]]) -> float:
+    """When jobs have ended at the least, of each its start, its seconds and what follows it (Carlier, 1982)."""
+    most = 0.0
+    for start in {start for start, _, _ in jobs}:
+        for least in {behind for _, _, behind in jobs}:
+            chosen = [seconds for begins, seconds, behind in jobs if begins >= start and behind >= least]
+            most = max(most, start + sum(chosen) + least if chosen else 0.0)
+    return most
 
 
 def _together(tensors: Sequence[ChannelTensor]) -> Iterator[list[ChannelTensor]]:

@@ -8,8 +8,8 @@ that are refuted last learn of all of theirs, again and again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from partitioner.ir.costed import CostedGraph
 from partitioner.planner.model.assignment import Assignment
 from partitioner.planner.model.coarsening import Coarsening
+from partitioner.planner.model.tolerances import AS_FAST
 from partitioner.planner.pipeline.chain import Chain
 from partitioner.planner.pipeline.chain_seconds import ChainSeconds
 from partitioner.planner.pipeline.least_chain import LeastChain
@@ -28,6 +29,10 @@ from partitioner.planner.pipeline.step_ops import Part, StepOps
 _MOST_VISITS, _PARTS_OF_VISIT = 60_000, 64
 # Numbers of devices whose bounds are raised together: those with the least. More devices hardly ever have a lower one.
 _MOST_RAISED = 3
+# How often bounds look again at what comes before parts.
+_ROUNDS = 2
+# So many cuts in two are simulated at the most, of those that may be faster than the best by more than this share.
+_MOST_STEPS, _MUCH_FASTER = 32, 0.002
 # Cuts that take longer than so many times one device, which may not have room, are not looked for.
 _MOST_TIMES_ALONE = 4
 
@@ -54,6 +59,7 @@ def one_piece_bound(
     may_hold: Sequence[NDArray[np.bool_]] = (),
     known_seconds: float = math.inf,
     is_raised: bool = True,
+    step_of: Callable[[Assignment], float] | None = None,
 ) -> OnePieceBound:
     """The bound over all cuts of the items, in this order, into at most as many parts as there are devices.
 
@@ -66,37 +72,100 @@ def one_piece_bound(
         may_hold: `(n + 1, n + 1)` each: whether a device may have room for items i to j. Only cuts heed it, one for
             each of these tables.
         known_seconds: A step. Once the bound is no less, it is not raised, and there are no cuts.
-        is_raised: Whether there is time to raise it by transfers.
+        is_raised: Whether there is time to raise it.
+        step_of: What a cut in two takes, in seconds; infinite where it does not fit. Of two devices that are alike,
+            cuts are simulated until none is left that may be much faster than the best.
     """
-    count, num_devices = len(order), len(costed.topology.devices)
     alone = min(map(sum, set(costed.columns)), default=0.0)
-    if num_devices == 1 or count < 2 or not alone:
+    if len(costed.topology.devices) == 1 or len(order) < 2 or not alone:
         return OnePieceBound(seconds=alone)
-    ops, numbers = StepOps.of(costed, coarsening, order), range(2, min(num_devices, count) + 1)
-    chain = ChainSeconds(ops=ops, chain=Chain.of(ops))
-    bounds = LeastChain(seconds=chain.of_all_parts(), least=seconds_of_all_parts(ops))
-    known: set[Part] = set()
-    visits_left = float(_MOST_VISITS)
-    found = {number: bounds.bound(number, alone) for number in numbers}
-    while True:
-        seconds = min(alone, *(seconds for seconds, _ in found.values()))
-        if seconds >= known_seconds:
-            return OnePieceBound(seconds=seconds)
-        raised = sorted((number for number, (_, ends) in found.items() if ends), key=found.__getitem__)[:_MOST_RAISED]
-        new = sorted(_parts((found[number][1] or () for number in raised), count) - known)
-        visits_left -= ops.num_waits * max(1.0, len(new) / _PARTS_OF_VISIT)
-        is_last = not is_raised or not new or visits_left < 0 or seconds >= alone
-        if is_last:
-            least = [np.where(may, bounds.least, np.inf) for may in may_hold] or [bounds.least]
-            possible = [LeastChain(seconds=bounds.seconds, least=table) for table in least]
-            cuts = (one.bound(number, _MOST_TIMES_ALONE * alone, seconds)[1] for number in numbers for one in possible)
-            closest = dict.fromkeys(_assignment(ends, order) for ends in cuts if ends)
-            return OnePieceBound(seconds=seconds, closest=tuple(closest))
-        waits, (starts, ends) = ops.waits(new), zip(*new, strict=True)
-        chain.raised(bounds.seconds, new, waits)
-        bounds.least[starts, ends] = np.maximum(bounds.least[starts, ends], seconds_with_transfers(ops, new, waits))
-        known.update(new)
-        found |= {number: bounds.bound(number, alone, found[number][0]) for number in raised}
+    bounds = _Bounds(costed, coarsening, order, alone)
+    if is_raised:
+        bounds.raise_by_transfers(known_seconds)
+        bounds.raise_by_parts_before(known_seconds)
+        if step_of is not None:
+            bounds.raise_by_steps(known_seconds, step_of)
+    if (seconds := bounds.seconds) >= known_seconds:
+        return OnePieceBound(seconds=seconds)
+    return OnePieceBound(seconds=seconds, closest=tuple(bounds.closest(may_hold)))
+
+
+class _Bounds:
+    """The bounds of all numbers of parts, each with the ends of the parts of a cut that it hardly refutes."""
+
+    def __init__(self, costed: CostedGraph, coarsening: Coarsening, order: tuple[int, ...], alone: float) -> None:
+        self._order, self._alone = order, alone
+        self._ops = StepOps.of(costed, coarsening, order)
+        self._chain = ChainSeconds(ops=self._ops, chain=Chain.of(self._ops))
+        self._tables = LeastChain(
+            seconds=self._chain.of_all_parts(),
+            beside=self._chain.of_boundaries(),
+            least=seconds_of_all_parts(self._ops),
+        )
+        self._numbers = range(2, min(len(costed.topology.devices), len(order)) + 1)
+        self._found = {number: self._tables.bound(number, alone) for number in self._numbers}
+
+    @property
+    def seconds(self) -> float:
+        """The least of all: one device holds all items, or each of some numbers a part."""
+        return min(self._alone, *(seconds for seconds, _ in self._found.values()))
+
+    def raise_by_transfers(self, known_seconds: float) -> None:
+        """Let the parts of the cuts that are refuted last know of all their transfers, until no cut has others."""
+        known: set[Part] = set()
+        visits_left = float(_MOST_VISITS)
+        while self.seconds < min(known_seconds, self._alone):
+            raised = sorted((number for number, (_, ends) in self._found.items() if ends), key=self._found.__getitem__)
+            raised = raised[:_MOST_RAISED]
+            new = sorted(_parts((self._found[number][1] or () for number in raised), len(self._order)) - known)
+            visits_left -= self._ops.num_waits * max(1.0, len(new) / _PARTS_OF_VISIT)
+            if not new or visits_left < 0:
+                return
+            waits, (starts, ends) = self._ops.waits(new), zip(*new, strict=True)
+            self._chain.raised(self._tables.seconds, new, waits)
+            with_transfers = seconds_with_transfers(self._ops, new, waits)
+            self._tables.least[starts, ends] = np.maximum(self._tables.least[starts, ends], with_transfers)
+            known.update(new)
+            for number in raised:
+                self._raise(number)
+
+    def raise_by_parts_before(self, known_seconds: float) -> None:
+        """Let the least bounds know which parts may come before others."""
+        raised: set[int] = set()
+        while (seconds := self.seconds) < min(known_seconds, self._alone):
+            least = next(number for number, (bound, _) in self._found.items() if bound == seconds)
+            if least in raised:
+                return
+            self._raise(least, rounds=_ROUNDS)
+            raised.add(least)
+
+    def raise_by_steps(self, known_seconds: float, step_of: Callable[[Assignment], float]) -> None:
+        """Let parts of two devices know what the cuts take that begin with them, of those that are refuted last."""
+        best = known_seconds
+        for _ in range(_MOST_STEPS):
+            seconds, ends = self._found[2]
+            if ends is None or seconds >= (1 - _MUCH_FASTER) * min(best, self._alone):
+                return
+            step = step_of(_assignment(ends, self._order))
+            best = min(best, step)
+            self._tables.least[0, ends[0]] = max(self._tables.least[0, ends[0]], step)
+            self._raise(2)
+
+    def closest(self, may_hold: Sequence[NDArray[np.bool_]]) -> Iterable[Assignment]:
+        """For each number of parts, the cuts with the least bound whose parts may be held.
+
+        First those whose bounds are close to the least of all, the fewest parts first, then the others by their bounds.
+        """
+        least = [np.where(may, self._tables.least, np.inf) for may in may_hold] or [self._tables.least]
+        possible, seconds = [replace(self._tables, least=table) for table in least], self.seconds
+        most = _MOST_TIMES_ALONE * self._alone
+        bounds = (one.bound(number, most, seconds) for number in self._numbers for one in possible)
+        cuts = sorted((max(bound, AS_FAST * seconds), len(ends), ends) for bound, ends in bounds if ends)
+        return dict.fromkeys(_assignment(ends, self._order) for _, _, ends in cuts)
+
+    def _raise(self, number: int, *, rounds: int = 0) -> None:
+        bound, _ = self._found[number]
+        self._found[number] = self._tables.bound(number, self._alone, bound, rounds=rounds)
 
 
 def _parts(cuts: Iterable[Sequence[int]], count: int) -> set[Part]:

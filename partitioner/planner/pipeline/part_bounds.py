@@ -43,11 +43,17 @@ def seconds_with_transfers(ops: StepOps, parts: Sequence[Part], waits: Waits) ->
     most = np.zeros(len(parts))
     for number, (start, end) in enumerate(parts):
         own = np.flatnonzero((place >= start) & (place < end))
-        own = own[np.argsort(-tails[own, number], kind="stable")]
-        head, tail, work = heads[own, number], tails[own, number], seconds[own]
-        for least in _steps(head, _NUM_HEADS):
-            later = head >= least
-            most[number] = max(most[number], least + (np.cumsum(work[later]) + tail[later]).max())
+        most[number] = one_machine_seconds(heads[own, number], seconds[own], tails[own, number])
+    return most
+
+
+def one_machine_seconds(heads: Floats, seconds: Floats, tails: Floats) -> float:
+    """What a device takes at the least for ops with these heads and tails; 0 for none."""
+    most, order = 0.0, np.argsort(-tails, kind="stable")
+    heads, seconds, tails = heads[order], seconds[order], tails[order]
+    for least in _steps(heads, _NUM_HEADS):
+        later = heads >= least
+        most = max(most, least + float((np.cumsum(seconds[later]) + tails[later]).max()))
     return most
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ def simulate(
     costed: CostedGraph,
     placement: Mapping[str, int],
     *,
-    delayed: Mapping[str, str] = MappingProxyType({}),
+    delayed: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Schedule:
     """Simulate one step.
 
@@ -58,7 +58,7 @@ def timed(
     costed: CostedGraph,
     placement: Mapping[str, int],
     *,
-    delayed: Mapping[str, str] = MappingProxyType({}),
+    delayed: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> TimedStep:
     """As `simulate`, without the memory, which takes longer to find out than the times do."""
     simulation = _Simulation(costed, placement, delayed)
@@ -68,7 +68,7 @@ def timed(
 
 
 class _Simulation:
-    def __init__(self, costed: CostedGraph, placement: Mapping[str, int], delayed: Mapping[str, str]) -> None:
+    def __init__(self, costed: CostedGraph, placement: Mapping[str, int], delayed: Mapping[str, Sequence[str]]) -> None:
         self.costed, self.graph = costed, costed.graph
         self.device = [placement[op.name] for op in self.graph.ops]
         self.position = {op.name: index for index, op in enumerate(self.graph.ops)}
@@ -94,14 +94,14 @@ class _Simulation:
         self.end = 0.0
         self._wire(delayed)
 
-    def _wire(self, delayed: Mapping[str, str]) -> None:
+    def _wire(self, delayed: Mapping[str, Sequence[str]]) -> None:
         """Readers by tensor: `local[t]` are ops that read tensor t on its device, `remote[t][d]` ops on device d."""
         self.waiting = [0] * len(self.graph.ops)
         self.local: dict[str, list[int]] = {}
         self.remote: dict[str, dict[int, list[int]]] = {}
         for index, op in enumerate(self.graph.ops):
             sources = [(self.position[self.graph.tensor[n].producer], n) for n in dict.fromkeys(op.inputs)]
-            waits = (*op.control_inputs, delayed[op.name]) if op.name in delayed else op.control_inputs
+            waits = (*op.control_inputs, *delayed.get(op.name, ()))
             sources += [(self.position[n], f"^{n}") for n in waits]
             for source, name in sources:
                 self.waiting[index] += 1

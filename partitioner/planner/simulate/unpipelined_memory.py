@@ -65,7 +65,7 @@ class TimedStep:
     schedule: Schedule
     costed: CostedGraph
     placement: Mapping[str, int]
-    delayed: Mapping[str, str]
+    delayed: Mapping[str, Sequence[str]]
     began: Sequence[Sequence[tuple[float, Work]]]
 
 

@@ -23,12 +23,14 @@ def bounds_and_steps(made: Builder, wire: Link) -> list[tuple[float, float]]:
     items = coarsen(costed)
     order = forward_order(costed, items)
     ops, count = StepOps.of(costed, items, order), len(order)
-    parts = ChainSeconds(ops=ops, chain=Chain.of(ops)).of_all_parts()
+    of_chain = ChainSeconds(ops=ops, chain=Chain.of(ops))
+    parts, beside = of_chain.of_all_parts(), of_chain.of_boundaries()
     found = []
     for end in range(1, count):
         first, second = (0, end), (end, count)
-        there, back = parts.there[first] + parts.there[second], parts.back[second]
-        behind = max(back + parts.back[first], back + parts.rest[first], parts.rest[second])
+        there = parts.there[first] + parts.there[second] + beside.there[end]
+        back = parts.back[second] + beside.back[end]
+        behind = max(back + beside.late[end] + parts.back[first], back + beside.rest[first], parts.rest[second])
         assignment = [0] * count
         for item in order[end:]:
             assignment[item] = 1

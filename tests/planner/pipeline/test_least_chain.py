@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from partitioner.planner.pipeline.boundary_seconds import BoundarySeconds
 from partitioner.planner.pipeline.chain_seconds import PartSeconds
 from partitioner.planner.pipeline.least_chain import LeastChain
 
@@ -43,7 +44,7 @@ def test_no_cut_takes_less_and_one_takes_no_more(
 ) -> None:
     seconds = PartSeconds(there=there, back=back, rest=rest)
     steps = {tuple(cut): step_seconds(seconds, least, cut) for cut in cuts(NUM_ITEMS, num_parts)}
-    bound, ends = LeastChain(seconds=seconds, least=least).bound(num_parts, most_seconds=1_000.0)
+    bound, ends = LeastChain(seconds=seconds, beside=BoundarySeconds.none(rest), least=least).bound(num_parts, most_seconds=1_000.0)
     assert ends is not None
     assert bound == pytest.approx(min(steps.values()), abs=1e-3)
     assert type(bound) is float  # a plan's file takes none of NumPy's
@@ -53,6 +54,6 @@ def test_no_cut_takes_less_and_one_takes_no_more(
 def test_nothing_is_said_of_what_takes_longer_than_is_asked() -> None:
     nothing = np.zeros((3, 3))
     seconds = PartSeconds(there=nothing + 1.0, back=nothing + 1.0, rest=nothing)
-    bounds = LeastChain(seconds=seconds, least=nothing)
+    bounds = LeastChain(seconds=seconds, beside=BoundarySeconds.none(nothing), least=nothing)
     assert bounds.bound(2, most_seconds=3.0) == (3.0, None)
     assert bounds.bound(2, most_seconds=9.0) == (pytest.approx(4.0), [1, 2])
