@@ -92,7 +92,9 @@ def test_no_two_ops_wait_for_each_other(made: Builder, data: st.DataObject) -> N
     graph = made.graph()
     placement = {op.name: data.draw(st.integers(0, 2), op.name) for op in graph.ops}
     delayed = delayed_gradients(graph, placement)
-    waits = [(source, name) for made in (graph.sources, delayed) for name, sources in made.items() for source in sources]
+    waits = [
+        (source, name) for made in (graph.sources, delayed) for name, sources in made.items() for source in sources
+    ]
     assert nx.is_directed_acyclic_graph(nx.DiGraph(waits))
     for name, sources in delayed.items():
         assert {placement[source] for source in sources} == {placement[name]}

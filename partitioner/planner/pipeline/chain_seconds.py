@@ -7,7 +7,7 @@ has of it with the least path before and behind that. Milestones count with thei
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -79,9 +79,29 @@ class ChainSeconds:
                 work = stretch.work[None, middle + 1 :] - stretch.work[: middle + 1, None]
                 serial = heads[: middle + 1, None] + work + tails[None, middle + 1 :]
                 np.maximum(seconds, np.where(work > 0, serial, 0.0), out=seconds)
+            self._with_serial(seconds, stretch)
             over_boundary[stretch.number] = np.concatenate([seconds[:, -1], seconds[0]])
             (there if stretch.number < self.chain.turn else back)[: middle + 1, middle + 1 :] += seconds
         return there, back, over_boundary
+
+    def _with_serial(self, seconds: Floats, stretch: Stretch) -> None:
+        """Raise what a stretch adds to parts of which one boundary cuts it."""
+        lowest, highest = (int(of_all[stretch.number]) for of_all in self.stretches.ranges)
+        for boundary in self._near_boundaries.get(stretch.number, ()):
+            serial, _ = self.stretches.serial_seconds(stretch, boundary)
+            if boundary <= stretch.middle:
+                own = seconds[boundary, highest - stretch.middle :]
+            else:
+                own = seconds[: lowest + 1, boundary - stretch.middle - 1]
+            np.maximum(own, serial, out=own)
+
+    @cached_property
+    def _near_boundaries(self) -> Mapping[int, Sequence[int]]:
+        """Those that cut each stretch, by its number."""
+        boundaries: dict[int, list[int]] = {}
+        for stretch, boundary in self.stretches.near_cuts:
+            boundaries.setdefault(stretch.number, []).append(boundary)
+        return boundaries
 
     def raised(self, seconds: PartSeconds, parts: Sequence[Part], waits: Waits) -> None:
         """Raise those of some parts, by all transfers into and out of them (`StepOps.waits`).

@@ -93,8 +93,7 @@ class _MayBe(NamedTuple):
 class _Tables:
     """What the dynamic programs add up: `(n + 1, n + 1)` each, of parts by start and end.
 
-    Most come in pairs: for a boundary at the part's end of which something counts for less than all, and for one whose
-    parts beside it hold all that counts.
+    Some come in pairs: the second counts where the part behind holds all that the boundary between them reaches.
 
     Attributes:
         there: As in `PartSeconds`.
@@ -115,14 +114,14 @@ class _Tables:
     @classmethod
     def of(cls, chain: LeastChain) -> _Tables:
         seconds, beside = chain.seconds, chain.beside
-        is_met, both_ways = beside.is_met_before, seconds.there + seconds.back
+        is_met, until, both_ways = beside.is_met_before, seconds.there + seconds.rest, seconds.there + seconds.back
         added = beside.there + beside.back
         return cls(
             there=seconds.there,
             least=np.where(np.tri(len(chain.least), dtype=bool), np.inf, chain.least),
             begun=np.where(beside.is_met_behind, beside.there[:, None], 0.0),
-            until=(seconds.there + seconds.rest, np.where(is_met, seconds.there + beside.rest + added, np.inf)),
-            through=(both_ways, np.where(is_met, both_ways + added + beside.late, np.inf)),
+            until=(until, np.where(is_met, seconds.there + beside.rest + added, until)),
+            through=(both_ways, np.where(is_met, both_ways + added + beside.late, both_ways)),
             is_met=(is_met, beside.is_met_behind),
         )
 
@@ -161,7 +160,6 @@ class _Tables:
         """What the cut takes at the least."""
         most, chain, is_met = 0.0, 0.0, True
         for before, part in zip(reversed(there), reversed([*pairwise([0, *ends])]), strict=True):
-            is_met = is_met and bool(self.is_met[0][part])
             begun = min(before[0, part[0]], before[1, part[0]] + self.begun[part])
             most = max(most, float(begun + chain + self.until[is_met][part]), float(self.least[part]))
             chain += float(self.through[is_met][part])
