@@ -22,6 +22,7 @@ from partitioner.planner.model.tolerances import AS_FAST
 from partitioner.planner.pipeline.chain import Chain
 from partitioner.planner.pipeline.chain_seconds import ChainSeconds
 from partitioner.planner.pipeline.least_chain import LeastChain
+from partitioner.planner.pipeline.least_held import least_held_bytes
 from partitioner.planner.pipeline.part_bounds import seconds_of_all_parts, seconds_with_transfers
 from partitioner.planner.pipeline.step_ops import Part, StepOps
 
@@ -94,27 +95,34 @@ class _Bounds:
     """The bounds of all numbers of parts, each with the ends of the parts of a cut that it hardly refutes."""
 
     def __init__(self, costed: CostedGraph, coarsening: Coarsening, order: tuple[int, ...], alone: float) -> None:
-        self._order, self._alone = order, alone
+        self._order = order
         self._ops = StepOps.of(costed, coarsening, order)
         self._chain = ChainSeconds(ops=self._ops, chain=Chain.of(self._ops))
         self._tables = LeastChain(
             seconds=self._chain.of_all_parts(),
             beside=self._chain.of_boundaries(),
-            least=seconds_of_all_parts(self._ops),
+            least=np.where(self._may_be_held(costed, coarsening), seconds_of_all_parts(self._ops), np.inf),
         )
+        self._most = alone if np.isfinite(self._tables.least[0, -1]) else _MOST_TIMES_ALONE * alone
+        self._most_of_cuts = _MOST_TIMES_ALONE * alone
         self._numbers = range(2, min(len(costed.topology.devices), len(order)) + 1)
-        self._found = {number: self._tables.bound(number, alone) for number in self._numbers}
+        self._found = {number: self._tables.bound(number, self._most) for number in self._numbers}
+
+    def _may_be_held(self, costed: CostedGraph, coarsening: Coarsening) -> NDArray[np.bool_]:
+        chain, most_bytes = self._chain.chain, max(placed.memory_bytes for placed in costed.topology.devices)
+        awaited = self._ops.names[int(chain.milestones[chain.turn])]
+        return least_held_bytes(costed, coarsening, self._order, awaited) <= most_bytes
 
     @property
     def seconds(self) -> float:
-        """The least of all: one device holds all items, or each of some numbers a part."""
-        return min(self._alone, *(seconds for seconds, _ in self._found.values()))
+        """The least of all: one device holds all items, if there is room, or each of some numbers a part."""
+        return min(self._most, *(seconds for seconds, _ in self._found.values()))
 
     def raise_by_transfers(self, known_seconds: float) -> None:
         """Let the parts of the cuts that are refuted last know of all their transfers, until no cut has others."""
         known: set[Part] = set()
         visits_left = float(_MOST_VISITS)
-        while self.seconds < min(known_seconds, self._alone):
+        while self.seconds < min(known_seconds, self._most):
             raised = sorted((number for number, (_, ends) in self._found.items() if ends), key=self._found.__getitem__)
             raised = raised[:_MOST_RAISED]
             new = sorted(_parts((self._found[number][1] or () for number in raised), len(self._order)) - known)
@@ -132,7 +140,7 @@ class _Bounds:
     def raise_by_parts_before(self, known_seconds: float) -> None:
         """Let the least bounds know which parts may come before others."""
         raised: set[int] = set()
-        while (seconds := self.seconds) < min(known_seconds, self._alone):
+        while (seconds := self.seconds) < min(known_seconds, self._most):
             least = next(number for number, (bound, _) in self._found.items() if bound == seconds)
             if least in raised:
                 return
@@ -144,7 +152,7 @@ class _Bounds:
         best = known_seconds
         for _ in range(_MOST_STEPS):
             seconds, ends = self._found[2]
-            if ends is None or seconds >= (1 - _MUCH_FASTER) * min(best, self._alone):
+            if ends is None or seconds >= (1 - _MUCH_FASTER) * min(best, self._most):
                 return
             step = step_of(_assignment(ends, self._order))
             best = min(best, step)
@@ -158,14 +166,13 @@ class _Bounds:
         """
         least = [np.where(may, self._tables.least, np.inf) for may in may_hold] or [self._tables.least]
         possible, seconds = [replace(self._tables, least=table) for table in least], self.seconds
-        most = _MOST_TIMES_ALONE * self._alone
-        bounds = (one.bound(number, most, seconds) for number in self._numbers for one in possible)
+        bounds = (one.bound(number, self._most_of_cuts, seconds) for number in self._numbers for one in possible)
         cuts = sorted((max(bound, AS_FAST * seconds), len(ends), ends) for bound, ends in bounds if ends)
         return dict.fromkeys(_assignment(ends, self._order) for _, _, ends in cuts)
 
     def _raise(self, number: int, *, rounds: int = 0) -> None:
         bound, _ = self._found[number]
-        self._found[number] = self._tables.bound(number, self._alone, bound, rounds=rounds)
+        self._found[number] = self._tables.bound(number, self._most, bound, rounds=rounds)
 
 
 def _parts(cuts: Iterable[Sequence[int]], count: int) -> set[Part]:
