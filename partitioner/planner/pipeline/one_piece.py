@@ -8,6 +8,7 @@ that are refuted last learn of all of theirs, again and again.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
@@ -15,6 +16,7 @@ from itertools import pairwise, product
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.topology import Topology
 from partitioner.ir.costed import CostedGraph
 from partitioner.planner.model.assignment import Assignment
 from partitioner.planner.model.coarsening import Coarsening
@@ -95,7 +97,7 @@ class _Bounds:
     """The bounds of all numbers of parts, each with the ends of the parts of a cut that it hardly refutes."""
 
     def __init__(self, costed: CostedGraph, coarsening: Coarsening, order: tuple[int, ...], alone: float) -> None:
-        self._order = order
+        self._order, self._num_near = order, _num_near(costed.topology)
         self._ops = StepOps.of(costed, coarsening, order)
         self._chain = ChainSeconds(ops=self._ops, chain=Chain.of(self._ops))
         self._tables = LeastChain(
@@ -162,17 +164,30 @@ class _Bounds:
     def closest(self, may_hold: Sequence[NDArray[np.bool_]]) -> Iterable[Assignment]:
         """For each number of parts, the cuts with the least bound whose parts may be held.
 
-        First those whose bounds are close to the least of all, the fewest parts first, then the others by their bounds.
+        First those whose bounds are close to the least of all, the fewest parts first, then the others by their bounds;
+        at last those of more parts than there are devices with fast links to each other.
         """
         least = [np.where(may, self._tables.least, np.inf) for may in may_hold] or [self._tables.least]
         possible, seconds = [replace(self._tables, least=table) for table in least], self.seconds
         bounds = (one.bound(number, self._most_of_cuts, seconds) for number in self._numbers for one in possible)
-        cuts = sorted((max(bound, AS_FAST * seconds), len(ends), ends) for bound, ends in bounds if ends)
-        return dict.fromkeys(_assignment(ends, self._order) for _, _, ends in cuts)
+        cuts = sorted(
+            (len(ends) > self._num_near, max(bound, AS_FAST * seconds), len(ends), ends)
+            for bound, ends in bounds
+            if ends
+        )
+        return dict.fromkeys(_assignment(ends, self._order) for *_, ends in cuts)
 
     def _raise(self, number: int, *, rounds: int = 0) -> None:
         bound, _ = self._found[number]
         self._found[number] = self._tables.bound(number, self._most, bound, rounds=rounds)
+
+
+def _num_near(topology: Topology) -> int:
+    """The most devices that have links as wide as any to one of them, itself included."""
+    widths = [[link.bandwidth_bytes_per_second for link in row] for row in topology.links]
+    pairs = [(one, other) for one in range(len(widths)) for other in range(len(widths)) if one != other]
+    widest = max(widths[one][other] for one, other in pairs)
+    return 1 + max(Counter(one for one, other in pairs if widths[one][other] == widest).values())
 
 
 def _parts(cuts: Iterable[Sequence[int]], count: int) -> set[Part]:

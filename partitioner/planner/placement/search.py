@@ -33,7 +33,7 @@ from partitioner.planner.placement.solver_rounds import MEMORY_ROUNDS, answers
 _MEMORY_ONLY_PERMILLE = 10**6
 _MOST_GAIN = 1.15
 """Local search shortened steps by up to 13 % (all searches of the 37 golden plans)."""
-_MOST_CUTS = 4
+_MOST_CUTS = 6
 """Cuts that fit and whose ends are moved: more devices rarely help where fewer did not."""
 _REACH = 1.05
 """Of its starts that were slower than the best by more, 4 of 114 led to a better one, by at most 0.6 % (the same)."""
