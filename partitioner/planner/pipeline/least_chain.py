@@ -175,6 +175,8 @@ class _Tables:
         may_be, choices = list[_MayBe](), list[tuple[NDArray[np.intp], NDArray[np.bool_]]]()
         for before in reversed(there):
             own = starts, ends = _range_of(before), _range_of(chain)
+            if starts.start == starts.stop:
+                return None
             left = np.where(is_short[own], most - self._begun(before, own), -np.inf)
             apart, met = (
                 np.where(behind[ends] + until[own] <= left, behind[ends] + through[own], np.inf)
@@ -200,7 +202,7 @@ class _Tables:
 def _range_of(known: Floats) -> slice:
     """The positions that are reached at all, and those between them."""
     places = np.flatnonzero(np.isfinite(known.min(axis=0)))
-    return slice(int(places[0]), int(places[-1]) + 1)
+    return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
 
 
 def _followed(choices: Sequence[tuple[NDArray[np.intp], NDArray[np.bool_]]], way: int) -> list[int]:

@@ -60,7 +60,9 @@ def test_activations_count_with_a_part_that_makes_and_reads_them() -> None:
     assert held[1].tolist() == [0, 0, 512, 512 + 4096 + 256]
 
 
-@pytest.mark.parametrize(("memory_bytes", "expected"), [(2**20, 8.0), (2 * 5120, 8.0), (2 * 5120 - 1, 4 * 12.0)])
+@pytest.mark.parametrize(
+    ("memory_bytes", "expected"), [(2**20, 8.0), (2 * 5120, 8.0), (2 * 5120 - 1, 4 * 12.0), (5119, 4 * 12.0)]
+)
 def test_parts_for_which_there_is_no_room_are_not_of_a_cut(memory_bytes: int, expected: float) -> None:
     """Each of four layers has 4 KiB of weights and keeps 1 KiB. Two devices with room for two of them take 4 + 2 x 2 s;
     with less room there is no cut, and four times what one device takes is as far as bounds go."""
