@@ -13,6 +13,7 @@ import numpy as np
 
 from partitioner.planner.pipeline.channel_tensors import ChannelTensor
 from partitioner.planner.pipeline.op_places import Floats
+from partitioner.planner.pipeline.part_bounds import one_machine_seconds
 
 
 def channel_delays(tensors: Sequence[ChannelTensor], milestones: Floats, stretches: Floats) -> Floats:
@@ -72,17 +73,8 @@ def _arrivals(sent: Sequence[tuple[ChannelTensor, float]], boundary: int) -> Ite
             if reader.reached <= reached:
                 behind = float(reader.behind[boundary]) if reader.reached == reached else 0.0
                 jobs[index] = max(jobs.get(index, (0.0, 0.0)), (float(reader.seconds[boundary]), behind), key=sum)
-        yield reached, _one_machine_seconds([(sent[index][1], *job) for index, job in jobs.items()])
-
-
-def _one_machine_seconds(jobs: Sequence[tuple[float, float, float]]) -> float:
-    """When jobs have ended at the least, of each its start, its seconds and what follows it (Carlier, 1982)."""
-    most = 0.0
-    for start in {start for start, _, _ in jobs}:
-        for least in {behind for _, _, behind in jobs}:
-            chosen = [seconds for begins, seconds, behind in jobs if begins >= start and behind >= least]
-            most = max(most, start + sum(chosen) + least if chosen else 0.0)
-    return most
+        starts, (transfers, tails) = [sent[index][1] for index in jobs], zip(*jobs.values(), strict=True)
+        yield reached, one_machine_seconds(np.array(starts), np.array(transfers), np.array(tails))
 
 
 def _together(tensors: Sequence[ChannelTensor]) -> Iterator[list[ChannelTensor]]:

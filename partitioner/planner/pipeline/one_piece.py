@@ -1,8 +1,9 @@
 """Lower bound on a step in one piece whose devices hold consecutive items: ops run as soon as they can.
 
 A cut is no faster than the slowest of its parts by itself (`part_bounds.py`), nor than the chain through all of them
-and what they then have left to do (`least_chain.py`). At first parts know few of their transfers; those of the cuts
-that are refuted last learn of all of theirs, again and again.
+and what they then have left to do (`least_chain.py`); parts that certainly do not fit are in none (`least_held.py`).
+Passes raise the bound by what is known of the cuts that are refuted last: all transfers of their parts, which parts may
+come before others, and of two devices what the cuts take.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from itertools import pairwise, product
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.topology import Topology
 from partitioner.ir.costed import CostedGraph
 from partitioner.planner.model.assignment import Assignment
 from partitioner.planner.model.coarsening import Coarsening
@@ -97,7 +97,8 @@ class _Bounds:
     """The bounds of all numbers of parts, each with the ends of the parts of a cut that it hardly refutes."""
 
     def __init__(self, costed: CostedGraph, coarsening: Coarsening, order: tuple[int, ...], alone: float) -> None:
-        self._order, self._num_near = order, _num_near(costed.topology)
+        topology = costed.topology
+        self._order, self._most_on_host = order, max(Counter(map(topology.host, range(len(topology.devices)))).values())
         self._ops = StepOps.of(costed, coarsening, order)
         self._chain = ChainSeconds(ops=self._ops, chain=Chain.of(self._ops))
         self._tables = LeastChain(
@@ -165,13 +166,13 @@ class _Bounds:
         """For each number of parts, the cuts with the least bound whose parts may be held.
 
         First those whose bounds are close to the least of all, the fewest parts first, then the others by their bounds;
-        at last those of more parts than there are devices with fast links to each other.
+        at last those of more parts than a host has devices.
         """
         least = [np.where(may, self._tables.least, np.inf) for may in may_hold] or [self._tables.least]
         possible, seconds = [replace(self._tables, least=table) for table in least], self.seconds
         bounds = (one.bound(number, self._most_of_cuts, seconds) for number in self._numbers for one in possible)
         cuts = sorted(
-            (len(ends) > self._num_near, max(bound, AS_FAST * seconds), len(ends), ends)
+            (len(ends) > self._most_on_host, max(bound, AS_FAST * seconds), len(ends), ends)
             for bound, ends in bounds
             if ends
         )
@@ -180,14 +181,6 @@ class _Bounds:
     def _raise(self, number: int, *, rounds: int = 0) -> None:
         bound, _ = self._found[number]
         self._found[number] = self._tables.bound(number, self._most, bound, rounds=rounds)
-
-
-def _num_near(topology: Topology) -> int:
-    """The most devices that have links as wide as any to one of them, itself included."""
-    widths = [[link.bandwidth_bytes_per_second for link in row] for row in topology.links]
-    pairs = [(one, other) for one in range(len(widths)) for other in range(len(widths)) if one != other]
-    widest = max(widths[one][other] for one, other in pairs)
-    return 1 + max(Counter(one for one, other in pairs if widths[one][other] == widest).values())
 
 
 def _parts(cuts: Iterable[Sequence[int]], count: int) -> set[Part]:
