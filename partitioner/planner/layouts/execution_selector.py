@@ -43,7 +43,7 @@ class ExecutionSelector:
     objective: Objective
     deadline: Deadline
     evaluator: PipelineEvaluator | None = None
-    step_of: Callable[[Assignment], float] | None = None
+    step_of: Callable[[Assignment], float | None] | None = None
 
     @property
     def allows_unpipelined(self) -> bool:

@@ -249,8 +249,10 @@ class _Search:
             and all(len(allowed) == 2 for allowed in self.stage_items.allowed)
         )
 
-    def _step_of(self, cut: Assignment) -> float:
-        """What a cut takes in one piece, in the better order; infinite where it does not fit."""
+    def _step_of(self, cut: Assignment) -> float | None:
+        """What a cut takes in one piece, in the better order; infinite where it does not fit, None if time is over."""
+        if self.deadline.is_over:
+            return None
         found, _ = self.cuts.evaluator.in_both_orders(cut)
         return found.step_seconds if found.fits else math.inf
 

@@ -7,7 +7,7 @@ ALIKE = 0.01
 AS_FAST = 1 + ALIKE
 """Candidates at most this many times as slow as the fastest count as equally fast; the simplest is preferred."""
 SLIGHTLY = 1.002
-"""A placement that is faster than another by more than this is preferred where both are as simple."""
+"""Of cuts in one piece, one that may be this many times as fast as the best is looked at, and one that is is chosen."""
 BALANCE_PERMILLE = round(1000 * ALIKE)
 """The same for the solver, which counts in whole numbers."""
 AS_ESTIMATED = 1.1

@@ -110,18 +110,13 @@ def _rest(stretches: Stretches, reached: _Reached, seconds: Floats, rest: Floats
         rest: As for `boundary_seconds`.
         last: As for `boundary_seconds`.
     """
-    ops, chain, paths, most = stretches.ops, stretches.chain, stretches.boundary_paths, rest.copy()
-    milestones = ops.seconds[chain.milestones]
+    most, milestones = rest.copy(), stretches.ops.seconds[stretches.chain.milestones]
     for stretch, boundary in stretches.near_cuts:
         number, end = stretch.number, int(last[boundary])
-        if number < chain.turn or stretch.middle < boundary:
+        if number < stretches.chain.turn or stretch.middle < boundary:
             continue
-        chosen = ops.is_counted & (chain.behind >= number)
-        chosen[chain.milestones[number]] = False
-        work, own = ops.work(chosen), chosen & (chain.behind == number) & (ops.place < boundary)
-        head = min([*paths.heads[own, boundary], paths.through[number, boundary]])
         meanwhile = seconds[number:end, boundary].sum() + milestones[number + 1 : end + 1].sum()
-        left = np.where(work[boundary] > work, head + work[boundary] - work - meanwhile, 0.0)
+        left = stretches.left(number, boundary) - meanwhile
         if (left > most[:, boundary]).any():
             most[:, boundary] = np.maximum(most[:, boundary], left)
             reached.widen(boundary, number, end)

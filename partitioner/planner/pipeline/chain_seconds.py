@@ -41,17 +41,20 @@ class ChainSeconds:
     """Seconds of parts.
 
     Attributes:
-        ops: The ops of the step.
-        chain: Their chain.
+        stretches: Of the chain of the step.
     """
 
-    ops: StepOps
-    chain: Chain
+    stretches: Stretches
 
-    @cached_property
-    def stretches(self) -> Stretches:
-        """Those of the chain."""
-        return Stretches(ops=self.ops, chain=self.chain)
+    @property
+    def ops(self) -> StepOps:
+        """The ops of the step."""
+        return self.stretches.ops
+
+    @property
+    def chain(self) -> Chain:
+        """Their chain."""
+        return self.stretches.chain
 
     def of_all_parts(self) -> PartSeconds:
         """Those of every part: a stretch that both of its boundaries cut has the transfers over one of them."""
@@ -171,16 +174,7 @@ class ChainSeconds:
     @cached_property
     def _rest(self) -> Floats:
         """What each part has left to do behind all of the chain that counts with later parts."""
-        chain, ops, count, paths = self.chain, self.ops, self.ops.num_items, self.stretches.boundary_paths
-        rest = np.zeros((count + 1, count + 1))
-        for end, number in enumerate(self._last_of_later_parts.tolist()):
-            chosen = ops.is_counted & (chain.behind >= number)
-            chosen[chain.milestones[number]] = False
-            work = ops.work(chosen)
-            first = chosen & (chain.behind == number) & (ops.place < end)
-            hops = [*paths.heads[first, end], *paths.through[number : number + 1, end]]
-            rest[:, end] = np.where(work[end] > work, work[end] - work + min(hops, default=0.0), 0.0)
-        return rest
+        return np.stack([self.stretches.left(number, end) for end, number in enumerate(self._last_of_later_parts)], 1)
 
     @cached_property
     def _last_of_later_parts(self) -> Numbers:

@@ -97,6 +97,18 @@ class Stretches:
         within = chain.is_between & (chain.behind < count)
         return np.bincount(chain.behind[within], self.ops.seconds[within], minlength=count).astype(float)
 
+    def left(self, number: int, end: int) -> Floats:
+        """`(n + 1,)`: what parts that begin at each item and end there have left to do behind a milestone.
+
+        Of their work that follows from it, the first op waits for the least path from the milestone to any of them.
+        """
+        ops, chain, paths = self.ops, self.chain, self.boundary_paths
+        chosen = ops.is_counted & (chain.behind >= number)
+        chosen[chain.milestones[number]] = False
+        work, first = ops.work(chosen), chosen & (chain.behind == number) & (ops.place < end)
+        hops = [*paths.heads[first, end], *paths.through[number : number + 1, end]]
+        return np.where(work[end] > work, work[end] - work + min(hops, default=0.0), 0.0)
+
     @property
     def reach(self) -> int:
         """How many items on either side of a boundary count as near it: all, if there are two devices."""

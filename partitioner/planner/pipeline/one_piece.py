@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from partitioner.ir.costed import CostedGraph
 from partitioner.planner.model.assignment import Assignment
 from partitioner.planner.model.coarsening import Coarsening
-from partitioner.planner.model.tolerances import AS_FAST
+from partitioner.planner.model.tolerances import AS_FAST, SLIGHTLY
 from partitioner.planner.pipeline.chain import Chain
 from partitioner.planner.pipeline.chain_seconds import ChainSeconds
+from partitioner.planner.pipeline.chain_stretches import Stretches
 from partitioner.planner.pipeline.least_chain import LeastChain
 from partitioner.planner.pipeline.least_held import least_held_bytes
 from partitioner.planner.pipeline.part_bounds import seconds_of_all_parts, seconds_with_transfers
@@ -34,8 +35,8 @@ _MOST_VISITS, _PARTS_OF_VISIT = 60_000, 64
 _MOST_RAISED = 3
 # How often bounds look again at what comes before parts.
 _ROUNDS = 2
-# So many cuts in two are simulated at the most, of those that may be faster than the best by more than this share.
-_MOST_STEPS, _MUCH_FASTER = 32, 0.002
+# So many cuts in two are simulated at the most.
+_MOST_STEPS = 32
 # Cuts that take longer than so many times one device, which may not have room, are not looked for.
 _MOST_TIMES_ALONE = 4
 
@@ -62,7 +63,7 @@ def one_piece_bound(
     may_hold: Sequence[NDArray[np.bool_]] = (),
     known_seconds: float = math.inf,
     is_raised: bool = True,
-    step_of: Callable[[Assignment], float] | None = None,
+    step_of: Callable[[Assignment], float | None] | None = None,
 ) -> OnePieceBound:
     """The bound over all cuts of the items, in this order, into at most as many parts as there are devices.
 
@@ -76,8 +77,9 @@ def one_piece_bound(
             each of these tables.
         known_seconds: A step. Once the bound is no less, it is not raised, and there are no cuts.
         is_raised: Whether there is time to raise it.
-        step_of: What a cut in two takes, in seconds; infinite where it does not fit. Of two devices that are alike,
-            cuts are simulated until none is left that may be much faster than the best.
+        step_of: What a cut in two takes, in seconds; infinite where it does not fit, None where there is no time to
+            find out. Of two devices that are alike, cuts are simulated until none is left that may be much faster than
+            the best.
     """
     alone = min(map(sum, set(costed.columns)), default=0.0)
     if len(costed.topology.devices) == 1 or len(order) < 2 or not alone:
@@ -100,7 +102,7 @@ class _Bounds:
         topology = costed.topology
         self._order, self._most_on_host = order, max(Counter(map(topology.host, range(len(topology.devices)))).values())
         self._ops = StepOps.of(costed, coarsening, order)
-        self._chain = ChainSeconds(ops=self._ops, chain=Chain.of(self._ops))
+        self._chain = ChainSeconds(stretches=Stretches(ops=self._ops, chain=Chain.of(self._ops)))
         self._tables = LeastChain(
             seconds=self._chain.of_all_parts(),
             beside=self._chain.of_boundaries(),
@@ -150,14 +152,15 @@ class _Bounds:
             self._raise(least, rounds=_ROUNDS)
             raised.add(least)
 
-    def raise_by_steps(self, known_seconds: float, step_of: Callable[[Assignment], float]) -> None:
+    def raise_by_steps(self, known_seconds: float, step_of: Callable[[Assignment], float | None]) -> None:
         """Let parts of two devices know what the cuts take that begin with them, of those that are refuted last."""
         best = known_seconds
         for _ in range(_MOST_STEPS):
             seconds, ends = self._found[2]
-            if ends is None or seconds >= (1 - _MUCH_FASTER) * min(best, self._most):
+            if ends is None or seconds * SLIGHTLY >= min(best, self._most):
                 return
-            step = step_of(_assignment(ends, self._order))
+            if (step := step_of(_assignment(ends, self._order))) is None:
+                return
             best = min(best, step)
             self._tables.least[0, ends[0]] = max(self._tables.least[0, ends[0]], step)
             self._raise(2)

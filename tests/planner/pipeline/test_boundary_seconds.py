@@ -16,6 +16,7 @@ from cost_models.hardware import Link
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.pipeline.chain import Chain
 from partitioner.planner.pipeline.chain_seconds import ChainSeconds
+from partitioner.planner.pipeline.chain_stretches import Stretches
 from partitioner.planner.pipeline.item_order import forward_order
 from partitioner.planner.pipeline.least_chain import LeastChain
 from partitioner.planner.pipeline.part_bounds import seconds_of_all_parts
@@ -29,7 +30,7 @@ def bounds_and_steps(made: Builder, num_devices: int, wire: Link) -> dict[tuple[
     items = coarsen(costed)
     order = forward_order(costed, items)
     ops, evaluator, found = StepOps.of(costed, items, order), PlacementEvaluator(costed, items), {}
-    chain = ChainSeconds(ops=ops, chain=Chain.of(ops))
+    chain = ChainSeconds(stretches=Stretches(ops=ops, chain=Chain.of(ops)))
     every = LeastChain(seconds=chain.of_all_parts(), beside=chain.of_boundaries(), least=seconds_of_all_parts(ops))
     for inner in combinations(range(1, len(order)), num_devices - 1):
         parts, assignment = [*pairwise([0, *inner, len(order)])], [0] * len(order)

@@ -13,6 +13,7 @@ from partitioner.ir.op_graph import Phase
 from partitioner.planner.model.coarsen import coarsen
 from partitioner.planner.pipeline.chain import Chain
 from partitioner.planner.pipeline.chain_seconds import ChainSeconds
+from partitioner.planner.pipeline.chain_stretches import Stretches
 from partitioner.planner.pipeline.item_order import forward_order
 from partitioner.planner.pipeline.step_ops import StepOps
 from partitioner.planner.placement.evaluator import PlacementEvaluator
@@ -24,7 +25,7 @@ def bounds_and_steps(made: Builder, wire: Link) -> list[tuple[float, float]]:
     items = coarsen(costed)
     order = forward_order(costed, items)
     ops, count = StepOps.of(costed, items, order), len(order)
-    of_chain = ChainSeconds(ops=ops, chain=Chain.of(ops))
+    of_chain = ChainSeconds(stretches=Stretches(ops=ops, chain=Chain.of(ops)))
     parts, beside = of_chain.of_all_parts(), of_chain.of_boundaries()
     found = []
     for end in range(1, count):

@@ -107,6 +107,8 @@ def test_of_two_devices_the_bound_is_the_step_of_the_best_cut(made, wire) -> Non
     bound = one_piece_bound(costed, items, order, step_of=step_of).seconds
     cuts = [tuple(int(order.index(item) >= end) for item in range(len(order))) for end in range(1, len(order) + 1)]
     best = min(map(step_of, cuts))
+    in_haste = one_piece_bound(costed, items, order, step_of=lambda _: None).seconds
+    assert in_haste == one_piece_bound(costed, items, order).seconds
     assert best * 0.998 * (1 - 1e-9) <= bound <= best * (1 + 1e-9)
 
 
