@@ -35,9 +35,6 @@ from partitioner.planner.pipeline.search_space import (
 )
 from partitioner.planner.pipeline.solve.client import least_steps
 from partitioner.planner.pipeline.solve.problem import (
-    FEW_DEVICES,
-    MOST_CALLS,
-    MOST_CALLS_OF_FEW,
     MOST_PROBLEMS,
     BoundRequest,
     LeastStep,
@@ -312,7 +309,6 @@ class PipelineEvaluator:
             problems=tuple(problems.values()),
             enough_seconds=enough_seconds,
             seconds=seconds,
-            most_calls=MOST_CALLS_OF_FEW if len(self.names) <= FEW_DEVICES else MOST_CALLS,
         )
         for shape, step in zip(problems, ask(request), strict=True):
             key, split = (*shape, how), StageSplit(sequence=sequences[shape])

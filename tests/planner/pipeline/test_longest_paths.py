@@ -11,9 +11,11 @@ import pytest
 from bounding import closer_steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import nnls
 
 from partitioner.planner.pipeline.calls import Calls
 from partitioner.planner.pipeline.solve.client import least_steps
+from partitioner.planner.pipeline.solve.corners import Corners
 from partitioner.planner.pipeline.solve.problem import BoundRequest, CutProblem
 from partitioner.stages.schedules import ScheduleKind, device_orders
 
@@ -106,6 +108,31 @@ def test_branching_ends_at_the_best_cut(forward, backward, summing, once, updati
     assert found.seconds <= best * (1 + 1e-9)
     assert found.seconds == pytest.approx(best, rel=1e-3)
     assert step_of(made, found.ends) == pytest.approx(best, rel=1e-3)
+
+
+of_a_layer = st.lists(st.sampled_from([0.0, 0.7, 1.0, 2.0, 5.0]), min_size=3, max_size=3)
+ends_of_items = st.lists(st.sampled_from([0.3, 4.0]), min_size=1, max_size=2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(of_a_layer, of_a_layer, of_a_layer, ends_of_items, ends_of_items, st.sampled_from(SHAPES))
+def test_branching_ends_at_the_best_cut_of_layers_that_repeat(forward, backward, summing, first, last, shape) -> None:
+    made = problem(*([*first, *3 * of_layer, *last] for of_layer in (forward, backward, summing)), shape)
+    best, found = best_step(made), closer(made)
+    assert found.seconds <= best * (1 + 1e-9)
+    assert found.seconds == pytest.approx(best, rel=1e-3)
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 3)] * 2), min_size=1, max_size=4), st.integers(1, 5), st.data())
+def test_positions_of_a_range_are_means_of_its_corners(layer, times: int, data: st.DataObject) -> None:
+    sums_of_items = np.cumsum([(0, 0), *layer * times], axis=0).T
+    first, last = sorted(data.draw(st.tuples(*[st.integers(0, len(layer) * times)] * 2)))
+    corners = np.flatnonzero(Corners(sums_of_items / 100.0).within(first, last))
+    assert {first, last} <= {*corners.tolist()}
+    shares = np.vstack([sums_of_items[:, corners], np.ones(len(corners))])
+    for position in range(first, last + 1):
+        _, missed = nnls(shares, [*sums_of_items[:, position], 1.0])
+        assert missed < 1e-9
 
 
 @settings(max_examples=60, deadline=None)

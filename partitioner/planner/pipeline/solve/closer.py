@@ -34,7 +34,7 @@ def closer_steps(request: BoundRequest) -> tuple[LeastStep, ...]:
             if not any(branched):
                 closed.add(least)
         else:
-            searches[least] = list(_searches(problem))
+            searches[least] = list(_searches(problem, enough))
         found[least] = _best(problem, searches[least], request.enough_seconds)
         enough = min([enough, *(_ENOUGH * search.estimated_seconds for search in searches[least])])
     return tuple(found)
@@ -47,7 +47,7 @@ def _best(problem: CutProblem, searches: list[CutSearch], enough_seconds: float)
     return LeastStep(seconds=max(problem.bound_seconds, bound), ends=best.ends if best else ())
 
 
-def _searches(problem: CutProblem) -> Iterator[CutSearch]:
+def _searches(problem: CutProblem, enough: float) -> Iterator[CutSearch]:
     """One for each choice of which of the first and of the last stages have no backward."""
     num_stages, most = len(problem.devices), problem.num_items
     names = [str(device) for device in problem.devices]
@@ -61,4 +61,4 @@ def _searches(problem: CutProblem) -> Iterator[CutSearch]:
                 places += [(first, last)] * (num_stages - 1 - ahead - behind) + [(last + 1, most - 1)] * behind
                 ranges = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(places, problem.ranges, strict=True))
                 going_back = range(ahead, num_stages - behind) if problem.training else range(0)
-                yield CutSearch(problem, orders, ranges, going_back)
+                yield CutSearch(problem, orders, ranges, going_back, enough)

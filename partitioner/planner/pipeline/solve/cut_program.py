@@ -5,7 +5,7 @@ as long as the longest path through these calls, from what its first device does
 last, and then the longest updates; all of that is linear in the seconds of the stages. The program gives the cut with
 the least longest path of those known, which is a bound.
 
-To it items are divisible: a stage ends anywhere in the convex hull of the running sums of forward and backward.
+To it items are divisible: a stage ends at a mean of positions, each of which counts with all its running sums.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ortools.linear_solver import pywraplp
 
 from partitioner.planner.pipeline.calls import Calls, CallSeconds, Path
+from partitioner.planner.pipeline.solve.corners import Corners
 from partitioner.planner.pipeline.solve.problem import CutProblem
 from partitioner.stages.actions import ActionKind
 
@@ -32,10 +33,8 @@ NONE, ANY = -1, -2
 TOLERANCE = 1e-6
 """What the solver may be off by, and the rounding of sums."""
 
-# Edges of a hull that are kept: fewer bound less. Short ones are too steep for arithmetic.
-_MOST_EDGES, _SHORTEST_EDGE = 16, 1e-7
-# Of all items, what a running sum is rounded to: edges between sums that differ by rounding alone make the solver turn
-# in a circle, as a last item that leaves 1e-18 s for later does.
+# Of all items, what a running sum is rounded to: sums that differ by rounding alone may make the solver turn in a
+# circle, as a last item that leaves 1e-18 s for later does.
 _DIGITS = 9
 # Of the solver, for each stage. It needs far fewer, or would not end.
 _MOST_ITERATIONS = 500
@@ -70,6 +69,28 @@ class Solved:
     updating: float
 
 
+@dataclass(slots=True)
+class _Shares:
+    """The shares that a boundary has at consecutive positions.
+
+    Attributes:
+        first: The first position.
+        variables: Its share, and those of the positions behind it.
+        may_be: Which of them may be more than 0.
+    """
+
+    first: int
+    variables: list[Any]
+    may_be: NDArray[np.bool_]
+
+    def keep_to(self, positions: NDArray[np.bool_]) -> None:
+        """Have shares at these positions alone, `(n + 1,)`."""
+        may_be = positions[self.first : self.first + len(self.variables)]
+        for index in np.flatnonzero(may_be != self.may_be).tolist():
+            self.variables[index].SetBounds(0.0, float(may_be[index]))
+        self.may_be = may_be
+
+
 class CutProgram:
     """The linear program: where stages end, such that the longest of the known paths is shortest.
 
@@ -79,7 +100,7 @@ class CutProgram:
     What is linear in the variables is a row of their coefficients, behind that of 1.
     """
 
-    def __init__(self, problem: CutProblem, items: Items, calls: Calls, going_back: range) -> None:
+    def __init__(self, problem: CutProblem, items: Items, calls: Calls, ranges: Ranges, going_back: range) -> None:
         self._solver: Any = pywraplp.Solver.CreateSolver("GLOP")  # it has no types
         most_iterations = _MOST_ITERATIONS * calls.num_stages
         self._solver.SetSolverSpecificParametersAsString(f"max_number_of_iterations: {most_iterations}")
@@ -88,10 +109,10 @@ class CutProgram:
         self._variables: list[Any] = []
         # At the most, of each stage: an end for each of six sums, what it leaves, a call for that, and room.
         self._rows = np.eye(9 * calls.num_stages + 3)
-        self._bounded: list[tuple[Floats, list[int]]] = []
-        self._forward, self._backward, *others = (
-            self._new_ends(np.round(sums / self._unit, _DIGITS), calls.num_stages) for sums in items
-        )
+        sums = np.array([*items]) / self._unit
+        self._corners = Corners(sums)
+        self._shares = [self._new_shares(*positions) for positions in ranges]
+        self._forward, self._backward, *others = map(self._new_ends, np.round(sums, _DIGITS))
         forward, backward, weights, once, summing, updating = (
             np.diff(ends, axis=0) for ends in (self._forward, self._backward, *others)
         )
@@ -135,23 +156,29 @@ class CutProgram:
         self._variables.append(self._solver.NumVar(0.0, self._solver.infinity(), ""))
         return len(self._variables)
 
-    def _new_ends(self, sums: Floats, num_stages: int) -> Floats:
-        """Running sums at the ends of stages: in the convex hull of these and of those forward, the first ones."""
-        ends = np.zeros((num_stages + 1, len(self._rows)))
+    def _new_shares(self, first: int, last: int) -> _Shares:
+        """The shares that a boundary has at the positions of a range: one in all."""
+        shares = [self._solver.NumVar(0.0, 1.0, "") for _ in range(first, last + 1)]
+        whole = self._solver.Constraint(1.0, 1.0)
+        for share in shares:
+            whole.SetCoefficient(share, 1.0)
+        return _Shares(first, shares, np.ones(len(shares), dtype=bool))
+
+    def _new_ends(self, sums: Floats) -> Floats:
+        """Running sums at the ends of stages: the means of those at the positions where boundaries have shares."""
+        ends = np.zeros((len(self._shares) + 2, len(self._rows)))
         if not sums[-1]:
             return ends
-        between = [self._new() for _ in range(num_stages - 1)]
-        ends[1:-1], ends[-1] = self._rows[between], sums[-1] * self._rows[0]
+        ends[-1] = sums[-1] * self._rows[0]
+        for boundary, shares in enumerate(self._shares, start=1):
+            end = self._new()
+            ends[boundary] = self._rows[end]
+            mean = self._solver.Constraint(0.0, 0.0)
+            mean.SetCoefficient(self._variables[end - 1], -1.0)
+            for share, value in zip(shares.variables, sums[shares.first :].tolist(), strict=False):
+                mean.SetCoefficient(share, value)
         for start, end in pairwise(ends):
             self._at_least(end, start)
-        if self._bounded:
-            first_sums, first_ends = self._bounded[0]
-            sides = (1, _lower_edges(first_sums, sums)), (-1, _lower_edges(first_sums, -sums))
-            for forward, behind in zip(self._rows[first_ends], self._rows[between], strict=True):
-                for sign, edges in sides:
-                    for x, y, slope in edges:
-                        self._at_least(sign * behind - slope * forward, (y - slope * x) * self._rows[0])
-        self._bounded.append((sums, between))
         return ends
 
     def _at_least(self, larger: Floats, smaller: Floats) -> None:
@@ -181,9 +208,8 @@ class CutProgram:
 
     def solve(self, ranges: Ranges, idle: int) -> Solved | None:
         """What the paths known so far leave to the cuts of a node; None where GLOP gives up."""
-        for sums, ends in self._bounded:
-            for end, (first, last) in zip(ends, ranges, strict=True):
-                self._limit(end, sums[first].item(), sums[last].item())
+        for shares, positions in zip(self._shares, ranges, strict=True):
+            shares.keep_to(self._corners.within(*positions))
         for stage, third in self._third_call.items():
             has_call = idle == NONE or self.certainly_leaves(stage, ranges)
             self._limit(third, self._call if has_call else 0.0, self._call)
@@ -226,21 +252,3 @@ def _longest_run(sums: Floats, counts: Sequence[int]) -> float:
     for value, count in zip(sums.tolist(), counts, strict=True):
         grown[count] = value - firsts.setdefault(count, value)
     return max(grown.values())
-
-
-def _lower_edges(x: Floats, y: Floats) -> list[tuple[float, float, float]]:
-    """Edges of the lower convex hull of points, x not decreasing: a point of each, and its slope."""
-    hull: list[tuple[float, float]] = []
-    for point in sorted(zip(x.tolist(), y.tolist(), strict=True)):
-        if hull and point[0] == hull[-1][0]:
-            continue  # the first, lowest, of several at one place
-        while len(hull) > 1 and _is_above(hull[-2], hull[-1], point):
-            hull.pop()
-        hull.append(point)
-    edges = [(x0, y0, (y1 - y0) / (x1 - x0)) for (x0, y0), (x1, y1) in pairwise(hull) if x1 - x0 > _SHORTEST_EDGE]
-    return edges[:: max(1, -(-len(edges) // _MOST_EDGES))]
-
-
-def _is_above(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
-    """Whether b lies on or above the line from a to c."""
-    return (b[1] - a[1]) * (c[0] - a[0]) >= (c[1] - a[1]) * (b[0] - a[0])

@@ -25,12 +25,12 @@ from partitioner.planner.pipeline.solve.cut_program import ANY, NONE, TOLERANCE,
 from partitioner.planner.pipeline.solve.problem import CutProblem
 from partitioner.stages.actions import Action
 
-# Paths that are looked for in one place, and calls that are looked at for all of them: a bound may end early.
-_MOST_PATHS, _MOST_CALLS = 60, 200_000
+# Programs that are solved for one node, with more paths each: a bound may end early.
+_MOST_PROGRAMS = 60
 # Paths that are added at a time, to the ends of different devices: programs with more take longer to solve.
 _MOST_ADDED = 3
-# To solve a program takes as long as to look at so many calls.
-_CALLS_OF_A_PROGRAM = 100
+# To solve a program takes as long, for each stage, as to look at so many calls.
+_CALLS_OF_A_STAGE = 500
 # A path that is longer by no more than this share is none that the program lacks.
 _ENOUGH = 1e-4
 
@@ -68,18 +68,22 @@ class CutSearch:
     """
 
     def __init__(
-        self, problem: CutProblem, orders: Mapping[str, Sequence[Action]], ranges: Ranges, going_back: range
+        self,
+        problem: CutProblem,
+        orders: Mapping[str, Sequence[Action]],
+        ranges: Ranges,
+        going_back: range,
+        enough: float,
     ) -> None:
         self._problem, self._items = problem, Items(problem)
         self._calls = Calls(orders, problem.devices, going_back)
         self._least_hops = problem.there_seconds, problem.back_seconds
-        self._program = CutProgram(problem, self._items, self._calls, going_back)
-        self._most_paths = max(2, min(_MOST_PATHS, _MOST_CALLS // self._calls.count))
+        self._program = CutProgram(problem, self._items, self._calls, ranges, going_back)
         self._nodes: list[_Node] = []
         self.ends: tuple[int, ...] = ()
         self.found_seconds = self.estimated_seconds = math.inf
         self.num_calls = 0
-        self._visit(ranges, 0.0, ANY if self._program.leaving else NONE)
+        self._visit(ranges, 0.0, ANY if self._program.leaving else NONE, enough)
 
     @property
     def bound_seconds(self) -> float:
@@ -90,14 +94,14 @@ class CutSearch:
         """Branch some times where the bound is least, unless it is large enough; whether there is more to do."""
         return all(self._branch(enough) for _ in range(most))
 
-    def _visit(self, ranges: Sequence[tuple[int, int]], least_seconds: float, idle: int) -> None:
+    def _visit(self, ranges: Sequence[tuple[int, int]], least_seconds: float, idle: int, enough: float) -> None:
         """Bound the cuts of a node with ends in these ranges, which take so long at the least, and try one of them."""
         ranges = _in_order(ranges)
         if any(first > last for first, last in ranges):
             return
         if idle >= 0 and self._program.certainly_leaves(idle, ranges):
             return
-        solved = self._settled(ranges, idle)
+        solved = self._settled(ranges, idle, enough)
         if solved is None:
             heapq.heappush(self._nodes, _Node(least_seconds, ranges, None, idle))
             return
@@ -111,7 +115,7 @@ class CutSearch:
             return False
         if not least.is_visited:
             heapq.heappop(self._nodes)
-            self._visit(least.ranges, least.seconds, least.idle)
+            self._visit(least.ranges, least.seconds, least.idle, enough)
             return True
         parts = [*self._parts(least)]
         if parts:
@@ -132,14 +136,14 @@ class CutSearch:
             for part in ((first, position), (position + 1, last)):
                 yield (*node.ranges[:boundary], part, *node.ranges[boundary + 1 :]), node.idle
 
-    def _settled(self, ranges: Ranges, idle: int) -> Solved | None:
-        """The answer of the program once no path is missing, or after many."""
+    def _settled(self, ranges: Ranges, idle: int, enough: float) -> Solved | None:
+        """The answer of the program once no path is missing, or it says enough, or after many."""
         solved = None
-        for _ in range(self._most_paths):
-            self.num_calls += self._calls.count + _CALLS_OF_A_PROGRAM
+        for _ in range(_MOST_PROGRAMS):
+            self.num_calls += self._calls.count + _CALLS_OF_A_STAGE * self._calls.num_stages
             solved = self._program.solve(ranges, idle)
-            if solved is None:
-                return None
+            if solved is None or solved.step >= enough:
+                break
             known = solved.step * (1 + _ENOUGH) - solved.updating
             devices = solved.once, solved.summing
             paths = self._calls.longest_paths(solved.calls, self._least_hops, *devices, known, _MOST_ADDED)

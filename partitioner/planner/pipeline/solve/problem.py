@@ -9,10 +9,8 @@ from partitioner.stages.schedules import ScheduleKind
 
 MOST_PROBLEMS = 16
 """Shapes in a request."""
-MOST_CALLS = 250_000
-"""Calls in which longest paths are looked for."""
-MOST_CALLS_OF_FEW, FEW_DEVICES = 1_000_000, 4
-"""The same where devices are few: there, looking longer closes the gap."""
+MOST_CALLS = 4_000_000
+"""Calls in which longest paths are looked for, and what it takes to solve programs besides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +89,7 @@ class BoundRequest:
         problems: One for each shape of a pipeline.
         enough_seconds: Bounds need not be larger.
         seconds: Time for all of them.
-        most_calls: In which longest paths are looked for; those of a step count again for each program that is solved.
-            Time is for machines that are slow or busy: on others the answer does not depend on it.
+        most_calls: In which longest paths are looked for, and what it takes to solve programs besides. Time is for machines that are slow or busy: on others the answer does not depend on it.
     """
 
     problems: tuple[CutProblem, ...]
