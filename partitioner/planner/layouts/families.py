@@ -13,7 +13,7 @@ from partitioner.ir.plan import Objective, Strategy
 from partitioner.ir.units import format_bytes, format_seconds
 from partitioner.planner.layouts.groups import ReplicaGroups
 from partitioner.planner.layouts.layout_planner import LayoutPlanner, ParallelLayout
-from partitioner.planner.model.tolerances import AS_ESTIMATED
+from partitioner.planner.model.tolerances import AS_ESTIMATED, AS_FAST
 from partitioner.planner.pipeline.search_space import MANY
 
 # Layouts of a family that fit and are tried though a soft deadline is over.
@@ -136,12 +136,12 @@ class FamilySearch:
         return sorted(estimated, key=lambda one: one[0])
 
     def _is_behind(self, estimate: float) -> bool:
-        """Whether a layout is estimated to be slower than what is known. While there is time, a first one is planned
-        all the same, to be listed."""
+        """Whether a layout is estimated to be slower than what is known, and not alike. While there is time, a first one
+        is planned all the same, to be listed."""
         is_over = self._planner.deadline.is_over
         if self._planner.objective is Objective.MEMORY or (self._best is None and not is_over):
             return False
-        return estimate > self._least_seconds * (1 / self._error if is_over else AS_ESTIMATED)
+        return estimate > self._least_seconds * (AS_FAST / self._error if is_over else AS_ESTIMATED)
 
     @property
     def _least_seconds(self) -> float:

@@ -89,7 +89,8 @@ class BoundRequest:
         problems: One for each shape of a pipeline.
         enough_seconds: Bounds need not be larger.
         seconds: Time for all of them.
-        most_calls: In which longest paths are looked for, and what it takes to solve programs besides. Time is for machines that are slow or busy: on others the answer does not depend on it.
+        most_calls: In which longest paths are looked for, and what it takes to solve programs besides. Time is for
+            machines that are slow or busy: on others the answer does not depend on it.
     """
 
     problems: tuple[CutProblem, ...]
