@@ -136,12 +136,15 @@ class FamilySearch:
         return sorted(estimated, key=lambda one: one[0])
 
     def _is_behind(self, estimate: float) -> bool:
-        """Whether a layout is estimated to be slower than what is known, and not alike. While there is time, a first one
-        is planned all the same, to be listed."""
+        """Whether a layout is estimated to be slower than what is known.
+
+        While there is time, a first one is planned all the same, to be listed. Later, where the best one ended behind
+        its estimate, those that are estimated alike may end before it.
+        """
         is_over = self._planner.deadline.is_over
         if self._planner.objective is Objective.MEMORY or (self._best is None and not is_over):
             return False
-        return estimate > self._least_seconds * (AS_FAST / self._error if is_over else AS_ESTIMATED)
+        return estimate > self._least_seconds * (min(AS_FAST / self._error, 1.0) if is_over else AS_ESTIMATED)
 
     @property
     def _least_seconds(self) -> float:

@@ -94,6 +94,12 @@ class Calls:
             ActionKind.WEIGHTS: later + np.where(later > 0, call_seconds, 0.0),
         }
 
+    def with_calls(self, once: Floats, call_seconds: float) -> Floats:
+        """Seconds of what stages do once, by stage, with a call for all that a device does so, if anything."""
+        has_any = (self.on_device @ once > 0).astype(float)
+        is_first = self.on_device * (np.cumsum(self.on_device, axis=1) == 1)
+        return once + call_seconds * (has_any @ is_first)
+
     def step_seconds(self, seconds: CallSeconds, hops: Hops, once: Floats, summing: Floats, updating: Floats) -> float:
         """The step where calls take so long, and stages so long before them, behind them, and then for updates."""
         before, behind, last = (self.on_device @ of_stages for of_stages in (once, summing, updating))

@@ -142,9 +142,10 @@ class CutBounds:
 
     @property
     def _least_update_seconds(self) -> float:
-        """Seconds of updates on the fullest device, at the least."""
+        """Seconds of updates on the fullest device, at the least, with a call for them."""
         updates = self.sequence.items.update_seconds.min(axis=0)
-        return max(float(np.diff(updates).max(initial=0.0)), float(updates[-1]) / len(set(self.sequence.devices)))
+        fullest = max(float(np.diff(updates).max(initial=0.0)), float(updates[-1]) / len(set(self.sequence.devices)))
+        return fullest + self.sequence.costed.least_call_seconds * (fullest > 0)
 
     def _least_end(self, most_seconds: float) -> float:
         """The least end of a cut in which no device is busy for longer."""

@@ -80,7 +80,11 @@ def step_of(made: CutProblem, ends: tuple[int, ...], recompute: tuple[int, ...] 
     forward, backward, weights, *others = (np.array([of[end] - of[start] for start, end in stages]) for of in every)
     weights[[*recompute]] = 0.0
     seconds = calls.seconds_of(forward, backward, weights, made.call_seconds)
-    return calls.step_seconds(seconds, (made.there_seconds, made.back_seconds), *others)
+    for device in dict.fromkeys(made.devices):
+        own = [stage for stage, other in enumerate(made.devices) if other == device]
+        others[0][own[0]] += made.call_seconds * (sum(others[0][stage] for stage in own) > 0)
+    step = calls.step_seconds(seconds, (made.there_seconds, made.back_seconds), *others)
+    return step + made.call_seconds * (made.updating[-1] > 0)
 
 
 def best_step(made: CutProblem) -> float:

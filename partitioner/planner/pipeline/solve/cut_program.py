@@ -107,8 +107,9 @@ class CutProgram:
         self._unit = max(float(items.forward[-1] + items.backward[-1]), 1e-12)
         self._ways = [_parameters(is_warm=True), _parameters(is_warm=False)]
         self._variables: list[Any] = []
-        # At the most, of each stage: an end for each of six sums, what it leaves, a call for that, and room.
-        self._rows = np.eye(9 * calls.num_stages + 3)
+        # At the most, of each stage: an end for each of six sums, what it leaves, a call for that and one for what its
+        # device does once, and room.
+        self._rows = np.eye(10 * calls.num_stages + 3)
         sums = np.array([*items]) / self._unit
         self._corners = Corners(sums)
         self._shares = [self._new_shares(*positions) for positions in ranges]
@@ -145,10 +146,17 @@ class CutProgram:
             ActionKind.WEIGHTS: later,
         }
         self._once, self._summing, updates = (calls.on_device @ of_stages for of_stages in (once, summing, updating))
+        self._once_sums, self._stages_of = (
+            items.once,
+            [np.flatnonzero(of_device).tolist() for of_device in calls.on_device],
+        )
+        self._once_call = {device: self._new() for device in range(len(self._stages_of)) if items.once[-1]}
+        for device, variable in self._once_call.items():
+            self._once[device] += self._rows[variable]
         step = self._new()
         self._step, self._updating = self._rows[step], self._rows[self._new()]
         for of_device in updates:
-            self._at_least(self._updating, of_device)
+            self._at_least(self._updating, of_device + problem.update_call_seconds / self._unit * self._rows[0])
         self._solver.Minimize(self._variables[step - 1])
 
     def _new(self) -> int:
@@ -202,9 +210,7 @@ class CutProgram:
 
     def certainly_leaves(self, stage: int, ranges: Ranges) -> bool:
         """Whether such a stage has any, wherever it starts and ends in these ranges."""
-        limits = [(0, 0), *ranges, (len(self._num_leaving) - 1,) * 2]
-        (_, start), (end, _) = limits[stage : stage + 2]
-        return self._num_leaving[end] > self._num_leaving[start]
+        return _certainly_has(self._num_leaving, stage, ranges)
 
     def solve(self, ranges: Ranges, idle: int) -> Solved | None:
         """What the paths known so far leave to the cuts of a node; None where GLOP gives up."""
@@ -215,6 +221,9 @@ class CutProgram:
             self._limit(third, self._call if has_call else 0.0, self._call)
             most = self._least_room if stage == idle else self._solver.infinity()
             self._limit(self._room[stage], 0.0, most * (1 + TOLERANCE))
+        for device, once in self._once_call.items():
+            has_call = any(_certainly_has(self._once_sums, stage, ranges) for stage in self._stages_of[device])
+            self._limit(once, self._call if has_call else 0.0, self._call)
         if not any(self._solver.Solve(how) == pywraplp.Solver.OPTIMAL for how in self._ways):
             return None
         found = np.zeros(len(self._rows))
@@ -243,6 +252,13 @@ def _parameters(*, is_warm: bool) -> Any:
     else:
         parameters.SetIntegerParam(parameters.INCREMENTALITY, parameters.INCREMENTALITY_OFF)
     return parameters
+
+
+def _certainly_has(sums: Sequence[float] | Floats, stage: int, ranges: Ranges) -> bool:
+    """Whether a stage has some of what running sums count, wherever it starts and ends in these ranges."""
+    limits = [(0, 0), *ranges, (len(sums) - 1,) * 2]
+    (_, start), (end, _) = limits[stage : stage + 2]
+    return bool(sums[end] > sums[start])
 
 
 def _longest_run(sums: Floats, counts: Sequence[int]) -> float:

@@ -25,14 +25,15 @@ from partitioner.planner.pipeline.solve.cut_program import ANY, NONE, TOLERANCE,
 from partitioner.planner.pipeline.solve.problem import CutProblem
 from partitioner.stages.actions import Action
 
-# Programs that are solved for one node, with more paths each: a bound may end early.
-_MOST_PROGRAMS = 60
+# Programs that are solved for one node, with more paths each, and calls that are looked at for them: a bound may end
+# early.
+_MOST_PROGRAMS, _MOST_CALLS = 60, 200_000
 # Paths that are added at a time, to the ends of different devices: programs with more take longer to solve.
 _MOST_ADDED = 3
 # To solve a program takes as long, for each stage, as to look at so many calls.
 _CALLS_OF_A_STAGE = 500
 # A path that is longer by no more than this share is none that the program lacks.
-_ENOUGH = 1e-4
+_ENOUGH = 2e-5
 
 
 @dataclass(order=True, slots=True)
@@ -139,7 +140,7 @@ class CutSearch:
     def _settled(self, ranges: Ranges, idle: int, enough: float) -> Solved | None:
         """The answer of the program once no path is missing, or it says enough, or after many."""
         solved = None
-        for _ in range(_MOST_PROGRAMS):
+        for _ in range(max(2, min(_MOST_PROGRAMS, _MOST_CALLS // self._calls.count))):
             self.num_calls += self._calls.count + _CALLS_OF_A_STAGE * self._calls.num_stages
             solved = self._program.solve(ranges, idle)
             if solved is None or solved.step >= enough:
@@ -155,10 +156,14 @@ class CutSearch:
 
     def _try(self, ends: Sequence[int]) -> None:
         of_stages = (np.diff(sums[[0, *ends, len(sums) - 1]]) for sums in self._items)
-        forward, backward, weights, *others = of_stages
+        forward, backward, weights, once, *others = of_stages
+        once = self._calls.with_calls(once, self._problem.call_seconds)
         seconds = self._calls.seconds_of(forward, backward, weights, self._problem.call_seconds)
-        self.found_seconds = min(self.found_seconds, self._calls.step_seconds(seconds, self._least_hops, *others))
-        estimated = self._calls.step_seconds(seconds, self._problem.hop_seconds(ends), *others)
+        found, estimated = (
+            self._calls.step_seconds(seconds, hops, once, *others) + self._problem.update_call_seconds
+            for hops in (self._least_hops, self._problem.hop_seconds(ends))
+        )
+        self.found_seconds = min(self.found_seconds, found)
         if estimated < self.estimated_seconds:
             self.ends, self.estimated_seconds = tuple(ends), estimated
 

@@ -69,6 +69,11 @@ class CutProblem:
         """n."""
         return len(self.forward) - 1
 
+    @property
+    def update_call_seconds(self) -> float:
+        """Of the call for the updates of a device, which has one if it updates anything."""
+        return self.call_seconds if self.updating[-1] else 0.0
+
     def hop_seconds(self, ends: Sequence[int]) -> tuple[list[float], list[float]]:
         """What a microbatch takes over each boundary, and its gradients, where stages but the last end there."""
         there, back = (
