@@ -1,4 +1,4 @@
-"""Move single ends of a cut, as long as the longest path through its calls gets shorter.
+"""Move ends of a cut, first single ones, then rows of them, as long as the longest path through its calls gets shorter.
 
 The dynamic program of `split.py` looks at one stage at a time. What stages make each other wait is known of whole cuts.
 """
@@ -27,8 +27,17 @@ def near_cut(split: StageSplit, cut: Cut) -> Cut:
     before = math.inf
     while left > 0 and cut.seconds < before * (1 - _WORTH):
         before = cut.seconds
-        for stage, step in product(range(sequence.num_stages - 1), _STEPS):
-            ends = [*cut.ends[:stage], cut.ends[stage] + step, *cut.ends[stage + 1 :]]
-            if left > 0 and (0, *ends)[stage] < ends[stage] < ends[stage + 1]:
+        for (first, behind), step in product(_rows_of(sequence.num_stages - 1), _STEPS):
+            moved = (end + step for end in cut.ends[first:behind])
+            ends = [*cut.ends[:first], *moved, *cut.ends[behind:]]
+            if left > 0 and (0, *ends)[first] < ends[first] and ends[behind - 1] < ends[behind]:
                 cut, left = min(cut, split.cut(ends), key=lambda one: one.seconds), left - 1
     return cut
+
+
+def _rows_of(count: int) -> list[tuple[int, int]]:
+    """The first of some ends in a row, and the one behind them; short rows first.
+
+    To move a row is to move items from the stage before it to the one behind it, or back.
+    """
+    return [(first, first + length) for length in range(1, count + 1) for first in range(count - length + 1)]
