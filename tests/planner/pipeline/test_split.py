@@ -226,6 +226,14 @@ def test_a_cut_near_the_best_of_the_dynamic_program_is_nearly_as_fast_as_any(mad
         assert simulated.staged.step_seconds <= 1.15 * min(steps)
 
 
+def test_what_a_stage_has_too_much_goes_to_one_that_is_not_next_to_it() -> None:
+    """Of nine equal layers four, three and two are cut; to move one end alone only makes another stage have four."""
+    costed = pipeline(9, forward=9.0, backward=18.0).costed(topology(3, wire=FREE))
+    evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, 8, recompute="none"))
+    split = StageSplit(sequence=evaluator._sequence((0, 1, 2), 8, ONE_F_ONE_B, "none"))
+    assert near_cut(split, split.cut((4, 7, 9))).ends == (3, 6, 9)
+
+
 @settings(max_examples=60)
 @given(chains(), st.data())
 def test_a_cut_is_looked_for_near_all_that_are_known(made: Builder, data: st.DataObject) -> None:
