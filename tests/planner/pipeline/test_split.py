@@ -230,7 +230,7 @@ def test_what_a_stage_has_too_much_goes_to_one_that_is_not_next_to_it() -> None:
     """Of nine equal layers four, three and two are cut; to move one end alone only makes another stage have four."""
     costed = pipeline(9, forward=9.0, backward=18.0).costed(topology(3, wire=FREE))
     evaluator = PipelineEvaluator(costed, coarsen(costed), microbatching(costed, 8, recompute="none"))
-    split = StageSplit(sequence=evaluator._sequence((0, 1, 2), 8, ONE_F_ONE_B, "none"))
+    split = StageSplit(sequence=evaluator._sequence((0, 1, 2), 8, ZB_H2, "none"))
     assert near_cut(split, split.cut((4, 7, 9))).ends == (3, 6, 9)
 
 
