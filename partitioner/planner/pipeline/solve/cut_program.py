@@ -146,10 +146,8 @@ class CutProgram:
             ActionKind.WEIGHTS: later,
         }
         self._once, self._summing, updates = (calls.on_device @ of_stages for of_stages in (once, summing, updating))
-        self._once_sums, self._stages_of = (
-            items.once,
-            [np.flatnonzero(of_device).tolist() for of_device in calls.on_device],
-        )
+        self._stages_of = [np.flatnonzero(of_device).tolist() for of_device in calls.on_device]
+        self._once_sums = items.once
         self._once_call = {device: self._new() for device in range(len(self._stages_of)) if items.once[-1]}
         for device, variable in self._once_call.items():
             self._once[device] += self._rows[variable]
